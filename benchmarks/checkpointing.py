@@ -27,22 +27,21 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from opanatomy.memory import components as named
+from opanatomy.memory import components
 from opanatomy.memory.curve import curve_of
-from opanatomy.memory.held import held_of
-from opanatomy.memory.measured import measured_step
-from opanatomy.memory.step_table import table_of
-from opanatomy.records.memory_observations import StepObservations
-from opanatomy.records.simulated import SimulatedStep
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques import jobs
-from opanatomy.techniques.figures import predicted_figures
-from opanatomy.techniques.workers import run_job, run_jobs
+from opanatomy.memory.observed import held_of, measured_step, table_of
+from opanatomy.options import RunOptions
+from opanatomy.predict import workers
+from opanatomy.predict.experiment import predicted_figures
+from opanatomy.predict.workers import run_job, run_jobs
+from opanatomy.records.experiment import SimulatedStep
+from opanatomy.records.workload import StepObservations
 
 #: Components that are no activations.
 STATIC: Final = (
-    named.WEIGHTS, named.BUFFERS, named.INPUTS, named.GRADIENTS, named.OPTIMIZER_STATE, named.STEP_COUNTERS,
-    named.HELD_BEFORE,
+    components.WEIGHTS, components.BUFFERS, components.INPUTS, components.GRADIENTS,
+    components.OPTIMIZER_STATE, components.STEP_COUNTERS,
+    components.HELD_BEFORE,
 )  # fmt: skip
 #: More than this between measured and predicted, or measured and fitted, is named.
 TOLERANCE: Final = 0.02
@@ -124,7 +123,7 @@ def sweep(model: Model, counts: Sequence[int], *, measure: bool) -> Iterator[Run
     """The runs of a model."""
     places = [(layers, every) for layers in counts for every in segment_lengths(layers)]
     options = [options_of(model, *place) for place in places]
-    for (layers, every), asked, step in zip(places, options, run_jobs(jobs.followed, options), strict=True):
+    for (layers, every), asked, step in zip(places, options, run_jobs(workers.followed, options), strict=True):
         run = predicted_run(layers, every, step)
         yield run._replace(measured_bytes=run_job(memory_step, asked)) if measure else run
 
@@ -140,9 +139,9 @@ def predicted_run(layers: int, every: int, step: SimulatedStep | str) -> Run:
 
 def memory_step(options: RunOptions) -> int:
     """The activations of the second step, followed as `profile --memory` does."""
-    from opanatomy.capture.memory.snapshots import Snapshots
-    from opanatomy.capture.memory.step import observe_step
-    from opanatomy.capture.step.ready import ready_to_step
+    from opanatomy.capture.memory.measurement import Snapshots
+    from opanatomy.capture.memory.observer import observe_step
+    from opanatomy.capture.run.unprofiled import ready_to_step
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # of this process alone: the profiler says when it starts and stops
     with ready_to_step(options) as (prepared, stepper):

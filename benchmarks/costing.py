@@ -75,10 +75,10 @@ def events(calls: int) -> Iterator[dict[str, Any]]:
 
 def measured(path: Path) -> dict[str, float]:
     """Processor seconds to read a trace, to cost its calls one by one, and to do it as an analysis does."""
-    from opanatomy.attribution import attribute
-    from opanatomy.calls.costs import costs_of as costs_in_analysis
-    from opanatomy.calls.trace_calls import trace_calls_of
-    from opanatomy.trace import read_trace
+    from opanatomy.attribution.attribute import attribute
+    from opanatomy.attribution.calls import costs_of as costs_in_analysis
+    from opanatomy.attribution.calls import trace_calls_of
+    from opanatomy.trace.read import read_trace
 
     trace, read = timed(lambda: read_trace(path))
     (known, costed), looked_up = timed(lambda: costs_of(trace))
@@ -102,7 +102,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def costs_of(trace: Any) -> tuple[int, int]:
     """How many names and signatures are distinct, and how many calls have a cost; each formula is called once."""
-    from opanatomy.cost import cost
+    from opanatomy.cost.registry import cost
 
     known: dict[tuple[int, int], Any] = {}
     costed = 0
@@ -116,7 +116,7 @@ def costs_of(trace: Any) -> tuple[int, int]:
 
 def formulas_alone(trace: Any) -> float:
     """Processor seconds of the formulas of the distinct names and signatures."""
-    from opanatomy.cost import cost
+    from opanatomy.cost.registry import cost
 
     pairs = set(zip(trace.host.name.tolist(), trace.host.signature.tolist(), strict=True))
     calls = [(trace.names[name], trace.signatures[number]) for name, number in pairs if number >= 0]

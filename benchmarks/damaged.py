@@ -17,8 +17,11 @@ sys.path.insert(0, str(ROOT))
 
 from opanatomy.errors import TraceError  # noqa: E402
 from opanatomy.pipeline import analyze_trace  # noqa: E402
-from opanatomy.trace.decoding import EventDecoder  # noqa: E402
-from opanatomy.trace.salvage import LONGEST_EVENT, salvage  # noqa: E402
+from opanatomy.trace.salvage import (  # noqa: E402
+    LONGEST_EVENT,
+    EventDecoder,
+    salvage,
+)
 from tests.handmade import HandMade  # noqa: E402
 from tests.test_fuzz import HEAD, MEGABYTE, PIECES  # noqa: E402
 

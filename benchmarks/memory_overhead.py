@@ -10,16 +10,16 @@ from collections.abc import Callable
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
+from opanatomy.capture.memory.measurement import Snapshots
+from opanatomy.capture.memory.observer import observe_step
 from opanatomy.capture.memory.saved import ForwardSaves
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import observe_step
 from opanatomy.capture.memory.storages import tensors_in
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.stepper import StepObserver, Stepper, make_optimizer
-from opanatomy.memory import memory_of_observations
-from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.run_options import RunOptions
+from opanatomy.capture.run.stepper import StepObserver, Stepper, make_optimizer
+from opanatomy.memory.observed import memory_of_observations
+from opanatomy.options import RunOptions
+from opanatomy.records.workload import MemoryObservations
 
 ROUNDS = 15
 SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "2"))

@@ -18,9 +18,9 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.observer import Observation, observing
+from opanatomy.capture.run.observer import Observation, observing
+from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
-from opanatomy.run_options import RunOptions
 
 #: Small in all but the number of calls: what a call costs does not depend on its size.
 MODELS = {

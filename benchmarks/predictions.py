@@ -15,13 +15,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from opanatomy.console.progress import Display
+from opanatomy.cli.progress import Display
+from opanatomy.options import RunOptions
+from opanatomy.predict.experiment import Experiment, Settings, Store
 from opanatomy.records.comparison import memory_agrees, memory_error, time_agrees, time_error
-from opanatomy.records.techniques import TechniqueRow, Techniques
+from opanatomy.records.experiment import TechniqueRow, Techniques
 from opanatomy.report.formats.json import json_report
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques.experiment import Experiment, Settings
-from opanatomy.techniques.store import Store
 
 _SMALL = (("hidden_size", "256"), ("num_attention_heads", "4"), ("intermediate_size", "1024"))
 #: The BERT of the published comparison (4 layers of 256, batch 8 x 128), and its like of other architectures.

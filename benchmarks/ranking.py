@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from opanatomy.records.comparison import within_noise
-from opanatomy.records.techniques import StepFigures, Techniques
+from opanatomy.records.experiment import StepFigures, Techniques
 
 
 def main(first: Path, second: Path) -> int:

@@ -10,8 +10,7 @@ from datetime import date
 from importlib import import_module
 from pathlib import Path
 
-from opanatomy.console.help import HelpFormatter
-from opanatomy.console.parser import EXAMPLES, make_parser
+from opanatomy.cli.parser import EXAMPLES, HelpFormatter, make_parser
 from opanatomy.version import __version__
 
 PAGE = Path(__file__).parent / "opanatomy.1"
@@ -80,7 +79,7 @@ def _synopses(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _command(name: str, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[str]:
     parser = commands.choices[name]
-    examples = getattr(import_module(f"opanatomy.commands.{name}"), "EXAMPLES", ())
+    examples = getattr(import_module(f"opanatomy.cli.verbs.{name}"), "EXAMPLES", ())
     return [
         f".SS opanatomy {_text(name)}",
         *_body(_lead(parser)),

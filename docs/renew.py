@@ -10,7 +10,7 @@ from pathlib import Path
 
 import opanatomy.cost  # noqa: F401 - registers the formulas
 from opanatomy.cost.documentation import formula_tables
-from opanatomy.report.glossary.documentation import term_tables
+from opanatomy.report.terms import term_tables
 
 PAGE, TERMS_PAGE = (Path(__file__).parent / name for name in ("counting.md", "report.md"))
 BEGIN, END = "<!-- formulas: made by docs/renew.py -->\n", "<!-- end of formulas -->\n"

@@ -41,8 +41,7 @@ TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrup
 if TYPE_CHECKING:
     from typing import Any
 
-    from opanatomy.api import analyze, profile, read
-    from opanatomy.comparing import compare
+    from opanatomy.api import analyze, compare, profile, read, record
     from opanatomy.cost import formula
     from opanatomy.errors import (
         CaptureError,
@@ -54,10 +53,9 @@ if TYPE_CHECKING:
         TraceError,
         UsageError,
     )
-    from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
-    from opanatomy.records.compared import Comparison
-    from opanatomy.trainer.callback import TrainerCallback
+    from opanatomy.records.comparison import Comparison
+    from opanatomy.trainer import TrainerCallback
 
 __all__ = [
     "analyze", "profile", "record", "read", "compare", "TrainerCallback", "Anatomy", "Comparison", "formula",
@@ -69,9 +67,9 @@ _HOMES = {
     "analyze": "opanatomy.api",
     "profile": "opanatomy.api",
     "read": "opanatomy.api",
-    "compare": "opanatomy.comparing",
-    "record": "opanatomy.recording",
-    "TrainerCallback": "opanatomy.trainer.callback",
+    "compare": "opanatomy.api",
+    "record": "opanatomy.api",
+    "TrainerCallback": "opanatomy.trainer",
     "formula": "opanatomy.cost",
     **dict.fromkeys(
         ("OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
@@ -79,7 +77,7 @@ _HOMES = {
         "opanatomy.errors",
     ),
     "Anatomy": "opanatomy.records.anatomy",
-    "Comparison": "opanatomy.records.compared",
+    "Comparison": "opanatomy.records.comparison",
 }  # fmt: skip
 
 

@@ -20,9 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _leave_at_once_on_interrupt()
             if sys.argv[1:2] == ["analyze"]:
                 _prepare_for_analysis()
-        from opanatomy.console import dispatch
+        from opanatomy.cli import main
 
-        return dispatch.main(argv)
+        return main.main(argv)
     except KeyboardInterrupt:
         _interrupted()
         return 130

@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from opanatomy.arguments import Name, check_module, check_no_profiler, check_switch, kind_of, path_of, trace_target
-from opanatomy.attribution import phase_rules_of
-from opanatomy.cluster.run import ClusterSettings
-from opanatomy.errors import OpanatomyError, TraceError, UsageError
-from opanatomy.files.addresses import local_name, scheme_of
-from opanatomy.files.outputs import claimed, name_of_rank, temporary
-from opanatomy.files.remote import Address
-from opanatomy.option_checks import check_several
-from opanatomy.option_values import as_argument, checked
-from opanatomy.options import JOBS, PROCESSES
-from opanatomy.pipeline import analyze_traces
+from opanatomy.analysis.compare import RunInput, SideInput, compared
+from opanatomy.attribution.names import phase_rules_of
+from opanatomy.capture.distributed.ranks import launched
+from opanatomy.errors import CaptureError, OpanatomyError, TraceError, UsageError
+from opanatomy.options import (
+    JOBS,
+    PROCESSES,
+    Name,
+    RunOptions,
+    as_argument,
+    check_module,
+    check_no_profiler,
+    check_several,
+    check_switch,
+    checked,
+    kind_of,
+    path_of,
+    trace_target,
+)
+from opanatomy.parallel import ClusterSettings
+from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison
-from opanatomy.report.given import document_in
-from opanatomy.run_options import RunOptions
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import units
+from opanatomy.report.formats.json import json_report
+from opanatomy.report.load import document_in, report_in
+from opanatomy.report.metrics import metrics_of, metrics_of_comparison
+from opanatomy.report.notebook import comparison_html, first_screen_html
+from opanatomy.report.section import LABEL, printable
+from opanatomy.report.table import cut
+from opanatomy.trace.files import (
+    Address,
+    Claim,
+    check_no_address,
+    claimed,
+    local_name,
+    name_of_rank,
+    scheme_of,
+    temporary,
+)
+from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.sources import STDIN, spooled
 
 if TYPE_CHECKING:
     import torch
 
-    from opanatomy.capture.step.subject import Subject
+    from opanatomy.capture.loop.recording import LoopRecording, Recorded
+    from opanatomy.capture.run.stepper import Subject
 
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
 
@@ -143,7 +176,7 @@ def profile(
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    from opanatomy.redaction.values import of_process
+    from opanatomy.trace.redact import of_process
 
     of_process()  # the module's own code may take a secret out of the environment
     check_module("profile", module)
@@ -160,8 +193,6 @@ def profile(
     check_no_profiler("profile")
     subject = _subject(module, arguments, options)
     if count > 1:
-        from opanatomy.processes import profiled_on
-
         anatomy = profiled_on(count, subject, options, target, force=force)
     else:
         with _recorded(subject, options, target, force) as path:
@@ -169,7 +200,7 @@ def profile(
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if options.check:
-        from opanatomy.checks import require_agreement
+        from opanatomy.analysis.checks import require_agreement
 
         require_agreement(anatomy)
     return anatomy
@@ -186,7 +217,7 @@ def _of_rank(target: Path, module: torch.nn.Module) -> Path:
 def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Subject:
     from opanatomy.capture.distributed.sharing import of_a_group
     from opanatomy.capture.model.workload import given, workload_of
-    from opanatomy.capture.step.subject import Subject
+    from opanatomy.capture.run.stepper import Subject
 
     workload = workload_of(given(module, inputs), options)
     subject = Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
@@ -196,7 +227,7 @@ def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Su
 @contextmanager
 def _recorded(subject: Subject, options: RunOptions, target: Path | None, force: bool) -> Iterator[Path]:
     """The trace of the step: in `target`, whole or not at all, or in a file that is gone afterwards."""
-    from opanatomy.capture.step.recorder import record_step
+    from opanatomy.capture.run.recorder import record_step
 
     if target is None:
         with temporary("step.trace.json.gz", "the trace") as path:
@@ -256,3 +287,487 @@ def _trace(name: object) -> Path | Address:
         return Path(path)
     name = local_name(name)
     return Address.of(name, f"cannot read {name}") or Path(name)
+
+
+# `opanatomy.profile` on several processes: each records its own trace, all of them make one anatomy.
+
+
+def profiled_on(
+    processes: int, subject: Subject, options: RunOptions, target: Path | None, *, force: bool
+) -> Anatomy:  # fmt: skip
+    """The anatomy over that many ranks that train the subject's module together, each on the inputs that it has.
+
+    The traces are those of `target`, each with its rank in its name; without it they are gone afterwards.
+    """
+    from opanatomy.capture.device.accelerators import device_of
+    from opanatomy.capture.distributed.notebook import on_processes
+
+    if launched() is not None:
+        raise UsageError(
+            f"profile: processes={processes}, and this process is one of several already - leave it out, and call this"
+            " on each"
+        )
+    on_host = device_of(subject.module, subject.inputs) == "cpu"
+    files: list[tuple[Path, str | None]]
+    with ExitStack() as stack:
+        if target is None:
+            name = stack.enter_context(temporary("step.trace.json.gz", "the traces"))
+            files = [(name_of_rank(name, rank), None) for rank in range(processes)]
+        else:
+            claims = [
+                stack.enter_context(claimed(name_of_rank(target, rank), force=force, forced_by="give force=True"))
+                for rank in range(processes)
+            ]
+            files = [(stack.enter_context(claim.written()), claim.path.name) for claim in claims]
+        summaries = on_processes(
+            lambda: _summary(subject, options, files), processes, on_host=on_host
+        )  # fmt: skip
+    return anatomy_of_ranks(summaries, redact=options.redact)
+
+
+def _summary(subject: Subject, options: RunOptions, files: Sequence[tuple[Path, str | None]]) -> bytes:
+    """What this rank's trace comes to."""
+    from opanatomy.capture.distributed.ranks import joined
+    from opanatomy.capture.distributed.sharing import shared
+    from opanatomy.capture.run.recorder import record_step
+
+    place = launched()
+    assert place is not None
+    path, name = files[place.rank]
+    with joined(options, place) as group:
+        record_step(shared(subject, None, options, group), options, path)
+        return packed_summary_of(path, name=name, redact=options.redact)
+
+
+# `opanatomy.record`: a training loop of the user's own -> a trace, and its `Anatomy`.
+
+
+def record(
+    trace: Name | None = None,
+    *,
+    module: torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module] | None = None,
+    steps: int = 1,
+    warmup: int | None = None,
+    memory: bool = False,
+    check: bool = False,
+    redact: bool = False,
+    force: bool = False,
+) -> Recorder:
+    """A recorder of the training loop inside its `with` block; it writes a trace and has its `anatomy`.
+
+        with opanatomy.record("step.json.gz") as recorder:
+            for batch, labels in loader:
+                loss = criterion(model(batch), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                recorder.step()
+        print(recorder.anatomy.classes)
+
+    `step()` ends an iteration. The first `warmup` are not profiled (5: one cold, one in which calls are counted a
+    second time, the rest on the clock), the next `steps` are (on an accelerator after one in which the profiler warms
+    up), with `memory` one more is traced allocation by allocation, and in one more calls are counted again, to know
+    whether the steps are alike. Then the trace is written, and the loop goes on as if nothing were there; where it ends
+    before, what was recorded is written. Without a call of `step()` the whole block is one step, profiled as it runs:
+    nothing is known of its time without a profiler, and a warning says where it held several iterations. Only the
+    loop's own code is run; its results are those it has without this.
+
+    **Forward** is each outermost call of a module (of those in `module` where some are given), and what runs after it
+    until backward begins: the loss, however it is computed; before the first module what autograd differentiates. A
+    call without gradients is forward only while it lasts.
+    **Backward** is what `torch.autograd` runs and the scaling of the loss before it, **optimizer** each optimizer's
+    step and what runs between backward and it: unscaling, clipping. The rest (data loading, `zero_grad`, schedulers,
+    metrics after the update) is other. Forward operators that run again inside of backward are recompute.
+
+    `module` also says whose paths the report has; a dictionary names several. Without it they are the modules that the
+    loop calls. With `check` a second count that does not agree raises `GateError` at the end of the block. `force`
+    writes in place of an old file. On several ranks each records itself, in a file that has its rank in its name
+    (`step.rank0.json.gz`). `redact` leaves paths, arguments, hosts and users out; without `trace` no file is
+    kept.
+    Raises `UsageError`, `ModelError` and `OutputError` for what it is given, `CaptureError` where a profiler or
+    another recorder runs already and, at the end, where the loop was too short. An error of the block goes through as
+    it is; then no trace is written that was not before.
+    """
+    from opanatomy.trace.redact import of_process
+
+    of_process()  # the loop's own code may take a secret out of the environment
+    options = RunOptions(steps=steps, warmup=warmup, memory=memory, check=check, redact=redact)
+    check_switch("force", force)
+    target = None if trace is None else trace_target("record", trace)
+    return Recorder(_modules(module), options, target, force=force)
+
+
+class Recorder:
+    """Records a loop: a context manager, or `start()` and `stop()` where a `with` block does not fit."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        options: RunOptions,
+        target: Path | None,
+        *,
+        force: bool,
+        numbered: bool = False,
+    ) -> None:
+        self._modules, self._options, self._target, self._force = modules, options, target, force
+        self._numbered = numbered
+        self._recording: LoopRecording | None = None
+        self._is_over = False
+        self._claim: Claim | None = None
+        self._files = ExitStack()
+        self._trace: Path | None = None
+        self._anatomy: Anatomy | None = None
+
+    def __enter__(self) -> Recorder:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+            return
+        hint = None if self._recording is None else self._recording.blames(error)
+        self._abort()
+        if hint is not None:
+            warnings.warn(hint, stacklevel=2)
+
+    def start(self) -> None:
+        """The first iteration begins."""
+        if self._recording is not None or self._is_over:
+            raise CaptureError("record: this recorder was started already - make another one")
+        if running:
+            raise CaptureError(
+                "record: a recorder is running already, and torch takes one profiler at a time - end its block, or call"
+                " its stop()"
+            )
+        check_no_profiler("record")
+        try:
+            self._claim_trace()
+            self._recording = self._new_recording()
+            running.append(self)
+            self._recording.start()
+        except BaseException:
+            self._abort()
+            raise
+
+    def step(self) -> None:
+        """An iteration of the loop is done."""
+        if self._is_over:
+            return
+        recording = self._started()
+        try:
+            recording.step()
+        except BaseException:
+            self._abort()
+            raise
+        if recording.done:
+            self._abort()
+
+    def stop(self) -> None:
+        """The loop is done; writes the trace where that has not been done."""
+        if not self._is_over:
+            recording = self._started()
+            try:
+                recording.stop()
+            finally:
+                self._abort()
+        if self._options.check:
+            from opanatomy.analysis.checks import require_agreement
+
+            require_agreement(self.anatomy)
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The anatomy of what was recorded; `CaptureError` before all of it is."""
+        if self._anatomy is None:
+            if self._trace is None:
+                raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
+            anatomy = analyze_traces([self._trace], redact=self._options.redact)
+            if self._target is None:
+                anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
+            self._anatomy = anatomy
+        return self._anatomy
+
+    def _new_recording(self) -> LoopRecording:
+        from opanatomy.capture.loop.recording import LoopRecording
+
+        return LoopRecording(self._modules, self._options, self._write)
+
+    def _started(self) -> LoopRecording:
+        if self._recording is None:
+            raise CaptureError("record: the recorder was not started - use it in a with statement")
+        return self._recording
+
+    def _claim_trace(self) -> None:
+        """Claim the trace's file, a rank its own; a temporary one lives as long as the recorder does."""
+        from opanatomy.capture.distributed.group import place_in_group
+
+        if self._target is not None:
+            place = place_in_group()
+            target = self._target if place is None else name_of_rank(self._target, place.rank)
+            self._claim = self._files.enter_context(
+                claimed(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
+            )
+            return
+        folder = ExitStack()
+        self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))
+        weakref.finalize(self, folder.close)
+
+    def _write(self, recorded: Recorded) -> None:
+        from opanatomy.capture.run.export import export_trace
+
+        def export(path: Path) -> None:
+            export_trace(
+                recorded.profiler, recorded.capture, path, everything=self._options.redact, renamed=recorded.renamed
+            )
+
+        if self._claim is None:
+            export(self._unkept)
+            self._trace = self._unkept
+            return
+        with self._claim.written() as partial:
+            export(partial)
+        self._trace = self._claim.target
+        self._files.close()
+
+    def _abort(self) -> None:
+        """Release everything, the models too; what is written stays."""
+        if self in running:
+            running.remove(self)
+        if self._recording is not None:
+            self._recording.abort()
+            self._recording, self._is_over = None, True
+        self._modules = {}
+        self._files.close()
+
+    def __repr__(self) -> str:
+        state = "not started" if self._recording is None else "recording"
+        state = "recorded" if self._trace is not None else "ended" if self._is_over else state
+        return f"<opanatomy.Recorder, {state}>"
+
+
+#: The recorder that runs now.
+running: list[Recorder] = []
+
+
+def _modules(module: Any) -> dict[str, torch.nn.Module]:
+    """The modules by the names that begin their paths; one has none."""
+    import torch
+
+    if module is None:
+        return {}
+    named: dict[str, Any] = {}
+    if isinstance(module, torch.nn.Module) or not isinstance(module, (Mapping, Sequence)) or isinstance(module, str):
+        check_module("record", module)
+        named[""] = module
+        return named
+    if not module:
+        raise UsageError("record: module has no module in it - leave it out, or give some")
+    from opanatomy.capture.loop.modules import by_class
+
+    if isinstance(module, Mapping):
+        named.update((str(name), part) for name, part in module.items())
+    for part in named.values() or module:
+        check_module("record", part)
+    return named or by_class(list(module))
+
+
+# What a user gives to compare -> sides: anatomies, their JSON reports, traces, folders of ranks or of runs.
+
+
+#: An anatomy, or the name of what is one.
+Given: TypeAlias = "Anatomy | str | os.PathLike[str]"
+_REPORT_ENDINGS: Final = (".json", ".json.gz")
+
+
+def comparison_of(
+    sides: Sequence[Given | Iterable[Given]],
+    *,
+    redact: bool = False,
+    advance: Callable[[float], None] = lambda share: None,
+) -> Comparison:
+    """The sides next to each other: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
+
+    Raises `UsageError` for fewer than two sides, and what reading raises.
+    """
+    if len(sides) < 2:
+        raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
+    inputs = []
+    for place, side in enumerate(sides, 1):
+        inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {place}") if redact else _side(side))
+        advance(place / len(sides))
+    return redacted(compared(inputs if redact else _with_own_names(inputs)), Texts(everything=redact))
+
+
+def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), redact: bool = False) -> Comparison:
+    """What changed from one side to the next, and of two sides where the difference of the step comes from.
+
+    A side is an `Anatomy`, the path of a JSON report or of a trace, a folder (the ranks of a run, or the reports of
+    several runs), or a list of any of these, which are several runs of it. The parts of `Comparison.decomposition` sum
+    to both steps in whole nanoseconds; `figures` has each figure on all sides, with ranges, and with four runs a side
+    that took turns the p of a Mann-Whitney test.
+    With `fail_if`, a gate such as `"time > +5%"` or several, `GateError` is raised where one is not met. With `redact`
+    paths, arguments, hosts and users are left out. Raises `UsageError` for fewer than two sides and for what is no
+    gate, and what `analyze` and `read` raise.
+    """
+    from opanatomy.report.gates import gates_of, judged, require_met
+
+    gates = gates_of([fail_if] if isinstance(fail_if, str) else list(fail_if))
+    comparison = judged(comparison_of(sides, redact=redact), gates)
+    require_met(comparison.gates)
+    return comparison
+
+
+def _side(given: Any, *, redact: bool = False) -> SideInput:
+    if isinstance(given, (Anatomy, str, os.PathLike)):
+        runs = _runs(given, redact=redact)
+        name = _name(given)
+    else:
+        if isinstance(given, Comparison):
+            raise UsageError("compare: a side is a Comparison already - give the runs that it compares")
+        if not isinstance(given, Iterable) or isinstance(given, bytes):
+            raise UsageError(f"compare: a side is an Anatomy, a path or a list of them, not {kind_of(given)}")
+        several = list(given)
+        if not several:
+            raise UsageError("compare: a side has no runs - give one anatomy or several")
+        runs = [run for each in several for run in _runs(each, redact=redact)]
+        name = _name(several[0])
+    named = (run if run.name and not redact else replace(run, name=f"run {place}") for place, run in enumerate(runs, 1))
+    return SideInput(name=name, runs=tuple(named))
+
+
+def _redacted(side: SideInput) -> SideInput:
+    """The side without what `redact` leaves out: parts of a difference are texts made of names and arguments."""
+    texts = Texts(everything=True)
+    runs = (replace(run, anatomy=redacted(run.anatomy, texts)) for run in side.runs)
+    return SideInput(name=side.name, runs=tuple(runs))
+
+
+def _runs(given: Any, *, redact: bool) -> list[RunInput]:
+    """The run of a report, a trace or the ranks in a folder; for a folder of reports all of them."""
+    if isinstance(given, Anatomy):
+        return [_run(given)]
+    name = path_of("compare", given)
+    if isinstance(given, str):
+        given = local_name(given)
+        if (address := Address.of(given, f"cannot read {given}")) is not None:
+            return [_run(analyze_traces([address], redact=redact), given)]
+        name = Path(given)
+    if name.is_dir():
+        reports = list(reports_among(name))
+        if reports:
+            return [_run(anatomy, file.name) for file, anatomy in reports]
+    with spooled([name]) as (path,):
+        report = report_in(Path(str(path)))
+        return [_run(analyze_traces([path], redact=redact) if report is None else report, _name(given))]
+
+
+def reports_among(folder: Path) -> Iterator[tuple[Path, Anatomy]]:
+    """The JSON reports that lie in a folder, by their names, and the anatomies in them."""
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(_REPORT_ENDINGS))
+    return ((file, anatomy) for file in files if (anatomy := report_in(file)) is not None)
+
+
+def _run(anatomy: Anatomy, name: str = "") -> RunInput:
+    return RunInput(anatomy=anatomy, metrics=metrics_of(anatomy), name=name)
+
+
+def _name(given: Any) -> str:
+    if given == STDIN:
+        return "stdin"
+    if isinstance(given, Anatomy):
+        return given.provenance.trace or given.workload.model or "anatomy"
+    return os.fsencode(os.fspath(given)).decode(errors="replace").rstrip("/")
+
+
+def _with_own_names(sides: Sequence[SideInput]) -> list[SideInput]:
+    """The sides by the ends of their names that tell them apart; alike they are counted."""
+    names = [side.name for side in sides]
+    parts = [name.split("/") for name in names]
+    for count in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(part[-count:]) for part in parts]
+        if len(set(short)) == len(set(names)):
+            break
+    if len(set(short)) < len(short):
+        short = [f"{name} ({place})" for place, name in enumerate(short, 1)]
+    return [SideInput(name=name, runs=side.runs) for name, side in zip(short, sides, strict=True)]
+
+
+# What the methods of `Anatomy` and `Comparison` give: figures in the forms that Python users have tools for.
+#
+# `records` imports nothing of ours; these are loaded when a method is called.
+
+
+#: Cells of a name.
+_NAME_WIDTH: Final = 48
+_REPORT_BYTES: Final = 1 << 20
+
+
+def line(anatomy: Anatomy) -> str:
+    """What is of it on one line: the model or the trace, the step, the class that takes most, the peak of memory."""
+    return f"<Anatomy{_named_workload(anatomy)}: {', '.join(_figures(anatomy)) or 'no device work'}>"
+
+
+def _named_workload(anatomy: Anatomy) -> str:
+    name = anatomy.workload.model or anatomy.provenance.trace
+    return "" if name is None else f" of {cut(printable(name), _NAME_WIDTH)}"
+
+
+def _figures(anatomy: Anatomy) -> Iterator[str]:
+    figures = metrics(anatomy)
+    if len(anatomy.ranks) > 1:
+        yield f"{len(anatomy.ranks)} ranks"
+    if "step_time_ns" in figures:
+        yield f"step {units.duration(figures['step_time_ns'])}"
+    shares = {item: figures.get(f"class.{item}.time_share", 0) for item in OperatorClass}
+    largest = max(OperatorClass, key=lambda item: shares[item])
+    if shares[largest]:
+        yield f"{LABEL[largest]} {units.share(shares[largest], 1)}"
+    if "peak_memory_bytes" in figures:
+        yield f"peak {units.size(figures['peak_memory_bytes'])}"
+
+
+def html(report: Anatomy | Comparison) -> str:
+    """The first screen of a report, the page of a comparison, as HTML."""
+    return comparison_html(report) if isinstance(report, Comparison) else first_screen_html(report)
+
+
+def line_of_comparison(comparison: Comparison) -> str:
+    """What is of it on one line: the sides, the step of each, and the difference of two."""
+    names = " against ".join(cut(printable(side.name), _NAME_WIDTH) for side in comparison.sides)
+    parts = comparison.decomposition
+    if parts is None:
+        return f"<Comparison of {names}>"
+    row = next((row for row in comparison.figures if row.name == "step_unprofiled_ns"), None)
+    plain = [] if row is None else [value for value in row.values if value is not None]
+    before, after = plain if len(plain) == 2 else (parts.before_ns, parts.after_ns)
+    change = f"{units.duration_change(after - before)} ({units.change(after, before)})"
+    return f"<Comparison of {names}: step {units.duration(before)} to {units.duration(after)}, {change}>"
+
+
+def metrics(report: Anatomy | Comparison) -> dict[str, int | float]:
+    """The figures of a report by name as plain numbers."""
+    known = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
+    return {name: metric.value for name, metric in known.items()}
+
+
+def plain_types(report: Anatomy | Comparison) -> dict[str, Any]:
+    """The JSON report as dictionaries, lists, texts and numbers."""
+    plain: dict[str, Any] = json.loads(json_report(report))
+    return plain
+
+
+def write_json(report: Anatomy | Comparison, path: Name | None, *, force: bool) -> str:
+    """The JSON report, which is also written to `path` where one is given."""
+    text = json_report(report)
+    if path is not None:
+        target = path_of("to_json: path", path)
+        check_no_address("to_json: path", os.fspath(path))
+        with (
+            claimed(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES) as claim,
+            claim.written() as partial,
+        ):
+            partial.write_text(text, encoding="utf-8")
+    return text

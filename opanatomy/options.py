@@ -6,11 +6,233 @@ An option of a run is one `Option` here, its field of `run_options.RunOptions`, 
 
 from __future__ import annotations
 
-from typing import Final
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
-from opanatomy.option_values import Choice, Kind, Option, choice_of, instead_of
-from opanatomy.records.data_types import DATA_TYPES
-from opanatomy.records.optimizers import OPTIMIZERS
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from opanatomy.errors import CaptureError, UsageError
+from opanatomy.records.taxonomy import DATA_TYPES, OPTIMIZERS
+from opanatomy.trace.files import check_no_address
+
+# One option as it is declared, and what its value may be: by name, by text of the command line, or by Python.
+#
+# Choices are forgiving: case, `-` and `_` do not matter, and the names that torch, the Hub and the Trainer have for the
+# same are taken too.
+
+
+class Kind(Enum):
+    """What the value of an option is."""
+
+    TEXT = "text"
+    NUMBER = "a whole number"
+    #: A number above 0.
+    AMOUNT = "a number"
+    SWITCH = "True or False"
+    #: `KEY=VALUE`, as often as wanted: pairs in a tuple.
+    PAIRS = "pairs"
+    #: A text, as often as wanted.
+    TEXTS = "texts"
+
+
+class Choice(Struct, frozen=True):
+    """A value of an option, and what else it is called."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """An option by its name in Python; on the command line it is `--name` unless `flag` says otherwise.
+
+    In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` other values than
+    the `choices` are taken as they are. `bare` is the value of a flag that comes without one. `recorded` is the field
+    of `Workload` that has the value of a run.
+    """
+
+    name: str
+    help: str
+    kind: Kind = Kind.TEXT
+    default: Any = None
+    choices: tuple[Choice, ...] = ()
+    is_open: bool = False
+    bare: str | None = None
+    minimum: int = 0
+    maximum: int = 2**31 - 1
+    metavar: str | None = None
+    flag: str = ""
+    short_flag: str = ""
+    #: A heading of the help; none for what stands before all of them.
+    group: str = ""
+    #: How many values an argument without a flag takes, as `argparse` says it; empty for a flag.
+    positional: str = ""
+    #: The functions of `opanatomy` that it is a keyword of.
+    python: tuple[str, ...] = ()
+    recorded: str = ""
+    #: What makes a text canonical; a `ValueError` of it says what is wrong.
+    canonical: Callable[[str], str] | None = None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The names on the command line, the long one last."""
+        long = self.flag or "--" + self.name.replace("_", "-")
+        return (self.short_flag, long) if self.short_flag else (long,)
+
+    @property
+    def description(self) -> str:
+        """The help, filled in."""
+        return self.help.replace("{choices}", _listed(self.choices)).replace("{default}", str(self.default))
+
+
+#: How a message writes an option and its value.
+Spelling: TypeAlias = Callable[[Option, object], str]
+
+
+def as_flag(option: Option, value: object) -> str:
+    """`--batch 0`, as the command line has it."""
+    flag = option.flags[-1]
+    return flag if value is True else f"{flag} {value}"
+
+
+def as_argument(option: Option, value: object) -> str:
+    """`batch=0`, as Python has it."""
+    return f"{option.name}={value!r}"
+
+
+_ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on_command_line", default=False)
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Messages inside name flags; elsewhere they name Python's arguments."""
+    token = _ON_COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _ON_COMMAND_LINE.reset(token)
+
+
+def as_asked(of_command_line: str, of_python: str) -> str:
+    """The wording for how this is run: with flags on the command line, or with Python's arguments."""
+    return of_command_line if _ON_COMMAND_LINE.get() else of_python
+
+
+def spelled(option: Option, value: object) -> str:
+    """An option and its value as the user writes them: on the command line or in Python."""
+    return as_flag(option, value) if _ON_COMMAND_LINE.get() else as_argument(option, value)
+
+
+def _amount(option: Option, value: Any, spelled: Spelling) -> float:
+    try:
+        amount = None if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError):
+        amount = None
+    if amount is None:
+        raise UsageError(f"{spelled(option, value)}: must be a number")
+    if not 0 < amount < math.inf:
+        raise UsageError(f"{spelled(option, value)}: must be above 0, and finite")
+    return amount
+
+
+def from_text(option: Option, text: str) -> Any:
+    """The value that the command line's `text` gives an option; `UsageError` that speaks of the flag."""
+    if option.kind is Kind.PAIRS:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{as_flag(option, text)}: not of the form key=value")
+        return key, value
+    if option.kind is Kind.NUMBER:
+        try:
+            return checked(option, int(text), as_flag)
+        except ValueError:
+            raise UsageError(f"{as_flag(option, text)}: must be a whole number") from None
+    if option.kind is Kind.AMOUNT:
+        try:
+            return checked(option, float(text), as_flag)
+        except ValueError:
+            raise UsageError(f"{as_flag(option, text)}: must be a number") from None
+    return checked(option, text, as_flag)
+
+
+def checked(option: Option, value: Any, spelled: Spelling) -> Any:
+    """The value of an option, a choice by its own name; `UsageError` for one that it cannot have."""
+    if value is None and option.default is None:
+        return None
+    if option.kind is Kind.NUMBER:
+        return _number(option, value, spelled)
+    if option.kind is Kind.AMOUNT:
+        return _amount(option, value, spelled)
+    if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
+        raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
+    if option.canonical is not None:
+        try:
+            return option.canonical(str(value))
+        except ValueError as error:
+            raise UsageError(f"{spelled(option, value)}: {error}") from None
+    if option.choices:
+        names = [choice.name for choice in option.choices]
+        name = choice_of(value, option.choices)
+        if name is None and not option.is_open:
+            raise UsageError(f"{spelled(option, value)}: not known - {instead_of(value, names)}")
+        return value if name is None else name
+    return bool(value) if option.kind is Kind.SWITCH else value
+
+
+def _number(option: Option, value: Any, spelled: Spelling) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise UsageError(f"{spelled(option, value)}: must be a whole number")
+    if number < option.minimum:
+        raise UsageError(f"{spelled(option, value)}: must be at least {option.minimum}")
+    if number > option.maximum:
+        raise UsageError(f"{spelled(option, value)}: must be at most {option.maximum}")
+    return number
+
+
+def named(value: object, names: Iterable[str], spelled: str) -> str:
+    """The one of `names` that `value` means; `UsageError` that begins with `spelled` where it is none."""
+    choices = [Choice(name) for name in names]
+    name = choice_of(value, choices)
+    if name is None:
+        raise UsageError(f"{spelled}: not known - {instead_of(value, [choice.name for choice in choices])}")
+    return name
+
+
+def choice_of(value: object, choices: Iterable[Choice]) -> str | None:
+    """The name of the choice that `value` means (`torch.bfloat16` is `bfloat16`), `None` where there is none."""
+    wanted = _plain(str(value))
+    return next(
+        (choice.name for choice in choices if wanted in map(_plain, (choice.name, *choice.aliases))),
+        None,
+    )
+
+
+def instead_of(value: object, names: Iterable[str]) -> str:
+    """What to give instead of `value`: the nearest name, and all of them."""
+    from difflib import get_close_matches
+
+    plain = {_plain(name): name for name in names}
+    near = get_close_matches(_plain(str(value)), plain, n=1, cutoff=0.6)
+    return (f"did you mean {plain[near[0]]}? It is " if near else "") + f"one of {', '.join(plain.values())}"
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().removeprefix("torch.").replace("-", "").replace("_", "")
+
+
+def _listed(choices: Iterable[Choice]) -> str:
+    return ", ".join(choice.name for choice in choices)
 
 
 def _data_type(torch_name: str, name: str | None = None) -> Choice:
@@ -415,3 +637,226 @@ CEILINGS: Final = (
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what was kept"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
+
+
+# Which options go together: what one leaves without effect, and what needs another.
+
+
+def check_together(options: Any, spelled: Spelling) -> None:
+    """Raise `UsageError` where one option leaves another without effect."""
+    if options.inference or options.generate is not None:
+        forward_only = spelled(INFERENCE, True) if options.generate is None else spelled(GENERATE, options.generate)
+        for option in OF_BACKWARD:
+            value = getattr(options, option.name)
+            if value != option.default:
+                raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
+    _check_texts(options, spelled)
+    _check_generation(options, spelled)
+    _check_ranks(options, spelled)
+    if options.lora is not None and options.freeze is not None:
+        raise UsageError(
+            f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
+        )
+    if options.clip is not None and options.optimizer is None:
+        raise UsageError(
+            f"{spelled(CLIP, options.clip)} is a part of the update, and there is none - add"
+            f" {spelled(OPTIMIZER, OPTIMIZERS[0].name)}"
+        )
+    if getattr(options, NO_TRACE.name, False) and options.trace is not None:
+        raise UsageError(
+            f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
+        )
+
+
+def _check_ranks(options: Any, spelled: Spelling) -> None:
+    parallel = getattr(options, PARALLEL.name, None)
+    if parallel in (None, DDP):
+        return
+    for option in (BUCKET_MB, BUCKET_VIEW):
+        if getattr(options, option.name) != option.default:
+            raise UsageError(
+                f"{spelled(option, getattr(options, option.name))} is for DDP: leave out {spelled(PARALLEL, parallel)}"
+            )
+    if options.generate is not None:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} runs on each rank by itself: leave out"
+            f" {spelled(PARALLEL, parallel)}"
+        )
+    if parallel == CHECKPOINTED and options.checkpointing is not None:
+        raise UsageError(
+            f"{spelled(PARALLEL, parallel)} recomputes activations already: leave out"
+            f" {spelled(CHECKPOINTING, options.checkpointing)}"
+        )
+
+
+def check_several(options: Any, processes: int, spelled: Spelling) -> None:
+    """Refuse for one process what only several can do."""
+    for option in OF_RANKS:
+        value = getattr(options, option.name)
+        if value != option.default and processes == 1:
+            raise UsageError(
+                f"{spelled(option, value)} needs several processes: add {spelled(PROCESSES, 2)}, or start them with"
+                " torchrun or accelerate launch"
+            )
+    if options.parallel == HSDP and (processes < 4 or processes % 2):
+        raise UsageError(
+            f"{spelled(PARALLEL, HSDP)} shards in two groups, each with a copy of the weights: {processes} processes"
+            " make no two groups of several - start 4, 6, 8, ..."
+        )
+
+
+def _check_texts(options: Any, spelled: Spelling) -> None:
+    texts = getattr(options, TEXTS.name, None)
+    if texts is not None and options.generate is not None:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} needs prompts of one length: leave out {spelled(TEXTS, texts)}"
+        )
+    for option in OF_TEXTS:
+        value = getattr(options, option.name, None)
+        if texts is None and value is not None:
+            raise UsageError(f"{spelled(option, value)} needs texts: give {spelled(TEXTS, SAMPLE)} too")
+
+
+def _check_generation(options: Any, spelled: Spelling) -> None:
+    if options.generate is None:
+        if options.beams is not None:
+            needed = spelled(GENERATE, 32)
+            raise UsageError(f"{spelled(BEAMS, options.beams)} needs a generation: give {needed} too")
+        return
+    if options.compile:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} runs the model's own forward, not a compiled one: leave out"
+            f" {spelled(COMPILE, True)}"
+        )
+
+
+# The options of one run as its stages have them: checked, and each choice by its own name.
+
+
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
+
+    `model` is empty where a module is given. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
+    configuration key (dots reach into parts) and its value. With `generate` it is `inference`, of 1 of the `beams`
+    where no other number is given.
+    """
+
+    model: str = ""
+    batch: int | None = None
+    seq: int | None = None
+    task: str | None = None
+    seed: int = 0
+    texts: str | None = None
+    padding: str | None = None
+    tokenizer: str | None = None
+    layers: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    dtype: str = "float32"
+    attention: str | None = None
+    weights: str = "random"
+    hub: bool = False
+    trust_remote_code: bool = False
+    device: str = "auto"
+    amp: str | None = None
+    checkpointing: str | None = None
+    checkpoint_every: int | None = None
+    compile: bool = False
+    optimizer: str | None = None
+    accumulate: int = 1
+    clip: float | None = None
+    freeze: str | None = None
+    lora: int | None = None
+    fused_loss: bool = False
+    inference: bool = False
+    generate: int | None = None
+    beams: int | None = None
+    memory: bool = False
+    check: bool = False
+    steps: int = 1
+    warmup: int | None = None
+    parallel: str | None = None
+    bucket_mb: float | None = None
+    bucket_view: bool = False
+    redact: bool = False
+
+    def __post_init__(self) -> None:
+        for option in RUN:
+            given = getattr(self, option.name)
+            value = checked(option, given, as_argument)
+            if value is not given:
+                force_setattr(self, option.name, value)
+        check_together(self, as_argument)
+        if self.checkpoint_every is not None and self.checkpointing is None:
+            force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
+        if self.generate is not None:
+            force_setattr(self, INFERENCE.name, True)
+            force_setattr(self, BEAMS.name, self.beams or 1)
+
+
+def recorded(options: RunOptions) -> dict[str, Any]:
+    """The fields of `Workload` that are options of the run, as they were given."""
+    return {option.recorded: getattr(options, option.name) for option in RUN if option.recorded}
+
+
+# What the Python entry points are given: checked, before anything is run.
+
+
+Name: TypeAlias = "str | os.PathLike[str]"
+
+
+def check_module(function: str, module: object) -> None:
+    """Raise `UsageError` for what is no module, `ModelError` for one that cannot be watched."""
+    import torch
+
+    from opanatomy.capture.model.user_function import check_module
+
+    if not isinstance(module, torch.nn.Module):
+        made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
+        raise UsageError(f"{function}: the module is {kind_of(module)}{made or ' - give a torch.nn.Module'}")
+    check_module(type(module).__name__, module)
+
+
+def check_no_profiler(function: str) -> None:
+    """Two profilers would stop each other."""
+    from torch._C._autograd import _profiler_enabled
+
+    if _profiler_enabled():
+        raise CaptureError(
+            f"{function}: a torch profiler is running already, and torch takes one at a time - call"
+            f" opanatomy.{function} outside of it, or export its trace and give that to opanatomy.analyze"
+        )
+
+
+def trace_target(function: str, trace: Name) -> Path:
+    """The file for the trace, checked before the step is run."""
+    path = path_of(f"{function}: trace", trace)
+    if not path.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{function}: trace {path}: the name must end in .json or .json.gz")
+    check_no_address(f"{function}: trace", os.fspath(trace))
+    return path
+
+
+def check_switch(name: str, value: object) -> None:
+    """Raise `UsageError` for a value that is neither True nor False."""
+    if not (isinstance(value, int) and value in (0, 1)):
+        raise UsageError(f"{name}={value!r}: must be True or False")
+
+
+def path_of(what: str, name: object) -> Path:
+    """The path that a name is; `UsageError` that begins with `what` for what is none."""
+    if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
+        raise UsageError(f"{what}: a path is text, not {kind_of(name)} - give the name of a file")
+    if not os.fspath(name):
+        raise UsageError(f"{what}: the name is empty - give the name of a file")
+    if "\0" in os.fspath(name):
+        raise UsageError(f"{what}: {os.fspath(name)!r} has a zero byte, which no file has - give the name of a file")
+    return Path(name)
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in a word or two."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"of type {type(value).__name__}"

@@ -15,65 +15,69 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, MeasuredSteps, build_anatomy, measured_steps
-from opanatomy.anatomy.collectives import collectives_of
-from opanatomy.anatomy.communication import communication_of_rank
-from opanatomy.anatomy.expected import with_expected
-from opanatomy.anatomy.ranks import RanksTogether, with_rank, world_of
-from opanatomy.anatomy.roofline import with_roofline
-from opanatomy.anatomy.texts import text_figures
-from opanatomy.anatomy.waiting.build import RankTables, waiting_of
-from opanatomy.attribution import Attribution, PhaseRule, attribute
-from opanatomy.attribution.linking import enclosing_rows
-from opanatomy.calls.collectives import collective_table
-from opanatomy.calls.kernels import kernel_table
-from opanatomy.calls.overlay import overlay_of
-from opanatomy.calls.padding import padding_flops
-from opanatomy.calls.rank_summary import communication_of
-from opanatomy.calls.table import call_table
-from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
-from opanatomy.calls.warnings import caveats_of, environment_of, warnings_of_trace
-from opanatomy.calls.window import calls_that_count, launched_work, linked_time, step_window_of
-from opanatomy.checks import (
-    check_causality,
-    check_communication,
-    check_counts,
-    check_memory,
-    check_parts,
-    check_times,
-    self_checks,
+from opanatomy.analysis.build import (
+    CONVENTIONS,
+    AnatomyInputs,
+    MeasuredSteps,
+    build_anatomy,
+    measured_steps,
+    text_figures,
 )
-from opanatomy.cluster.packing import packed_summary, unpacked_summary
-from opanatomy.cluster.run import ClusterSettings, outcomes
-from opanatomy.cluster.work import Outcome, Reduced
-from opanatomy.device import Overrides, ceilings_for
+from opanatomy.analysis.causality import check_causality
+from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
+from opanatomy.analysis.communication import collectives_of, communication_of_rank, with_expected
+from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
+from opanatomy.analysis.roofline import with_roofline
+from opanatomy.analysis.self_checks import self_checks
+from opanatomy.analysis.waiting import RankTables, waiting_of
+from opanatomy.attribution.attribute import Attribution, attribute
+from opanatomy.attribution.calls import TraceCalls, trace_calls_of
+from opanatomy.attribution.collectives import collective_table
+from opanatomy.attribution.linking import enclosing_rows
+from opanatomy.attribution.names import PhaseRule
+from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
+from opanatomy.attribution.window import (
+    calls_that_count,
+    caveats_of,
+    communication_of,
+    environment_of,
+    launched_work,
+    linked_time,
+    step_window_of,
+    warnings_of_trace,
+)
+from opanatomy.devices.ceilings import ceilings_for
+from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError
-from opanatomy.files.remote import Address
-from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_of, with_trace
-from opanatomy.memory.published import published_run
-from opanatomy.memory.savings import savings_of
-from opanatomy.memory.theory import ParameterBytes, needed_bytes, with_theory
+from opanatomy.memory.inferred import memory_of_trace
+from opanatomy.memory.observed import memory_of_observations, with_trace
+from opanatomy.memory.theory import ParameterBytes, needed_bytes, published_run, savings_of, with_theory
+from opanatomy.memory.warnings import warnings_of
 from opanatomy.options import TP
-from opanatomy.records.anatomy import Anatomy, Provenance, Step
-from opanatomy.records.checks import Check
-from opanatomy.records.columns import CallTable, Categorical, KernelTable
+from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
+from opanatomy.records.anatomy import (
+    Anatomy,
+    Check,
+    DeviceFigures,
+    Exchanged,
+    Ledger,
+    Provenance,
+    RankSummary,
+    Step,
+    Timeline,
+)
+from opanatomy.records.columns import CallTable, Categorical, HostCalls, KernelTable, MemoryTable
 from opanatomy.records.communication import Communication
-from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
-from opanatomy.records.memory_columns import HostCalls, MemoryTable
-from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.rank_summary import Exchanged, RankSummary
-from opanatomy.records.timeline import Ledger, Timeline
-from opanatomy.records.workload import Capture, Environment, SharedWeights, Workload
-from opanatomy.redaction.records import redacted
-from opanatomy.redaction.texts import Texts
-from opanatomy.trace import Trace, read_trace
-from opanatomy.trace.pipes import spooled
-from opanatomy.trace.sources import Source, left_out_of, sources_of
+from opanatomy.records.workload import Capture, Environment, MemoryObservations, SharedWeights, Workload
+from opanatomy.trace.files import Address
+from opanatomy.trace.read import Trace, read_trace
+from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.sources import Source, left_out_of, sources_of, spooled
 from opanatomy.version import __version__
 
 if TYPE_CHECKING:
-    from opanatomy.trace.writer import Annotated
+    from opanatomy.trace.write import Annotated
 
 _UNLIKE_STEPS: Final = (
     "not the same steps count on all ranks: what is of all ranks together is of steps of its own on each"
@@ -299,7 +303,7 @@ def summary_of_trace(
         own, own_kernels = counted, None if kernels is None else kernel_table(counted, trace.devices)
         own_table = call_table(trace, own, own_kernels)
     if annotated is not None:
-        from opanatomy.trace.writer import write_trace
+        from opanatomy.trace.write import write_trace
 
         write_trace(path, annotated, overlay_of(own, own_kernels, trace.threads), trace.metadata)
     exchanged = communication_of(trace, own, own_kernels, steps.window, steps.time, steps.counted)

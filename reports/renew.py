@@ -12,7 +12,7 @@ import msgspec
 
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.techniques import Techniques
+from opanatomy.records.experiment import Techniques
 from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.formats.json import json_report
 

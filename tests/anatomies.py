@@ -6,16 +6,23 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from opanatomy.anatomy import AnatomyInputs, build_anatomy, measured_steps
-from opanatomy.anatomy.roofline import with_roofline
-from opanatomy.anatomy.timeline import StepWindow
-from opanatomy.records.anatomy import Anatomy, Provenance, Step
-from opanatomy.records.checks import Check, Difference
+from opanatomy.analysis.build import AnatomyInputs, build_anatomy, measured_steps
+from opanatomy.analysis.roofline import with_roofline
+from opanatomy.analysis.timeline import StepWindow
+from opanatomy.records.anatomy import (
+    Anatomy,
+    Ceilings,
+    Check,
+    DeviceFigures,
+    Difference,
+    Ledger,
+    Provenance,
+    Step,
+    Timeline,
+)
 from opanatomy.records.columns import GRAPH, NO_LAUNCH, OUTSIDE
-from opanatomy.records.device import Ceilings, DeviceFigures
 from opanatomy.records.memory import Memory, MemoryComponent
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Capture, Environment, Workload
 from tests.made_calls import (
     Call,

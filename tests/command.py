@@ -100,7 +100,7 @@ class Server:
     """
 
     def __init__(self) -> None:
-        from opanatomy.techniques import workers
+        from opanatomy.predict import workers
 
         context = workers._context()
         self._connection, theirs = context.Pipe()
@@ -126,12 +126,12 @@ def _server() -> Server:
 
 def serve(connection: Connection) -> None:
     """Answer each request: a child that is forked by its number, one that is waited for by its exit code."""
-    import opanatomy.cluster.run
+    import opanatomy.parallel
     import tests.preload
 
     sys.path[:] = tests.preload.PATH
     _fork_jobs()
-    opanatomy.cluster.run._cores = lambda: 1  # as in the process of the tests
+    opanatomy.parallel._cores = lambda: 1  # as in the process of the tests
     while True:
         try:
             request = connection.recv()
@@ -152,7 +152,7 @@ def _fork_jobs() -> None:
 
     `test_techniques.py` and `technique_pairs.py` begin theirs with the server itself.
     """
-    from opanatomy.techniques import workers
+    from opanatomy.predict import workers
 
     workers._context = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment]
 

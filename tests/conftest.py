@@ -81,7 +81,7 @@ def imports_are_no_garbage() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def jobs_begin_with_models() -> Iterator[None]:
     """The processes of an experiment are forked with the models that most tests build: they need not be imported."""
-    from opanatomy.techniques import workers
+    from opanatomy.predict import workers
     from tests.command import begun
 
     context = workers._context
@@ -95,14 +95,14 @@ def jobs_begin_with_models() -> Iterator[None]:
 def one_core() -> Iterator[None]:
     """Processes beside for the traces of several ranks are where a test asks for them: another test has that core."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opanatomy.cluster.run._cores", lambda: 1)
+        patch.setattr("opanatomy.parallel._cores", lambda: 1)
         yield
 
 
 @pytest.fixture(autouse=True)
 def no_secrets_of_others() -> None:
     """A process knows its secrets to its end; what one test plants is no secret of the next."""
-    values = sys.modules.get("opanatomy.redaction.values")
+    values = sys.modules.get("opanatomy.trace.redact")
     if values is not None:
         values._seen.clear()
 
@@ -110,10 +110,10 @@ def no_secrets_of_others() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def nothing_suggested() -> Iterator[None]:
     """`profile` does not look for what would save most, which takes longer than a small capture itself."""
-    from opanatomy.techniques import recorded
+    from opanatomy.predict import suggestions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "RECORDED", {})
+        patch.setattr(suggestions, "RECORDED", {})
         yield
 
 
@@ -133,10 +133,10 @@ def one_timed_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Those sums take as long as the rest of a small capture.
     """
-    from opanatomy.capture.step import run
+    from opanatomy.capture.run import step_runner
 
-    monkeypatch.setattr(run, "_TIMED_STEPS", 1)
-    monkeypatch.setattr(run, "profiler_times_ns", lambda profiler, *, on_device: {})
+    monkeypatch.setattr(step_runner, "_TIMED_STEPS", 1)
+    monkeypatch.setattr(step_runner, "profiler_times_ns", lambda profiler, *, on_device: {})
 
 
 @pytest.fixture

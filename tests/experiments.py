@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from opanatomy.records.sameness import LossCurve, Sameness
+from opanatomy.records.experiment import LossCurve, OperatorError, Sameness, StepFigures, TechniqueRow, Techniques
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.techniques import OperatorError, StepFigures, TechniqueRow, Techniques
 from opanatomy.records.workload import Environment, Workload
 
 

@@ -21,13 +21,14 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from transformers import masking_utils
 
-import opanatomy.capture.step.run
-from opanatomy.capture.model.quiet import quiet_libraries
+import opanatomy.capture.run.step_runner
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
-from opanatomy.capture.step.ranges import module_ranges
-from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.capture.run.ranges import module_ranges
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Subject
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
 from tests.fake_device import DEVICE, fake_device
 from tests.tiny import TINY, tiny_request
 
@@ -93,7 +94,7 @@ def capture(case: str, device: str, path: Path) -> None:
 @contextmanager
 def one_timed_step() -> Iterator[None]:
     """Times of a fake device tell nothing: one unprofiled step is enough, and torch need not sum them up."""
-    run: Any = opanatomy.capture.step.run
+    run: Any = opanatomy.capture.run.step_runner
     before = run._TIMED_STEPS, run.profiler_times_ns
     run._TIMED_STEPS, run.profiler_times_ns = 1, lambda profiler, *, on_device: {}
     try:

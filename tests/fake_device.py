@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from opanatomy.estimate.fake import fake_mode, parameters_replaced
+from opanatomy.predict.fake import fake_mode, parameters_replaced
 
 NAME = "fake"
 DEVICE = f"{NAME}:0"

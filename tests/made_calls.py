@@ -8,8 +8,9 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.anatomy import LaunchedWork
-from opanatomy.records.columns import (
+from opanatomy.analysis.intervals import LaunchedWork
+from opanatomy.records.anatomy import LinkedTime
+from opanatomy.records.columns import (  # fmt: skip
     GRAPH,
     KERNEL,
     LINKED,
@@ -24,10 +25,9 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     Launches,
-)  # fmt: skip
-from opanatomy.records.signature_text import SignatureText
+)
+from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.timeline import LinkedTime
 
 
 class Work(Struct, frozen=True, kw_only=True):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import ObservedStep
+from opanatomy.capture.memory.measurement import Snapshots
+from opanatomy.capture.memory.observer import ObservedStep
 from opanatomy.capture.memory.storages import other_devices
-from opanatomy.memory import memory_of_observations
 from opanatomy.memory.curve import Curve, curve_of
-from opanatomy.memory.held import held_of
-from opanatomy.memory.measured import MeasuredStep, measured_step
-from opanatomy.memory.step_table import table_of
+from opanatomy.memory.observed import MeasuredStep, held_of, measured_step, memory_of_observations, table_of
 from opanatomy.records.memory import Memory
-from opanatomy.records.memory_observations import MemoryObservations, StepObservations
+from opanatomy.records.workload import MemoryObservations, StepObservations
 
 
 def memory_of(

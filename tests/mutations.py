@@ -479,7 +479,7 @@ def recategorize(random: Random, document: Json) -> None:
 
 def change_operator(random: Random, document: Json) -> None:
     """Operators that have formulas, with arguments that mostly are not theirs."""
-    from opanatomy.cost import operators
+    from opanatomy.cost.registry import operators
 
     for event in _some(random, _events(document)):
         if event.get("cat") in ("cpu_op", "Operator"):

@@ -13,13 +13,11 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from opanatomy.attribution import attribute
-from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
-from opanatomy.checks import self_checks
-from opanatomy.checks.contractions import Contractions
-from opanatomy.checks.graph import graph_of
-from opanatomy.records.checks import Check, Difference
-from opanatomy.trace import read_trace
+from opanatomy.analysis.self_checks import Contractions, graph_of, self_checks
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import TraceCalls, trace_calls_of
+from opanatomy.records.anatomy import Check, Difference
+from opanatomy.trace.read import read_trace
 
 Event: TypeAlias = "dict[str, Any]"
 #: Tensor arguments whose sizes the FLOPs are made of, or that must fit them.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from opanatomy.records.signature_text import SignatureText
+from opanatomy.records.signature import SignatureText
 
 Report = TypeVar("Report", bound=msgspec.Struct)
 

@@ -14,14 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError
+from opanatomy.options import RunOptions
+from opanatomy.predict import workers
+from opanatomy.predict.techniques import BASELINE, Situation, Variant, variants_of
+from opanatomy.records.experiment import Sameness, SimulatedStep, StepFigures
 from opanatomy.records.memory import Memory
-from opanatomy.records.sameness import Sameness
-from opanatomy.records.simulated import SimulatedStep
-from opanatomy.records.techniques import StepFigures
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques import workers
-from opanatomy.techniques.entries import BASELINE, Situation
-from opanatomy.techniques.variants import Variant, variants_of
 
 MODELS = {
     "bert": "google-bert/bert-base-uncased", "gpt2": "openai-community/gpt2", "t5": "google-t5/t5-base",
@@ -107,23 +104,23 @@ def _serve(connection: Connection) -> None:
 
 
 def _run(options: RunOptions, compared: Path | None, keep: Path | None) -> Pair:
-    from opanatomy.capture.step import outcome, run
+    from opanatomy.capture.run import step_runner, unprofiled
 
     # Nothing is asked of times, nor that torch sums them up.
-    run._TIMED_STEPS = 1  # type: ignore[misc]
-    run.profiler_times_ns = lambda profiler, *, on_device: {}
+    step_runner._TIMED_STEPS = 1  # type: ignore[misc]
+    step_runner.profiler_times_ns = lambda profiler, *, on_device: {}
     pair = _measured(options, _followed(options))
     if keep is not None:
-        loss = outcome.keep_outcome(options, keep)
+        loss = unprofiled.keep_outcome(options, keep)
         keep.with_suffix(".loss").write_text(str(loss))
     if compared is not None and pair.failed is None:
         loss = float(compared.with_suffix(".loss").read_text())
-        pair = replace(pair, sameness=outcome.compare_outcome(options, compared, loss))
+        pair = replace(pair, sameness=unprofiled.compare_outcome(options, compared, loss))
     return pair
 
 
 def _followed(options: RunOptions) -> Pair:
-    from opanatomy.estimate.simulate import simulate
+    from opanatomy.predict.fake import simulate
 
     try:
         return Pair(followed=simulate(options))
@@ -132,10 +129,10 @@ def _followed(options: RunOptions) -> Pair:
 
 
 def _measured(options: RunOptions, pair: Pair) -> Pair:
-    from opanatomy.capture.step.profile import capture_model
-    from opanatomy.capture.step.progress_hooks import NullProgress
+    from opanatomy.capture.run.profile import capture_model
+    from opanatomy.capture.run.progress import NullProgress
     from opanatomy.pipeline import analyze_traces
-    from opanatomy.techniques.figures import measured_figures
+    from opanatomy.predict.experiment import measured_figures
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "step.json"

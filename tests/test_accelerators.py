@@ -10,7 +10,7 @@ import torch
 
 import opanatomy
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.devices import device_of
+from opanatomy.capture.device.accelerators import device_of
 from opanatomy.capture.device.environment import choose_device, environment_of
 from opanatomy.errors import CaptureError, OpanatomyError, UsageError
 from opanatomy.pipeline import analyze_trace

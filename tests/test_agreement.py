@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import opanatomy
-from opanatomy.checks.gate import require_agreement
+from opanatomy.analysis.checks import require_agreement
 from opanatomy.errors import GateError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opanatomy.attribution import Attribution, Candidates, attribute, own
-from opanatomy.attribution.matching import _threads_by_device
+from opanatomy.attribution.attribute import Attribution, attribute
+from opanatomy.attribution.linking import _threads_by_device
+from opanatomy.attribution.ownership import Candidates, own
 from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64, at
 from opanatomy.records.taxonomy import PHASES, Phase
-from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.read import Trace, read_trace
 from tests.handmade import HandMade, training_step
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opanatomy.attribution import attribute
-from opanatomy.calls.costs import TOO_COSTLY
-from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import TOO_COSTLY, TraceCalls, trace_calls_of
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.columns import categorical_of as column_of
 from opanatomy.records.columns import distinct, joined
-from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.read import Trace, read_trace
 from tests.handmade import HandMade
 
 #: Sizes of products: of 2 ** 61 FLOPs, a little more, and 2,000. The first two together are more than can be.

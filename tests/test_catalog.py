@@ -18,7 +18,7 @@ from opanatomy.capture.model.catalog import (
     read_configuration,
 )
 from opanatomy.capture.model.workload import prepare
-from opanatomy.console.dispatch import main
+from opanatomy.cli.main import main
 from tests.tiny import SISTERS, planned, tiny_request
 
 #: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints

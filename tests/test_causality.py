@@ -10,8 +10,7 @@ import pytest
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.checks import Check, Difference
+from opanatomy.records.anatomy import Anatomy, Check, Difference
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import terminal_report
 from tests.handmade import HandMade

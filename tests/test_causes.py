@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from opanatomy.checks import causes
-from opanatomy.checks.causes import Counts, Observed, cause_of_calls, cause_of_flops
-from opanatomy.checks.dispatched import Dispatched
+from opanatomy.analysis import checks
+from opanatomy.analysis.checks import Counts, Dispatched, Observed, cause_of_calls, cause_of_flops
 from opanatomy.records.taxonomy import Phase
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
@@ -23,21 +22,21 @@ def counts(key: tuple[str, Phase], ours: int, seen: int, enclosed: int = 0, **ot
 @pytest.mark.parametrize(
     ("name", "phase", "found", "cause"),
     [
-        ("aten::zeros_like", OPTIMIZER, {"ours": 0, "seen": 84, "of_first_step": True}, causes.FIRST_STEP),
+        ("aten::zeros_like", OPTIMIZER, {"ours": 0, "seen": 84, "of_first_step": True}, checks.FIRST_STEP),
         ("aten::zeros_like", OPTIMIZER, {"ours": 0, "seen": 84}, None),
-        ("aten::copy", OPTIMIZER, {"ours": 0, "seen": 3, "of_first_step": True}, causes.FIRST_STEP),
+        ("aten::copy", OPTIMIZER, {"ours": 0, "seen": 3, "of_first_step": True}, checks.FIRST_STEP),
         ("aten::copy", FORWARD, {"ours": 0, "seen": 3, "of_first_step": True}, None),
-        ("aten::arange", FORWARD, {"ours": 1, "seen": 2, "of_first_step": True}, causes.FIRST_STEP),
+        ("aten::arange", FORWARD, {"ours": 1, "seen": 2, "of_first_step": True}, checks.FIRST_STEP),
         ("aten::arange", FORWARD, {"ours": 2, "seen": 1, "of_first_step": True}, None),
         ("aten::mul", FORWARD, {"ours": 1, "seen": 2, "of_first_step": True}, None),
         ("aten::mm", FORWARD, {"ours": 1, "seen": 2, "of_first_step": True}, None),
         ("aten::clone", FORWARD, {"ours": 0, "seen": 20, "inner_copies": {("aten::clone", FORWARD): 24}},
-         causes.KEPT_COPY),
+         checks.KEPT_COPY),
         ("aten::clone", FORWARD, {"ours": 0, "seen": 25, "inner_copies": {("aten::clone", FORWARD): 24}}, None),
-        ("aten::copy", BACKWARD, {"ours": 5, "seen": 0, "enclosed": 5}, causes.ENCLOSED),
+        ("aten::copy", BACKWARD, {"ours": 5, "seen": 0, "enclosed": 5}, checks.ENCLOSED),
         ("aten::copy", BACKWARD, {"ours": 6, "seen": 0, "enclosed": 5}, None),
         ("aten::clone", BACKWARD, {"ours": 0, "seen": 1, "watched": frozenset({"aten::_indices"})},
-         causes.COPIED_GRADIENT),
+         checks.COPIED_GRADIENT),
         ("aten::clone", BACKWARD, {"ours": 0, "seen": 1}, None),
         ("aten::clone", FORWARD, {"ours": 0, "seen": 1, "watched": frozenset({"aten::_indices"})}, None),
     ],
@@ -46,7 +45,7 @@ def test_what_explains_calls(name: str, phase: Phase, found: dict[str, Any], cau
     assert cause_of_calls((name, phase), counts((name, phase), **found)) == cause
 
 
-@pytest.mark.parametrize(("made", "cause"), [(2, causes.NO_IN_PLACE), (3, None)])
+@pytest.mark.parametrize(("made", "cause"), [(2, checks.NO_IN_PLACE), (3, None)])
 def test_zeros_are_made_in_one_way_or_another_but_as_often(made: int, cause: str | None) -> None:
     new, zero = ("aten::new_zeros", BACKWARD), ("aten::zero", BACKWARD)
     found = Counts(ours={new: Dispatched(calls=6), zero: Dispatched(calls=2)}, observed={new: Observed(calls=6 + made)})
@@ -60,7 +59,7 @@ FAST = frozenset({"aten::_transformer_encoder_layer_fwd"})
 @pytest.mark.parametrize(
     ("seen", "traced", "watched", "cause"),
     [
-        (200, FAST, frozenset(), causes.FAST_PATH),
+        (200, FAST, frozenset(), checks.FAST_PATH),
         (201, FAST, frozenset(), None),
         (200, frozenset(), frozenset(), None),
         (200, FAST, FAST, None),

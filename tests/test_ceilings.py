@@ -11,18 +11,14 @@ from msgspec.structs import replace
 
 from opanatomy.__main__ import main
 from opanatomy.capture.ceilings import Effort, measure
-from opanatomy.console.ceilings import as_json, as_text
-from opanatomy.device import Overrides, ceilings_for, parse_bandwidth, parse_overrides, parse_peaks
-from opanatomy.device.cache import age, cache_file, cache_folder, load, measured_ceilings, store
-from opanatomy.device.match import Match, ceilings_of, match
-from opanatomy.device.sheets import GIB, SHEETS, Sheet
-from opanatomy.device.sheets.amd import AMD
-from opanatomy.device.sheets.datacenter import DATACENTER
-from opanatomy.device.sheets.hopper import HOPPER
-from opanatomy.device.sheets.tesla import TESLA
+from opanatomy.cli.verbs.ceilings import as_json, as_text
+from opanatomy.devices.ceilings import age, cache_file, cache_folder, ceilings_for, load, measured_ceilings, store
+from opanatomy.devices.match import Match, ceilings_of, match
+from opanatomy.devices.overrides import Overrides, parse_bandwidth, parse_overrides, parse_peaks
+from opanatomy.devices.sheets import AMD, DATACENTER, GIB, HOPPER, SHEETS, TESLA, Sheet
 from opanatomy.errors import UsageError
-from opanatomy.records.data_types import PEAK_TYPES
-from opanatomy.records.device import Ceilings, Machine, Measured, Rate, now
+from opanatomy.records.anatomy import Ceilings, Machine, Measured, Rate, now
+from opanatomy.records.taxonomy import PEAK_TYPES
 from opanatomy.records.workload import Environment
 
 BY_DEVICE = {sheet.device: sheet for sheet in SHEETS}

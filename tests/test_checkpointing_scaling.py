@@ -22,10 +22,9 @@ from benchmarks.checkpointing import (
     predicted_run,
     segments_fit,
 )
-from opanatomy.estimate.simulate import simulate
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques.entries import Situation
-from opanatomy.techniques.variants import Variant, variants_of
+from opanatomy.options import RunOptions
+from opanatomy.predict.fake import simulate
+from opanatomy.predict.techniques import Situation, Variant, variants_of
 
 #: b h e: what every layer takes and gives.
 HIDDEN_BYTES = 512 * 64 * 4

@@ -15,14 +15,21 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from opanatomy.checks import run
-from opanatomy.checks.composites import STOPPED
-from opanatomy.checks.matrices import AGAIN
-from opanatomy.checks.nodes import AFTER_TRACE, MERGED, NO_LAUNCH, NO_LOSS
-from opanatomy.checks.phases import DIFFERENTIATED
-from opanatomy.checks.run import BEFORE_TRACE, HOOK, THINNED
+from opanatomy.analysis import self_checks
+from opanatomy.analysis.self_checks import (
+    AFTER_TRACE,
+    AGAIN,
+    BEFORE_TRACE,
+    DIFFERENTIATED,
+    HOOK,
+    MERGED,
+    NO_LAUNCH,
+    NO_LOSS,
+    STOPPED,
+    THINNED,
+)
 from opanatomy.pipeline import analyze_trace
-from opanatomy.records.checks import Check
+from opanatomy.records.anatomy import Check
 from opanatomy.records.taxonomy import Phase
 from tests.handmade import HandMade, training_step
 from tests.plants import captured, checks_of, contractions, families, plants, read, unexplained
@@ -306,7 +313,7 @@ def test_differentiated_backwards_pair(step: Callable[[], Callable[[], Any]], pr
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_graphs_are_explained(tmp_path: Path) -> None:
     path = captured(scripted(), tmp_path / "step.json", steps=2)
-    assert set(explained(path)) <= {run.SCRIPTED, BEFORE_TRACE}
+    assert set(explained(path)) <= {self_checks.SCRIPTED, BEFORE_TRACE}
 
 
 def test_cut_traces_are_explained(tmp_path: Path) -> None:

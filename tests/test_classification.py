@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opanatomy.classification import Family, RuleTable, classify_kernel, classify_operator, rules
+from opanatomy.classification.kernels import classify_kernel, rules
+from opanatomy.classification.operators import classify_operator
+from opanatomy.classification.rules import Family, RuleTable
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from opanatomy.classification import classify_kernel, classify_operator
+from opanatomy.classification.kernels import classify_kernel
+from opanatomy.classification.operators import classify_operator
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import KernelRow
 from opanatomy.records.taxonomy import OperatorClass

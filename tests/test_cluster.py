@@ -22,26 +22,32 @@ import pytest
 from msgspec.structs import replace
 
 import opanatomy
+from opanatomy import parallel
 from opanatomy.__main__ import main
-from opanatomy.anatomy.ranks import RanksTogether
-from opanatomy.attribution import PhaseRule, phase_rules
-from opanatomy.cluster import code, kept, run
-from opanatomy.cluster.packing import packed_summary, unpacked_summary
-from opanatomy.cluster.parquet import Kept, from_parquet, to_parquet
-from opanatomy.cluster.pool import pooled
-from opanatomy.cluster.run import ClusterSettings, outcomes
-from opanatomy.cluster.work import Reduced, Task
+from opanatomy.analysis.ranks import RanksTogether
+from opanatomy.attribution.names import PhaseRule, phase_rules
 from opanatomy.errors import OpanatomyError, TraceError, UsageError
-from opanatomy.files.remote import Address
+from opanatomy.parallel import (
+    ClusterSettings,
+    Kept,
+    Reduced,
+    Task,
+    from_parquet,
+    outcomes,
+    packed_summary,
+    pooled,
+    to_parquet,
+    unpacked_summary,
+)
 from opanatomy.pipeline import analyze_trace, analyze_traces, reduced, summary_of
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import Anatomy, RankSummary
 from opanatomy.records.columns import Categorical
-from opanatomy.records.rank_summary import RankSummary
-from opanatomy.records.ranks import Rank, numbers_in_short
-from opanatomy.redaction.texts import Texts
+from opanatomy.records.communication import Rank, numbers_in_short
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report
-from opanatomy.report.like_ranks import groups_of
+from opanatomy.report.sections.ranks import groups_of
+from opanatomy.trace.files import Address
+from opanatomy.trace.redact import Texts
 from opanatomy.trace.sources import Source, sources_of
 from tests.handmade import HandMade
 from tests.test_ranks import message, rank_trace
@@ -166,10 +172,10 @@ def test_processes_give_the_same_bytes(folder: Path) -> None:
 
 
 def test_little_work_starts_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.cluster.pool.pooled", never)
+    monkeypatch.setattr("opanatomy.parallel.pooled", never)
     report_of(folder)
-    monkeypatch.setattr(run, "_WORTH_BYTES", 100)
-    monkeypatch.setattr(run, "_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "_WORTH_BYTES", 100)
+    monkeypatch.setattr(parallel, "_cores", lambda: 2)
     with pytest.raises(NotExpected):
         report_of(folder)
 
@@ -312,9 +318,9 @@ def test_traces_that_have_not_changed_are_not_read_again(
     del reductions[6 + 6 :]
     assert len(reductions) == 12  # the last run keeps nothing and reads all of them
     # A time only tells of a file that was not touched just before: these were, and their content decided.
-    monkeypatch.setattr("opanatomy.cluster.stamps._MOMENT_NS", 0)
+    monkeypatch.setattr("opanatomy.parallel._MOMENT_NS", 0)
     report_of(folder, settings)
-    monkeypatch.setattr("opanatomy.cluster.kept.digest_of", never)
+    monkeypatch.setattr("opanatomy.parallel.digest_of", never)
     assert report_of(folder, settings) == first
     assert len(reductions) == 12
 
@@ -323,7 +329,7 @@ def test_a_changed_trace_is_read_again(
     folder: Path, settings: ClusterSettings, reductions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same size and with the time of before."""
-    monkeypatch.setattr("opanatomy.cluster.stamps._MOMENT_NS", 0)
+    monkeypatch.setattr("opanatomy.parallel._MOMENT_NS", 0)
     path = folder / "rank2.json.gz"
     text = rank_trace(2, waits=10, world=6, message=message(group=6)).text()
     path.write_text(text)  # unpacked, for its size to stay
@@ -394,8 +400,8 @@ def test_summaries_of_another_program_or_other_rules_are_not_used(
     report_of(folder, settings)
     reductions.clear()
     if other == "code":
-        monkeypatch.setattr(run, "code_digest", lambda: "another")
-        monkeypatch.setattr("opanatomy.cluster.work.code_digest", lambda: "another")
+        monkeypatch.setattr(parallel, "code_digest", lambda: "another")
+        monkeypatch.setattr("opanatomy.parallel.code_digest", lambda: "another")
     phases = phase_rules(["forward=own"]) if other == "phases" else ()
     report = report_of(folder, settings, phases=phases)
     assert len(reductions) == 6
@@ -406,11 +412,11 @@ def test_the_digest_of_the_code_is_of_its_content(tmp_path: Path, monkeypatch: p
     package = tmp_path / "package" / "room"
     package.mkdir(parents=True)
     (package / "a.py").write_text("x = 1\n")
-    monkeypatch.setattr(code, "__file__", str(package / "code.py"))
+    monkeypatch.setattr(parallel, "__file__", str(package / "code.py"))
     digests = []
     for text in ("x = 1\n", "x = 2\n", "x = 1\n"):
         (package / "a.py").write_text(text)
-        digests.append(code.code_digest.__wrapped__())
+        digests.append(parallel.code_digest.__wrapped__())
     assert digests[0] == digests[2] != digests[1]
 
 
@@ -473,7 +479,7 @@ def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
     expected = report_of(folder)
     for name in ("pyarrow", "dask", "distributed"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert not kept.can_keep()
+    assert not parallel.can_keep()
     assert main(["analyze", str(folder), "-f", "json", "--jobs", "2"]) == 0
     done = capsys.readouterr()
     assert done.out == expected
@@ -531,13 +537,13 @@ def test_dask_gives_the_same_bytes_though_a_worker_dies(
 
 
 def test_no_scheduler_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.cluster.dask_run._CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("opanatomy.parallel._CONNECT_SECONDS", 0.2)
     with pytest.raises(UsageError, match=r"dask='tcp://127.0.0.1:1': no scheduler answers there"):
         report_of(folder, ClusterSettings(dask="tcp://127.0.0.1:1", keep=False))
 
 
 def test_a_worker_with_another_program_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "code_digest", lambda: "another")
+    monkeypatch.setattr(parallel, "code_digest", lambda: "another")
     with pytest.raises(OpanatomyError, match="a worker has another opanatomy"):
         list(outcomes(sources_of([folder]), reduced, "", NOT_KEPT))
 

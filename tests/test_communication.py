@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture.distributed.shared_weights import bucket_bytes
-from opanatomy.checks import check_communication
+from opanatomy.analysis.checks import check_communication
+from opanatomy.capture.distributed.training import bucket_bytes
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import Communication, ExpectedCommunication

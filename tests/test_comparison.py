@@ -15,14 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 import opanatomy
-from opanatomy.comparing import comparison_of
+from opanatomy.api import comparison_of
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Cause, Comparison, Decomposition, Part
+from opanatomy.records.comparison import Cause, Comparison, Decomposition, Part
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report import format_named, read_anatomy
-from opanatomy.report.format import Page
-from opanatomy.report.sections.causes import groups_of
+from opanatomy.report import read_anatomy
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
+from opanatomy.report.sections.comparison import groups_of
 from tests.command import run
 from tests.tiny import BERT, TINY
 

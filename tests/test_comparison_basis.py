@@ -9,18 +9,17 @@ from typing import Any, Final, TypeAlias
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.comparing import comparison_of
-from opanatomy.comparison import RunInput, SideInput, compared
-from opanatomy.gates.judging import gates_of, judged
+from opanatomy.analysis.compare import RunInput, SideInput, compared
+from opanatomy.api import comparison_of
 from opanatomy.pipeline import analyze_trace
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.breakdown import Breakdown
-from opanatomy.records.compared import Cause, Comparison, FigureRow
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
+from opanatomy.records.anatomy import Anatomy, Breakdown
+from opanatomy.records.comparison import Cause, Comparison, FigureRow
+from opanatomy.report.formats import format_named
 from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.gates import gates_of, judged
 from opanatomy.report.metrics import metrics_of
-from opanatomy.report.sections.compared import headline
+from opanatomy.report.section import Page
+from opanatomy.report.sections.comparison import headline
 from tests.handmade import HandMade
 
 TRACES: Final = Path(__file__).parent / "traces"

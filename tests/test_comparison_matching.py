@@ -11,12 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opanatomy.comparison.matching import Item, Key, Match, items_of, matched, unsigned_operators
-from opanatomy.comparison.parts import Stepped, apportioned, decomposed
-from opanatomy.comparison.statistics import interleaved, interval_of_median, mann_whitney
-from opanatomy.records.breakdown import Breakdown, StepKind, WorkRow
-from opanatomy.records.compared import Cause
-from opanatomy.records.signature_text import SignatureText
+from opanatomy.analysis.compare import (
+    Item,
+    Key,
+    Match,
+    Stepped,
+    apportioned,
+    decomposed,
+    items_of,
+    matched,
+    unsigned_operators,
+)
+from opanatomy.analysis.statistics import interleaved, interval_of_median, mann_whitney
+from opanatomy.records.anatomy import Breakdown, StepKind, WorkRow
+from opanatomy.records.comparison import Cause
+from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 # -------------------------------------------------------------------------------------------------------- the matching
@@ -125,7 +134,7 @@ def test_parts_of_another_class_than_the_work_are_noticed(monkeypatch: pytest.Mo
         wrong = {name._replace(operator_class=OperatorClass.TENSOR_CONTRACTION): item for name, item in before.items()}
         return [Match(Cause.SAME_CALLS, wrong, after)]
 
-    monkeypatch.setattr("opanatomy.comparison.parts.matched", confused)
+    monkeypatch.setattr("opanatomy.analysis.compare.matched", confused)
     with pytest.raises(AssertionError, match="the parts of elementwise are 0 ns, its work 100 ns"):
         decomposed(side, side)
 

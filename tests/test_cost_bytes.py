@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from opanatomy.cost import cost
 from opanatomy.cost.elementwise import MAPS
+from opanatomy.cost.registry import cost
 from tests.observer import Call, Observer
 
 aten = torch.ops.aten

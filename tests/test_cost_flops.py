@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from opanatomy.cost import cost, describe, formula, operators, registry
+from opanatomy.cost import registry
+from opanatomy.cost.registry import cost, describe, formula, operators
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 from tests.observer import Call, Observer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opanatomy.cost import cost, describe, has_formula
 from opanatomy.cost.compiled import named
+from opanatomy.cost.registry import cost, describe, has_formula
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import opanatomy
-from opanatomy import formula
-from opanatomy.cost import cost, describe, has_formula, operators, pattern, registry
+from opanatomy.cost import registry
+from opanatomy.cost.registry import cost, describe, formula, has_formula, operators, pattern
 from opanatomy.errors import UsageError
 from opanatomy.records.signature import Cost, Signature, Tensor
 from tests.handmade import HandMade

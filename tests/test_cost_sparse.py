@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import opanatomy
-from opanatomy import formula
-from opanatomy.attribution import attribute
-from opanatomy.calls.trace_calls import trace_calls_of
-from opanatomy.cost import cost, registry
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import trace_calls_of
+from opanatomy.cost import registry
+from opanatomy.cost.registry import cost, formula
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.signature import Cost, Signature, Stored, Tensor
-from opanatomy.trace import read_trace
+from opanatomy.trace.read import read_trace
 from tests.handmade import HandMade
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from opanatomy.cost import cost
+from opanatomy.cost.registry import cost
 from opanatomy.records.signature import Cost, Signature, Tensor
 from tests.observer import Call, Observer
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from opanatomy.cost import cost
+from opanatomy.cost.registry import cost
 from opanatomy.records.signature import Cost, Signature
 from opanatomy.trace.signatures import parse_signature
 from tests.observer import Observer

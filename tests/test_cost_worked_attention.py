@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opanatomy.cost import cost
+from opanatomy.cost.registry import cost
 from opanatomy.records.signature import Argument, Signature, Tensor
 from tests.worked import bf, dd, figures, int4, ints, t
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from opanatomy.cost import has_formula
+from opanatomy.cost.compiled import SAMPLES, flops_per_element
 from opanatomy.cost.elementwise import MAPS, UNARY, UNARY_BOOL, UNARY_FLOATING
-from opanatomy.cost.per_element import SAMPLES, flops_per_element
+from opanatomy.cost.registry import has_formula
 from opanatomy.records.signature import Argument
 from tests.worked import Example, bf, bits, dd, figures, int4, ints, t
 

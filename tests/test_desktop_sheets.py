@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from opanatomy.device import ceilings_for
-from opanatomy.device.match import ceilings_of, match
-from opanatomy.device.sheets import GIB, SHEETS, Sheet
-from opanatomy.device.sheets.geforce import GEFORCE
-from opanatomy.device.sheets.geforce_older import GEFORCE_OLDER
-from opanatomy.device.sheets.workstation import WORKSTATION
-from opanatomy.records.data_types import PEAK_TYPES
+from opanatomy.devices.ceilings import ceilings_for
+from opanatomy.devices.match import ceilings_of, match
+from opanatomy.devices.sheets import GEFORCE, GEFORCE_OLDER, GIB, SHEETS, WORKSTATION, Sheet
+from opanatomy.records.taxonomy import PEAK_TYPES
 from opanatomy.records.workload import Environment
 
 MIB = 1 << 20

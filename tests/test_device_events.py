@@ -13,8 +13,7 @@ from torch import nn
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.device import devices, kineto_log
-from opanatomy.capture.device import events as device_events
+from opanatomy.capture.device import accelerators, kineto
 from opanatomy.errors import CaptureError
 
 #: kineto's `CUPTI_CALL` and `libkineto_init`, in the lines that users post.
@@ -29,9 +28,9 @@ def kineto_line(text: str, level: str = "WARNING") -> str:
 
 @pytest.fixture(autouse=True)
 def _nothing_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto_log, "_heard", [])
-    monkeypatch.setattr(device_events, "_text", lambda path: "Linux version 6.1.0")
-    monkeypatch.setattr(device_events, "_can_trace", lambda: True)
+    monkeypatch.setattr(kineto, "_heard", [])
+    monkeypatch.setattr(kineto, "_text", lambda path: "Linux version 6.1.0")
+    monkeypatch.setattr(kineto, "_can_trace", lambda: True)
     for name in ("LD_LIBRARY_PATH", "NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
         monkeypatch.delenv(name, raising=False)
 
@@ -39,13 +38,13 @@ def _nothing_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU taken for an accelerator: its profiler records no device event."""
-    monkeypatch.setattr(devices, "kineto_records", lambda device: True)
+    monkeypatch.setattr(accelerators, "kineto_records", lambda device: True)
 
 
 @pytest.fixture
 def recorded(accelerated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, and its operators taken for device events."""
-    monkeypatch.setattr(device_events, "device_event_count", lambda profiler: 1)
+    monkeypatch.setattr(kineto, "device_event_count", lambda profiler: 1)
 
 
 def says(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
@@ -98,7 +97,7 @@ CAUSES = {
     ),
     "WSL": (
         (CALL.format("CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED (45)"),),
-        f"CUPTI does not support the device under WSL - {device_events._WSL}",
+        f"CUPTI does not support the device under WSL - {kineto._WSL}",
     ),
     "MIG": (
         (CALL.format("CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED (43)"),),
@@ -187,19 +186,19 @@ def test_without_a_word_of_kineto_the_surroundings_are_looked_at(
     for name, value in surroundings.items():
         monkeypatch.setenv(name, value.format(folder=tmp_path))
     with pytest.raises(CaptureError) as caught:
-        device_events.require_device_events(profiled(), "cuda:0")
+        kineto.require_device_events(profiled(), "cuda:0")
     told = line.format(folder=tmp_path)
     assert str(caught.value) == f"the profiler recorded nothing of what cuda:0 ran: {told}"
 
 
 def test_wsl_and_a_build_without_cupti_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_events, "_text", lambda path: "Linux version 5.15.90.1-microsoft-standard-WSL2")
-    kineto_log._heard.append(FAILED)
+    monkeypatch.setattr(kineto, "_text", lambda path: "Linux version 5.15.90.1-microsoft-standard-WSL2")
+    kineto._heard.append(FAILED)
     with pytest.raises(CaptureError, match="CUPTI does not work under WSL here - on Windows allow access"):
-        device_events.require_device_events(profiled(), "cuda:0")
+        kineto.require_device_events(profiled(), "cuda:0")
     monkeypatch.undo()
     with pytest.raises(CaptureError, match="this build of torch has a profiler without CUPTI"):
-        device_events.require_device_events(profiled(), "cuda:0")
+        kineto.require_device_events(profiled(), "cuda:0")
 
 
 def profiled() -> Any:
@@ -214,12 +213,12 @@ def test_only_kernels_copies_and_fills_count() -> None:
 
     profiler = profiled()
     assert len(profiler.profiler.function_events) > 2
-    assert device_events.device_event_count(profiler) == 0
+    assert kineto.device_event_count(profiler) == 0
     event = profiler.profiler.function_events[0]
     event.device_type = DeviceType.CUDA
-    assert device_events.device_event_count(profiler) == 1
+    assert kineto.device_event_count(profiler) == 1
     event.is_user_annotation = True
-    assert device_events.device_event_count(profiler) == 0
+    assert kineto.device_event_count(profiler) == 0
 
 
 # --------------------------------------------------------------------------------------------------- Kineto's log
@@ -232,28 +231,28 @@ def test_kineto_is_let_speak_while_we_listen(
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     if before is not None:
         monkeypatch.setenv("KINETO_LOG_LEVEL", before)
-    with kineto_log.listening("cuda:0"):
+    with kineto.listening("cuda:0"):
         assert os.environ["KINETO_LOG_LEVEL"] == inside
     assert os.environ.get("KINETO_LOG_LEVEL") == before
 
 
 def test_what_others_write_meanwhile_is_passed_on(accelerated: None, capfd: pytest.CaptureFixture[str]) -> None:
     def write_and_fail() -> None:
-        with kineto_log.listening("cuda:0"):
+        with kineto.listening("cuda:0"):
             os.write(2, f"before\n{kineto_line(FAILED)}after".encode())
             raise ValueError("inside")
 
     with pytest.raises(ValueError, match="inside"):
         write_and_fail()
     assert capfd.readouterr().err == "before\nafter"
-    assert kineto_log.heard() == (FAILED,)
+    assert kineto.heard() == (FAILED,)
 
 
 def test_a_closed_stderr_is_no_obstacle(accelerated: None) -> None:
     kept = os.dup(2)
     os.close(2)
     try:
-        with kineto_log.listening("cuda:0"):
+        with kineto.listening("cuda:0"):
             pass
     finally:
         os.dup2(kept, 2)
@@ -268,19 +267,19 @@ def test_a_full_temporary_folder_is_no_obstacle(
     def no_folder() -> Any:
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
-    monkeypatch.setattr(kineto_log.tempfile, "TemporaryFile", no_folder)
-    with kineto_log.listening("cuda:0"):
+    monkeypatch.setattr(kineto.tempfile, "TemporaryFile", no_folder)
+    with kineto.listening("cuda:0"):
         os.write(2, b"inside")
     assert capfd.readouterr().err == "inside"
 
 
 def test_on_the_cpu_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
-    with kineto_log.listening("cpu"):
+    with kineto.listening("cpu"):
         assert os.environ["KINETO_LOG_LEVEL"] == "6"
         os.write(2, kineto_line(FAILED).encode())
     assert capfd.readouterr().err == kineto_line(FAILED)
-    assert kineto_log.heard() == ()
+    assert kineto.heard() == ()
 
 
 # ------------------------------------------------------------------------------------------- the profiler's warm-up
@@ -314,7 +313,7 @@ def test_a_step_that_fails_in_the_profilers_warm_up_stops_the_profiler(recorded:
                 raise ValueError("not now")
             return super().forward(x)
 
-    from opanatomy.capture.step.profiled import profile_steps
+    from opanatomy.capture.run.profiled import profile_steps
 
     model = Failing()
     started: list[int | None] = []

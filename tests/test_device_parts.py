@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from opanatomy.console.ceilings import as_text
-from opanatomy.device import Overrides, ceilings_for
-from opanatomy.device.match import ceilings_of, match
-from opanatomy.device.parts import Profile, profile_of
-from opanatomy.device.sheets import GIB, SHEETS, Sheet
-from opanatomy.records.device import Machine, Measured
+from opanatomy.cli.verbs.ceilings import as_text
+from opanatomy.devices.ceilings import ceilings_for
+from opanatomy.devices.match import Profile, ceilings_of, match, profile_of
+from opanatomy.devices.overrides import Overrides
+from opanatomy.devices.sheets import GIB, SHEETS, Sheet
+from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.records.workload import Environment
 
 MIB = 1 << 20

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
-from opanatomy.capture.device.devices import current_device, devices_of, synchronize
+from opanatomy.capture.device.accelerators import current_device, devices_of
+from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.model.building import build_module
-from opanatomy.capture.step import profile, run
-from opanatomy.device import ceilings_for
-from opanatomy.device.sheets import GIB
+from opanatomy.capture.run import profile, step_runner
+from opanatomy.devices.ceilings import ceilings_for
+from opanatomy.devices.sheets import GIB
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Environment
-from opanatomy.run_options import RunOptions
 from tests.fake_cuda import FakeGpu, FakeMachine, install
 
 TWO = (FakeGpu(), FakeGpu(uuid="22222222-0000-0000-0000-000000000000"))
@@ -55,7 +56,7 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
     profile.capture_model(
         RunOptions(model="m", device="cuda:1"),
         tmp_path / "t.json",
-        opanatomy.capture.step.recorder.NullProgress(),
+        opanatomy.capture.run.recorder.NullProgress(),
         print,
     )
     assert current == [1, 1]
@@ -65,7 +66,7 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
 
 
 def test_a_borrowed_module_leaves_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opanatomy.capture.step import recorder
+    from opanatomy.capture.run import recorder
 
     order: list[str] = []
 
@@ -132,15 +133,15 @@ def test_all_devices_are_waited_for_around_each_reading_of_the_clock(monkeypatch
             order.append("step")
             return super().forward(x)
 
-    clock = run.time.perf_counter_ns
+    clock = step_runner.time.perf_counter_ns
 
     def read() -> int:
         order.append("clock")
         return clock()
 
-    monkeypatch.setattr(run, "devices_of", lambda module, device: ("cpu", "cuda:1"))
-    monkeypatch.setattr(run, "synchronize", lambda held: order.append(f"wait {' '.join(held)}"))
-    monkeypatch.setattr(run.time, "perf_counter_ns", read)
+    monkeypatch.setattr(step_runner, "devices_of", lambda module, device: ("cpu", "cuda:1"))
+    monkeypatch.setattr(step_runner, "synchronize", lambda held: order.append(f"wait {' '.join(held)}"))
+    monkeypatch.setattr(step_runner.time, "perf_counter_ns", read)
     anatomy = opanatomy.profile(Watched(2, 2), torch.ones(1, 2), warmup=1)
     text = " ".join(order)
     steps = order.count("step")

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opanatomy.console.parser import make_parser
-from opanatomy.records.techniques import Techniques
+from opanatomy.cli.parser import make_parser
+from opanatomy.records.experiment import Techniques
 from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.frames import table_names
 

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from opanatomy.gates.judging import gates_of
+from opanatomy.report.gates import gates_of
 from tests.command import ENVIRONMENT, ROOT, run
 from tests.test_comparison import DLRM, events_of, moment, pause
 

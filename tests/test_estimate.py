@@ -10,26 +10,31 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.progress_hooks import NullProgress
+from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.run.profile import capture_model
+from opanatomy.capture.run.progress import NullProgress
 from opanatomy.errors import EstimateError, OpanatomyError
-from opanatomy.estimate.fake import fake_tensors
-from opanatomy.estimate.price import FACTOR, predicted_time, rates_of
-from opanatomy.estimate.rates import CallTimes, Timed, call_times, phase_times, tensors_of, work_of
-from opanatomy.estimate.recording import recording
-from opanatomy.estimate.simulate import simulate
-from opanatomy.memory import memory_of_observations
+from opanatomy.memory.observed import memory_of_observations
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
+from opanatomy.predict.experiment import contraction_flops, measured_figures
+from opanatomy.predict.fake import fake_tensors, recording, simulate
+from opanatomy.predict.price import (
+    FACTOR,
+    CallTimes,
+    Timed,
+    call_times,
+    phase_times,
+    predicted_time,
+    rates_of,
+    tensors_of,
+    work_of,
+)
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.predicted import Basis
+from opanatomy.records.experiment import Basis, SimulatedCall, SimulatedStep
 from opanatomy.records.signature import Signature, Tensor
-from opanatomy.records.simulated import SimulatedCall, SimulatedStep
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques.figures import contraction_flops, measured_figures
+from opanatomy.records.workload import MemoryObservations, Workload
 from tests.handmade import HandMade
 from tests.tiny import BERT, tiny_request
 

@@ -9,18 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.console.explanation import explain
-from opanatomy.console.names import Vocabulary
-from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
+from opanatomy.cli.explanation import Vocabulary, explain
+from opanatomy.records.anatomy import Anatomy, KernelRow, Launching, ModuleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.timeline import Launching
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats.json import json_report
-from opanatomy.report.glossary import CHAPTERS, names, terms_named
 from opanatomy.report.metrics import metrics_of as anatomy_metrics
 from opanatomy.report.sections import SECTIONS, sections_of
-from opanatomy.report.sections.causes import bare
+from opanatomy.report.sections.comparison import bare
 from opanatomy.report.table import cut
+from opanatomy.report.terms import CHAPTERS, names, terms_named
 from tests import anatomies
 from tests.printed_names import printed_names
 from tests.test_glossary import report_of

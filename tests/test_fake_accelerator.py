@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.attribution import Attribution, attribute
-from opanatomy.calls.kernels import kernel_table
-from opanatomy.calls.table import call_table
-from opanatomy.calls.trace_calls import trace_calls_of
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.attribution.attribute import Attribution, attribute
+from opanatomy.attribution.calls import trace_calls_of
+from opanatomy.attribution.table import call_table, kernel_table
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.records.columns import NO_FLOWS
 from opanatomy.records.taxonomy import PHASES
-from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.read import Trace, read_trace
 from tests.command import run_code
 from tests.fake_captures import NAMES, VARIANTS, capture, numbers_of
 from tests.fake_device import DEVICE

@@ -8,19 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.anatomy.roofline import with_roofline
-from opanatomy.checks import require_agreement
-from opanatomy.device import parse_overrides
-from opanatomy.device.sheets import SHEETS
+from opanatomy.analysis.checks import require_agreement
+from opanatomy.analysis.roofline import with_roofline
+from opanatomy.devices.overrides import parse_overrides
+from opanatomy.devices.sheets import SHEETS
 from opanatomy.errors import GateError
 from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import Anatomy, OperatorRow
-from opanatomy.records.checks import Check, Difference
-from opanatomy.records.device import Ceilings
-from opanatomy.records.signature_text import SignatureText
+from opanatomy.records.anatomy import Anatomy, Ceilings, Check, Difference, OperatorRow
+from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report import format_named, terminal_report
-from opanatomy.report.format import Page
+from opanatomy.report import terminal_report
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
 from tests.test_roofline import ADD, CEILINGS, MM, anatomy_of, operator
 
 SHARED = Path(__file__).parent.parent.parent / "shared"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from opanatomy.classification.aten import families_by_name
-from opanatomy.cost import cost, formula, operators, registry
-from opanatomy.cost.per_element import SAMPLES, flops_per_element
-from opanatomy.records.data_types import BY_CODE, BY_CPP_NAME, DATA_TYPES, data_type_of, peak_type_of
-from opanatomy.records.optimizers import OPTIMIZERS
+from opanatomy.classification.operators import families_by_name
+from opanatomy.cost import registry
+from opanatomy.cost.compiled import SAMPLES, flops_per_element
+from opanatomy.cost.registry import cost, formula, operators
 from opanatomy.records.signature import Cost, Signature
+from opanatomy.records.taxonomy import BY_CODE, BY_CPP_NAME, DATA_TYPES, OPTIMIZERS, data_type_of, peak_type_of
 
 ROOT = Path(__file__).parent.parent
 

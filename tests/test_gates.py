@@ -11,18 +11,18 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.comparing import comparison_of
+from opanatomy.api import comparison_of
 from opanatomy.errors import GateError, UsageError
-from opanatomy.gates.grammar import Of
-from opanatomy.gates.judging import Gate, gates_of, gates_of_one, judged, judged_report, require_met
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison, FigureRow, GateResult, Side, Spread
-from opanatomy.report import format_named, format_of
-from opanatomy.report.format import Page
+from opanatomy.records.comparison import Comparison, FigureRow, GateResult, Side, Spread
+from opanatomy.report import format_of
+from opanatomy.report.formats import format_named
 from opanatomy.report.formats.benchmark import benchmark_report
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.formats.junit import junit_report
+from opanatomy.report.gates import Gate, Of, gates_of, gates_of_one, judged, judged_report, require_met
 from opanatomy.report.metrics import metrics_of
+from opanatomy.report.section import Page
 from tests import anatomies
 from tests.command import run
 

@@ -12,26 +12,23 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy import profile
-from opanatomy.anatomy.generation import generation_of
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import observe_step
-from opanatomy.capture.model.cache_shape import cache_shape_of
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.analysis.build import generation_of
+from opanatomy.analysis.checks import require_agreement
+from opanatomy.api import profile
+from opanatomy.capture.memory.measurement import Snapshots
+from opanatomy.capture.memory.observer import observe_step
+from opanatomy.capture.model.shape import cache_shape_of
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare, workload_of
-from opanatomy.capture.step.generation import Generator, generator_of
-from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.progress_hooks import NullProgress
-from opanatomy.capture.step.stepper import Stepper
-from opanatomy.checks import require_agreement
-from opanatomy.console.parser import make_parser
-from opanatomy.device import parse_overrides
+from opanatomy.capture.run.generation import Generator, generator_of
+from opanatomy.capture.run.profile import capture_model
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.run.stepper import Stepper
+from opanatomy.cli.parser import make_parser
+from opanatomy.devices.overrides import parse_overrides
 from opanatomy.errors import CaptureError, UsageError
-from opanatomy.memory.cache import cache_theory
-from opanatomy.memory.savings import savings_of
-from opanatomy.memory.theory import needed_bytes
-from opanatomy.option_checks import check_together
-from opanatomy.option_values import as_flag
+from opanatomy.memory.theory import cache_theory, needed_bytes, savings_of
+from opanatomy.options import RunOptions, as_flag, check_together
 from opanatomy.pipeline import analyze_trace, with_ceilings
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.memory import CacheShape, Memory, MemoryComponent, MemoryFailure
@@ -39,7 +36,6 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report, read_anatomy
-from opanatomy.run_options import RunOptions
 from tests.handmade import HandMade
 from tests.memory_steps import memory_of_observed
 from tests.test_memory_trace import Recorded, memory_of

@@ -13,15 +13,15 @@ import msgspec
 import pytest
 
 import opanatomy
-from opanatomy.comparing import comparison_of
-from opanatomy.console.dispatch import main
+from opanatomy.api import comparison_of
+from opanatomy.cli.main import main
 from opanatomy.errors import OpanatomyError
-from opanatomy.gates.judging import gates_of, judged
-from opanatomy.records.compared import Comparison
-from opanatomy.records.device import Machine, Measured
-from opanatomy.report import format_names
+from opanatomy.records.anatomy import Machine, Measured
+from opanatomy.records.comparison import Comparison
+from opanatomy.report.formats import format_names
 from opanatomy.report.formats.json import json_report
-from opanatomy.report.given import document_in, report_in
+from opanatomy.report.gates import gates_of, judged
+from opanatomy.report.load import document_in, report_in
 from tests import anatomies
 from tests.test_techniques import experiment_of
 

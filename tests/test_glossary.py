@@ -14,21 +14,20 @@ import msgspec
 import pytest
 
 import opanatomy.records
-from opanatomy.comparing import comparison_of
-from opanatomy.console.explanation import explain, worked_lines
+from opanatomy.api import comparison_of
+from opanatomy.cli.explanation import explain, worked_lines
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.techniques import Techniques
-from opanatomy.report import glossary, read_anatomy
-from opanatomy.report.classes import LABEL, SHORT_LABEL
+from opanatomy.report import read_anatomy, terms
+from opanatomy.report.explain import printed
 from opanatomy.report.formats.terminal import sentence
-from opanatomy.report.glossary.evaluated import _tokens
-from opanatomy.report.metric_names import definition_of
-from opanatomy.report.section import Fact, Name, Phrase, Row, Section
+from opanatomy.report.metrics import definition_of
+from opanatomy.report.section import LABEL, SHORT_LABEL, Fact, Name, Phrase, Row, Section
 from opanatomy.report.sections import SECTIONS, sections_of
-from opanatomy.report.sections.printed import printed
+from opanatomy.report.worked import _tokens
 from tests import anatomies
 from tests.test_formulas import _renew
 from tests.test_golden_traces import TRACES
@@ -113,7 +112,7 @@ def words_of(fact: Fact) -> set[str]:
 
 def test_a_word_that_is_not_in_it_is_found() -> None:
     fact = Fact(label="device", text=Phrase(("busy ", Name("x"), " (", Name("y"), "), gone ", Name("z"), " forgotten")))
-    assert {word for word in words_of(fact) if not glossary.terms_named(word, "step")} == {"gone", "forgotten"}
+    assert {word for word in words_of(fact) if not terms.terms_named(word, "step")} == {"gone", "forgotten"}
 
 
 @EVERY
@@ -123,7 +122,7 @@ def test_every_printed_term_is_in_it(name: str) -> None:
         f"{section.name}: {term}"
         for section in sections
         for term in terms_of(section)
-        if term and not (glossary.terms_named(term, section.name) or definition_of(term))
+        if term and not (terms.terms_named(term, section.name) or definition_of(term))
     }
     assert not missing, "one entry each in the chapter of the section, in opanatomy/report/glossary/"
 
@@ -131,7 +130,7 @@ def test_every_printed_term_is_in_it(name: str) -> None:
 @EVERY
 def test_every_heading_is_that_of_a_chapter(name: str) -> None:
     for section in sections_of(report_of(name)):
-        assert glossary.chapter_of(section.name) is not None, section.name
+        assert terms.chapter_of(section.name) is not None, section.name
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -161,12 +160,12 @@ def literals() -> Iterator[str]:
 def test_every_header_and_label_in_the_code_is_in_it() -> None:
     written = [text for text in literals() if text]
     assert len(written) > 100
-    assert not {text for text in written if not glossary.terms_named(text)}
+    assert not {text for text in written if not terms.terms_named(text)}
 
 
 def test_it_has_the_classes_phases_components_and_checks() -> None:
     from opanatomy.memory.components import COMPONENTS
-    from opanatomy.memory.inference import COMPONENTS as INFERRED
+    from opanatomy.memory.inferred import COMPONENTS as INFERRED
 
     names = [*LABEL.values(), *SHORT_LABEL.values(), *Phase, *COMPONENTS, *INFERRED]
     quantities = set()
@@ -174,7 +173,7 @@ def test_it_has_the_classes_phases_components_and_checks() -> None:
         quantities |= set(re.findall(r'quantity="([^"]+)"', path.read_text()))
         quantities |= set(re.findall(r'\.check\("([^"]+)"', path.read_text()))
     assert len(quantities) > 12
-    assert not [name for name in (*names, *quantities) if not glossary.terms_named(name)]
+    assert not [name for name in (*names, *quantities) if not terms.terms_named(name)]
 
 
 def fields() -> set[str]:
@@ -190,13 +189,13 @@ def fields() -> set[str]:
 def test_formulas_are_of_keys_that_the_json_report_has() -> None:
     known = {*fields(), *OperatorClass, *Phase, "tensor_contraction", "device_work", "multiply_add"}
     known |= {name.removesuffix("_ns") for name in known}
-    for _, term in glossary.entries():
+    for _, term in terms.entries():
         for key in re.findall(r"(?<!\")\b[a-z]+(?:_[a-z0-9]+)+\b", re.sub(r'"[^"]*"', "", term.formula)):
             assert key in known, f"{term.names[0]}: no key {key}"
 
 
 def test_no_entry_is_there_twice() -> None:
-    for chapter in glossary.CHAPTERS:
+    for chapter in terms.CHAPTERS:
         spelled = [name for term in chapter.terms for name in term.names]
         assert len(spelled) == len(set(spelled)), chapter.title
 
@@ -213,7 +212,7 @@ def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
     report, compared = report_of(name), 0
     if isinstance(report, Comparison):
         return
-    for chapter, term in glossary.entries():
+    for chapter, term in terms.entries():
         lines = worked_lines(term, report) if term.names[0] in EXACT else []
         if not lines:
             continue
@@ -249,9 +248,9 @@ CALCULATES = re.compile(r" [-+/x] |\bsum of\b")
 
 def test_every_formula_that_calculates_is_worked() -> None:
     """By a function of its own, or as it is written: then it is of keys alone, down to numbers."""
-    known = {term.names[0] for _, term in glossary.entries()}
+    known = {term.names[0] for _, term in terms.entries()}
     assert set(NOT_WORKED) <= known
-    for _, term in glossary.entries():
+    for _, term in terms.entries():
         if not CALCULATES.search(term.formula) or term.names[0] in NOT_WORKED:
             continue
         if term.worked is None and term.worked_techniques is None:
@@ -266,7 +265,7 @@ def test_what_is_worked_as_it_is_written_is_what_is_printed(name: str) -> None:
     report = report_of(name)
     if isinstance(report, Comparison):
         return
-    for chapter, term in glossary.entries():
+    for chapter, term in terms.entries():
         if term.worked is not None or term.worked_techniques is not None or not CALCULATES.search(term.formula):
             continue
         on_page = " ".join(sentence(fact.text) for fact in printed(chapter, term, report))
@@ -287,7 +286,7 @@ def clauses_of(formula: str) -> Iterator[str]:
 def test_formulas_have_brackets_where_they_may_be_read_in_two_ways() -> None:
     """No sum or difference beside a product or quotient, nothing after a quotient, no sum over what is divided."""
     assert list(clauses_of("a - (b / c), d")) == ["b / c", "a - #", "d"]
-    for _, term in glossary.entries():
+    for _, term in terms.entries():
         for clause in clauses_of(term.formula):
             signs = re.findall(r" ([-+/x]) ", clause)
             mixed = {"+", "-"} & set(signs) and {"/", "x"} & set(signs)
@@ -296,7 +295,7 @@ def test_formulas_have_brackets_where_they_may_be_read_in_two_ways() -> None:
 
 
 def test_a_note_is_the_words_of_the_entry() -> None:
-    assert glossary.note("ranks", "own") == "own: the step less exposed communication"
-    assert glossary.note("communication-phases", "exposed") == "exposed: nothing else ran meanwhile"
+    assert terms.note("ranks", "own") == "own: the step less exposed communication"
+    assert terms.note("communication-phases", "exposed") == "exposed: nothing else ran meanwhile"
     with pytest.raises(KeyError):
-        glossary.note("ranks", "headroom")
+        terms.note("ranks", "headroom")

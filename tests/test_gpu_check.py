@@ -12,8 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.checks import Check, Difference
+from opanatomy.records.anatomy import Anatomy, Check, Difference
 from opanatomy.records.memory import AllocatorFigures, MemoryComponent, MemoryFailure
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.command import run_code

@@ -14,20 +14,18 @@ from typing import Any
 
 import pytest
 
-from opanatomy import commands
 from opanatomy.capture.model.catalog import find_name
-from opanatomy.capture.model.user_file import file_and_function
-from opanatomy.console import parser as command_line
-from opanatomy.console.dispatch import main
-from opanatomy.console.help import described
-from opanatomy.console.parser import SHELLS, make_parser
-from opanatomy.report import format_names
+from opanatomy.capture.model.user_function import file_and_function
+from opanatomy.cli import parser, verbs
+from opanatomy.cli.main import main
+from opanatomy.cli.parser import SHELLS, described, make_parser
+from opanatomy.report.formats import format_names
 from opanatomy.report.formats.json import json_report
 from tests import anatomies
 from tests.command import ROOT
 
 ALEXNET = Path(__file__).parent / "traces" / "gpu_a100_alexnet.json.gz"
-VERBS = sorted(commands.verbs())
+VERBS = sorted(verbs.verbs())
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -40,11 +38,11 @@ def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def examples_of(verb: str) -> list[str]:
-    return [command for _, command in getattr(import_module(f"opanatomy.commands.{verb}"), "EXAMPLES", ())]
+    return [command for _, command in getattr(import_module(f"opanatomy.cli.verbs.{verb}"), "EXAMPLES", ())]
 
 
 EVERY = [(verb, command) for verb in VERBS for command in examples_of(verb)]
-EVERY += [(command.split()[1], command) for _, command in command_line.EXAMPLES]
+EVERY += [(command.split()[1], command) for _, command in parser.EXAMPLES]
 
 
 @pytest.mark.parametrize("words", [(), *((verb,) for verb in VERBS)])
@@ -59,7 +57,7 @@ def test_help_fits_and_begins_with_three_examples(
     assert len(shown) == 3
     assert lines.index("examples:") < lines.index(shown[0]) < lines.index("options:")
     commands_shown = [line.strip() for line in shown]
-    assert commands_shown == (examples_of(words[0]) if words else [command for _, command in command_line.EXAMPLES])
+    assert commands_shown == (examples_of(words[0]) if words else [command for _, command in parser.EXAMPLES])
     for before in (lines[lines.index(line) - 1] for line in shown):
         assert before.startswith("  # "), "each says what it does"
 

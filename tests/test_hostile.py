@@ -22,13 +22,13 @@ from rich.console import Console
 from opanatomy.__main__ import main
 from opanatomy.capture.memory.measurement import available_bytes
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step import profile as capture
-from opanatomy.capture.step.export import export_trace
-from opanatomy.console.progress import Display
+from opanatomy.capture.run import profile
+from opanatomy.capture.run.export import export_trace
+from opanatomy.cli.progress import Display
 from opanatomy.errors import ModelError, OutOfMemory, OutputError
-from opanatomy.files.outputs import claimed
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.run_options import RunOptions
+from opanatomy.trace.files import claimed
 from tests.handmade import training_step
 from tests.tiny import message_of, on_cpu
 
@@ -248,12 +248,12 @@ def test_a_function_without_memory(
 
 
 def fitting(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(capture, "available_bytes", lambda: 10**8)
+    monkeypatch.setattr(profile, "available_bytes", lambda: 10**8)
     shown: list[str] = []
     progress: Any = SimpleNamespace(stage=shown.append, advance=None)
     wanted = RunOptions(model="bert-base-uncased", device="cpu", **options)
     with pytest.raises(OutOfMemory) as caught:
-        capture.capture_model(wanted, Path("t.json"), progress, lambda text: None)
+        profile.capture_model(wanted, Path("t.json"), progress, lambda text: None)
     assert shown == ["building bert-base-uncased"]
     return str(caught.value)
 
@@ -483,7 +483,7 @@ def handled(number: int, handler: Any = signal.default_int_handler) -> Iterator[
 def test_signals_leave_nothing(
     number: int, code: int, word: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capture, "capture_model", stopped_by(number))
+    monkeypatch.setattr(profile, "capture_model", stopped_by(number))
     with handled(number) as handler:
         assert main(TINY) == code
         assert signal.getsignal(number) is handler
@@ -497,7 +497,7 @@ def test_a_signal_that_is_ignored_stays_so(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Under `nohup`."""
-    monkeypatch.setattr(capture, "capture_model", stopped_by(signal.SIGHUP))
+    monkeypatch.setattr(profile, "capture_model", stopped_by(signal.SIGHUP))
     with handled(signal.SIGHUP, signal.SIG_IGN):
         assert main(TINY) != 129
     assert "hung up" not in capsys.readouterr().err
@@ -512,7 +512,7 @@ def test_an_interrupt_that_a_library_makes_an_error_of(
         except KeyboardInterrupt as error:
             raise ImportError("are the requirements of this object defined correctly?") from error
 
-    monkeypatch.setattr(capture, "capture_model", convert)
+    monkeypatch.setattr(profile, "capture_model", convert)
     assert main(TINY) == 130
     assert capsys.readouterr().err == "opanatomy: interrupted\n"
 
@@ -523,7 +523,7 @@ def test_an_interrupt_after_the_trace_names_it(
     def write(options: object, path: Path, *_: object, **__: object) -> None:
         path.write_bytes(Path(trace).read_bytes())
 
-    monkeypatch.setattr(capture, "capture_model", write)
+    monkeypatch.setattr(profile, "capture_model", write)
     monkeypatch.setattr("opanatomy.pipeline.analyze_traces", stopped_by(signal.SIGINT))
     assert main(TINY) == 130
     out, err = capsys.readouterr()
@@ -542,7 +542,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_demand(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("two\nlines\x1b[31m")
 
-    monkeypatch.setattr(capture, "capture_model", fail)
+    monkeypatch.setattr(profile, "capture_model", fail)
     assert main(TINY) == 1
     err = capsys.readouterr().err
     assert err.startswith("opanatomy: this is a bug: ValueError: two lines [31m (commands/profile.py:")

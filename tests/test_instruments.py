@@ -22,13 +22,14 @@ from torch.utils.checkpoint import checkpoint
 import opanatomy
 from opanatomy.capture.memory.saved import ForwardSaves, storages
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.recorder import NullProgress, Subject, record_step
-from opanatomy.capture.step.roots import backward_roots, materialized
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Subject, backward_roots, materialized
 from opanatomy.errors import CaptureError
+from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
 from tests.tiny import on_cpu
 
 X = torch.arange(12.0).reshape(3, 4) / 12
@@ -356,7 +357,7 @@ def test_a_compiled_model_stays_compiled(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_where_torch_cannot_keep_compiled_code_under_a_mode_nothing_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.capture.step.run.mode_keeps_compiled", lambda: False)
+    monkeypatch.setattr("opanatomy.capture.run.step_runner.mode_keeps_compiled", lambda: False)
     torch._dynamo.reset()
     anatomy = opanatomy.profile(made("submodule"), X)
     assert [text for text in anatomy.warnings if "would run uncompiled" in text] == list(anatomy.warnings)
@@ -637,7 +638,7 @@ def test_a_short_step_is_timed_until_its_time_can_be_told(tmp_path: Path) -> Non
 
 
 def test_a_long_step_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.capture.step.run._TIMED_NS", 1)
+    monkeypatch.setattr("opanatomy.capture.run.step_runner._TIMED_NS", 1)
     anatomy = opanatomy.profile(nn.Linear(4, 4), X, steps=2)
     assert anatomy.step.unprofiled_wall_min_ns is not None
     anatomy = opanatomy.profile(nn.Linear(4, 4), X, warmup=0)
@@ -678,6 +679,6 @@ def test_a_storage_is_known_by_itself_not_by_its_address() -> None:
 
 
 def _points() -> Any:
-    from opanatomy.capture.memory.snapshots import Snapshots
+    from opanatomy.capture.memory.measurement import Snapshots
 
     return Snapshots("cpu")

@@ -16,15 +16,13 @@ import pytest
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.distributed.lone import meant_by
-from opanatomy.capture.distributed.plugins import asked_of_launcher, parallel_of
+from opanatomy.capture.distributed.ranks import Launched, asked_of_launcher, launched, meant_by, parallel_of
 from opanatomy.errors import UsageError
-from opanatomy.files.outputs import name_of_rank, numbered_name
-from opanatomy.launched import Launched, launched
+from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import read_anatomy
-from opanatomy.run_options import RunOptions
+from opanatomy.trace.files import name_of_rank, numbered_name
 from tests import command
 from tests.distributed_runs import (
     GPT2,

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy import analyze, profile
-from opanatomy.api import Anatomy
+from opanatomy.api import analyze, profile
 from opanatomy.capture.model.workload import given, workload_of
-from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.capture.step.stepper import Stepper
-from opanatomy.console.parser import make_parser
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Stepper, Subject
+from opanatomy.cli.parser import make_parser
 from opanatomy.errors import CaptureError
+from opanatomy.options import RunOptions
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
 from tests.test_out_of_memory import Stages
 
 INPUT = torch.ones(4, 8)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.attribution import attribute
-from opanatomy.calls.kernels import kernel_table
-from opanatomy.calls.trace_calls import trace_calls_of
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import trace_calls_of
+from opanatomy.attribution.table import kernel_table
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.trace import read_trace
+from opanatomy.trace.read import read_trace
 from tests.handmade import HandMade, training_step
 from tests.made_events import Event, WorkItem, ns, us
 from tests.made_trace import Made, Options, capture, made

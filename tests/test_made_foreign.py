@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from opanatomy.attribution import attribute
+from opanatomy.attribution.attribute import attribute
 from opanatomy.capture.device.environment import _float32
 from opanatomy.pipeline import analyze_trace, with_ceilings
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import PHASES, Phase
-from opanatomy.trace import read_trace
+from opanatomy.trace.read import read_trace
 from tests.made_events import H100, MI300X, Accelerator
 from tests.made_trace import Options, made
 

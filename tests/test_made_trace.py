@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from opanatomy.attribution import attribute
-from opanatomy.calls.kernels import kernel_table
-from opanatomy.calls.trace_calls import trace_calls_of
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import trace_calls_of
+from opanatomy.attribution.table import kernel_table
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
-from opanatomy.trace import read_trace
+from opanatomy.trace.read import read_trace
 from tests.handmade import HandMade
 from tests.made_events import GRAPH, LINKED, MI300X, XPU, WorkItem
 from tests.made_operators import WORK

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opanatomy.report.markdown_text import markdown_code, markdown_line, markdown_text
-from opanatomy.report.printable import printable
+from opanatomy.report.markdown import markdown_code, markdown_line, markdown_text
+from opanatomy.report.section import printable
 from tests.hostile_names import HOSTILE
 from tests.markdown_pages import linked_by_github, page_of
 

@@ -14,23 +14,27 @@ import torch
 from msgspec.structs import replace
 from torch._C._profiler import _EventType
 
+from opanatomy.analysis.checks import check_memory, require_agreement
 from opanatomy.capture.device import nvml
-from opanatomy.capture.memory.allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
-from opanatomy.capture.memory.before import Before, block_columns, storage_columns
 from opanatomy.capture.memory.events import observed_events
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import StepSettings, observations_of
-from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.checks import check_memory, require_agreement
+from opanatomy.capture.memory.measurement import (
+    AllocatedBlock,
+    DeviceAllocator,
+    Snapshots,
+    why_no_blocks,
+    workspace_sizes,
+)
+from opanatomy.capture.memory.observer import Before, StepSettings, block_columns, observations_of, storage_columns
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.errors import GateError
-from opanatomy.memory import warnings_of
 from opanatomy.memory.components import COMPONENTS
-from opanatomy.memory.held import Held, held_of
-from opanatomy.records.checks import Check
+from opanatomy.memory.observed import Held, held_of
+from opanatomy.memory.warnings import warnings_of
+from opanatomy.records.anatomy import Check
 from opanatomy.records.memory import AllocatorFigures, Memory
-from opanatomy.records.memory_observations import AllocatorObservation, StepObservations
+from opanatomy.records.workload import AllocatorObservation, StepObservations
 from opanatomy.report import terminal_report
-from opanatomy.trace import read_trace
+from opanatomy.trace.read import read_trace
 from tests import anatomies, memory_steps
 from tests.allocator import TELLING, Recording, load
 from tests.allocator.record import recorded

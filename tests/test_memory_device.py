@@ -9,28 +9,25 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.capture.memory.before import Before
+from opanatomy.analysis.checks import check_memory
 from opanatomy.capture.memory.events import observed_events
-from opanatomy.capture.memory.holders import Holders
-from opanatomy.capture.memory.measurement import storages_observed
+from opanatomy.capture.memory.measurement import Snapshots, storages_observed
+from opanatomy.capture.memory.observer import Before, ObservedStep, StepSettings, observations_of, observe_step
 from opanatomy.capture.memory.saved import saved_tensors
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import ObservedStep, StepSettings, observations_of, observe_step
-from opanatomy.capture.memory.storages import optimizer_tensors, tensors_in
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.memory.storages import Holders, optimizer_tensors, tensors_in
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step import run
-from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.capture.step.stepper import Stepper, make_optimizer
-from opanatomy.checks import check_memory
-from opanatomy.memory import memory_of_observations, warnings_of
-from opanatomy.records.checks import Check
+from opanatomy.capture.run import step_runner
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
+from opanatomy.memory.observed import memory_of_observations
+from opanatomy.memory.warnings import warnings_of
+from opanatomy.options import RunOptions
+from opanatomy.records.anatomy import Check
 from opanatomy.records.memory import Memory
-from opanatomy.records.memory_observations import AllocatorObservation
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import PHASE_RANGE, Workload
-from opanatomy.run_options import RunOptions
-from opanatomy.trace import read_trace
+from opanatomy.records.workload import PHASE_RANGE, AllocatorObservation, Workload
+from opanatomy.trace.read import read_trace
 from tests.allocator import allocation, range_of
 from tests.allocator.standin import DEVICE, WORKSPACE, Standin
 from tests.memory_steps import memory_of
@@ -118,7 +115,7 @@ def test_a_capture_without_blocks_keeps_what_is_known_otherwise(
         step = observe_step(*arguments, **options).observations
         return ObservedStep(observations=replace(step, device="cuda:0", allocator=allocator))
 
-    monkeypatch.setattr(run, "observe_step", untold)
+    monkeypatch.setattr(step_runner, "observe_step", untold)
     prepared = prepare(tiny_request(BERT))
     subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload())
     record_step(subject, RunOptions(memory=True, optimizer="adamw", steps=1), tmp_path / "step.json.gz")

@@ -13,30 +13,20 @@ import pytest
 import torch
 from msgspec import Struct
 
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import ObservedStep, observe_step
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.memory.measurement import Snapshots
+from opanatomy.capture.memory.observer import ObservedStep, observe_step
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
-from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.capture.step.stepper import Stepper, make_optimizer
-from opanatomy.memory import memory_of_observations
-from opanatomy.memory.components import (
-    ACTIVATIONS,
-    CHECKPOINT_ARGUMENTS,
-    COMPONENTS,
-    OUTPUTS,
-    RNG_STATES,
-    WEIGHT_CASTS,
-)
-from opanatomy.memory.groups import alike
-from opanatomy.memory.outside import outside_the_allocator
-from opanatomy.records.memory import Memory, MemorySnapshot
-from opanatomy.records.memory_observations import MarkKind
-from opanatomy.records.out_of_memory import requested_bytes
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
+from opanatomy.memory.allocations import alike
+from opanatomy.memory.components import ACTIVATIONS, CHECKPOINT_ARGUMENTS, COMPONENTS, OUTPUTS, RNG_STATES, WEIGHT_CASTS
+from opanatomy.memory.observed import memory_of_observations, outside_the_allocator
+from opanatomy.options import RunOptions
+from opanatomy.records.memory import Memory, MemorySnapshot, requested_bytes
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
-from opanatomy.trace import read_trace
+from opanatomy.records.workload import MarkKind, Workload
+from opanatomy.trace.read import read_trace
 from tests.command import run_code
 from tests.memory_steps import curve, measured, memory_of_observed
 from tests.tiny import tiny_request
@@ -394,9 +384,9 @@ os.environ["KINETO_LOG_LEVEL"] = "6"
 from tests.tiny import TINY, on_cpu
 from opanatomy.capture.memory.measurement import held_bytes
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.capture.run.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
-from opanatomy.run_options import RunOptions
+from opanatomy.options import RunOptions
 from opanatomy.memory import memory_of_observations
 from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"

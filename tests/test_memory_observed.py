@@ -18,21 +18,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import opanatomy
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import observe_step
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.memory.measurement import Snapshots
+from opanatomy.capture.memory.observer import observe_step
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.run.stepper import Stepper, make_optimizer
 from opanatomy.errors import TraceError
-from opanatomy.memory import memory_of_observations
-from opanatomy.memory.blocks import blocks_of
-from opanatomy.memory.step_table import table_of
-from opanatomy.records.memory_columns import NO_MEMORY_EVENTS, MemoryEvents
-from opanatomy.records.memory_observations import MemoryObservations, StepObservations
-from opanatomy.records.packed import is_packed, packed, unpacked
-from opanatomy.redaction.records import redacted
-from opanatomy.redaction.texts import Texts
+from opanatomy.memory.allocations import blocks_of
+from opanatomy.memory.observed import memory_of_observations, table_of
+from opanatomy.records.columns import NO_MEMORY_EVENTS, MemoryEvents, is_packed, packed, unpacked
+from opanatomy.records.workload import MemoryObservations, StepObservations
 from opanatomy.report.formats.json import json_report
+from opanatomy.trace.redact import Texts, redacted
 from tests.tiny import tiny_request
 
 BERT = "google-bert/bert-base-uncased"
@@ -94,7 +91,7 @@ def test_a_memory_step_that_cannot_be_read_is_a_warning_and_the_storages_stay(tm
 
 
 def test_a_memory_step_that_is_too_large_for_the_metadata_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.capture.memory.step._MAX_PACKED_BYTES", 100)
+    monkeypatch.setattr("opanatomy.capture.memory.observer._MAX_PACKED_BYTES", 100)
     anatomy = opanatomy.profile(torch.nn.Linear(8, 8), torch.ones(2, 8), memory=True)
     assert anatomy.memory.timeline == ()
     assert anatomy.memory.measured_by == "resident set of the process"

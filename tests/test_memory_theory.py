@@ -8,9 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.capture.model.shape import shape_of
-from opanatomy.memory.published import is_published, published_run
-from opanatomy.memory.savings import savings_of
-from opanatomy.memory.theory import activation_terms, needed_bytes, state_theory, with_theory
+from opanatomy.memory.theory import (
+    activation_terms,
+    is_published,
+    needed_bytes,
+    published_run,
+    savings_of,
+    state_theory,
+    with_theory,
+)
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryFailure, ModelShape
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload

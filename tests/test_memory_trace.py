@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from opanatomy.attribution import attribute
+from opanatomy.analysis.checks import check_memory
+from opanatomy.attribution.attribute import attribute
 from opanatomy.attribution.linking import enclosing_rows
-from opanatomy.checks import check_memory
 from opanatomy.errors import TraceError
-from opanatomy.memory import memory_of_trace, warnings_of, with_trace
-from opanatomy.memory.blocks import blocks_of
-from opanatomy.memory.events import by_device, of_rows, possible
-from opanatomy.records.columns import Categorical
+from opanatomy.memory.allocations import blocks_of, by_device, of_rows, possible
+from opanatomy.memory.inferred import memory_of_trace
+from opanatomy.memory.observed import with_trace
+from opanatomy.memory.warnings import warnings_of
+from opanatomy.records.columns import Categorical, HostCalls, MemoryEvents, MemoryTable
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryPoint
-from opanatomy.records.memory_columns import HostCalls, MemoryEvents, MemoryTable
 from opanatomy.records.taxonomy import Phase
-from opanatomy.trace.collect import Collector
+from opanatomy.trace.read import Collector
 from opanatomy.trace.stream import EventStream
 from tests.handmade import HandMade
 

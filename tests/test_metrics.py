@@ -17,8 +17,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.memory import Memory, MemoryComponent
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats.json import json_report
-from opanatomy.report.metric_names import ALIASES, DEFINITIONS, definition_of
-from opanatomy.report.metrics import metric_named, metrics_of
+from opanatomy.report.metrics import ALIASES, DEFINITIONS, definition_of, metric_named, metrics_of
 from tests import anatomies
 
 ROOT = Path(__file__).parent.parent

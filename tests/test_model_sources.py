@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture.model import hub
+from opanatomy.capture.model import configuration
 from opanatomy.capture.model.workload import plan_of, prepare
 from opanatomy.errors import ModelError, UsageError
 from tests.tiny import BERT, loss_of, message_of, on_cpu, planned, tiny_request
@@ -149,7 +149,7 @@ def test_a_switched_off_hub_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_host_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(configuration, "TIMEOUT_SECONDS", 0.05)
     release = threading.Event()
     waited_for: list[object] = []
 
@@ -159,7 +159,7 @@ def test_a_host_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         raise OSError("no answer")
 
     monkeypatch.setattr("socket.create_connection", hang)
-    assert not hub.hub_answers()
+    assert not configuration.hub_answers()
     assert waited_for == []
     release.set()
 
@@ -181,7 +181,7 @@ def test_what_the_hub_answers(monkeypatch: pytest.MonkeyPatch, error: str, said:
     def fail(*_: object, **__: object) -> str:
         raise kind.__new__(kind, "what the hub says")
 
-    monkeypatch.setattr(hub, "hub_answers", lambda: True)
+    monkeypatch.setattr(configuration, "hub_answers", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
     assert said in message_of(on_cpu(model="someone/bert-base-uncasd"), ModelError)
 
@@ -195,7 +195,7 @@ def test_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         asked.append(name)
         return str(path)
 
-    monkeypatch.setattr(hub, "hub_answers", lambda: True)
+    monkeypatch.setattr(configuration, "hub_answers", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     plan = planned(model="someone/bert-mini")  # an old configuration: the type is in the name
     assert (plan.source, plan.architecture) == ("hub", "BertForSequenceClassification")

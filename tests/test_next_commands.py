@@ -14,20 +14,19 @@ from pathlib import Path
 import pytest
 
 from opanatomy.__main__ import main
-from opanatomy.commands.profile import _of_all_ranks
-from opanatomy.comparing import comparison_of
-from opanatomy.console.destination import Destination
-from opanatomy.console.page import wanted_page
-from opanatomy.console.parser import make_parser
-from opanatomy.files.outputs import Claim
-from opanatomy.records.compared import Cause, Part
+from opanatomy.api import comparison_of
+from opanatomy.cli.output import Destination, wanted_page
+from opanatomy.cli.parser import make_parser
+from opanatomy.cli.verbs.profile import _of_all_ranks
+from opanatomy.records.comparison import Cause, Part
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
+from opanatomy.report.formats import format_named
 from opanatomy.report.notebook import first_screen_html
+from opanatomy.report.section import Page
 from opanatomy.report.sections import HEADINGS
-from opanatomy.report.sections.causes import Group, groups_of
-from opanatomy.report.sections.digest_compared import findings_of_comparison, further_of
+from opanatomy.report.sections.comparison import Group, groups_of
+from opanatomy.report.sections.digest import findings_of_comparison, further_of
+from opanatomy.trace.files import Claim
 from tests import anatomies
 
 FOLDER = Path(__file__).parent / "traces"

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import opanatomy
-from opanatomy.capture.step.observer import observing
-from opanatomy.cost import cost
+from opanatomy.capture.run.observer import observing
+from opanatomy.cost.registry import cost
 from opanatomy.records.signature import Signature, Stored, Tensor
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, ObservedCall, Workload
-from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.read import Trace, read_trace
 from tests.handmade import HandMade
 
 X = {"shape": [8, 4], "dtype": "float32", "strides": [4, 1]}

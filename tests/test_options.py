@@ -14,23 +14,20 @@ import pytest
 import torch
 
 import opanatomy
-from opanatomy import commands, option_values, options
-from opanatomy.capture.model import building
-from opanatomy.capture.model import workload as making
-from opanatomy.capture.model.tasks import TASKS
-from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.progress_hooks import NullProgress
-from opanatomy.capture.step.stepper import make_optimizer
-from opanatomy.commands.profile import run_options
-from opanatomy.console.dispatch import main
-from opanatomy.console.parser import make_parser
+from opanatomy import options
+from opanatomy.capture.model import building, workload
+from opanatomy.capture.model.configuration import TASKS
+from opanatomy.capture.run.profile import capture_model
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.run.stepper import make_optimizer
+from opanatomy.cli import verbs
+from opanatomy.cli.main import main
+from opanatomy.cli.parser import make_parser
+from opanatomy.cli.verbs.profile import run_options
 from opanatomy.errors import OpanatomyError, UsageError
-from opanatomy.option_values import Kind, Option
-from opanatomy.options import ANALYZE, PROFILE, RUN
-from opanatomy.records.data_types import ITEM_SIZE
-from opanatomy.records.optimizers import BY_NAME
+from opanatomy.options import ANALYZE, PROFILE, RUN, Kind, Option, RunOptions, recorded
+from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions, recorded
 from tests.tiny import BERT, tiny_request
 
 TYPES: dict[Kind, tuple[object, ...]] = {
@@ -107,7 +104,7 @@ def test_choices_are_what_the_capture_can_do() -> None:
 
 @pytest.mark.parametrize("declared", [option for option in PROFILE if option.choices], ids=lambda option: option.name)
 def test_no_name_means_two_choices(declared: Option) -> None:
-    names = [{option_values._plain(name) for name in (choice.name, *choice.aliases)} for choice in declared.choices]
+    names = [{options._plain(name) for name in (choice.name, *choice.aliases)} for choice in declared.choices]
     assert sum(map(len, names)) == len(set().union(*names))
 
 
@@ -195,8 +192,8 @@ def test_a_model_is_built_once_on_meta_and_once_with_weights(tmp_path: Path, mon
 
 
 def test_the_plan_is_checked_before_weights_are_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(making, "build_module", lambda *_, **__: pytest.fail("weights were made"))
-    monkeypatch.setattr("opanatomy.capture.step.profile.available_bytes", lambda: 10**5)
+    monkeypatch.setattr(workload, "build_module", lambda *_, **__: pytest.fail("weights were made"))
+    monkeypatch.setattr("opanatomy.capture.run.profile.available_bytes", lambda: 10**5)
     with pytest.raises(OpanatomyError, match="cannot fit"):
         capture_model(tiny_request(BERT), tmp_path / "t.json", NullProgress(), lambda text: None)
 
@@ -218,13 +215,13 @@ def run(arguments: argparse.Namespace) -> None:
 def test_a_new_file_is_a_new_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = set(commands.verbs())
+    before = set(verbs.verbs())
     assert {"analyze", "catalog", "ceilings", "explain", "profile", "techniques"} <= before
     (tmp_path / "greet.py").write_text(GREET)
     (tmp_path / "_not_a_verb.py").write_text("")
-    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "opanatomy.commands.greet", raising=False)
-    assert set(commands.verbs()) == {*before, "greet"}
+    monkeypatch.setattr(verbs, "__path__", [*verbs.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "opanatomy.cli.verbs.greet", raising=False)
+    assert set(verbs.verbs()) == {*before, "greet"}
     with pytest.raises(SystemExit):
         main(["--help"])
     assert re.search(r"^    greet +say a name back$", capsys.readouterr().out, re.MULTILINE)
@@ -236,7 +233,7 @@ def test_a_new_file_is_a_new_verb(
 
 
 def test_every_verb_parses_and_calls_and_no_more() -> None:
-    for verb in commands.verbs():
-        module = import_module(f"opanatomy.commands.{verb}")
+    for verb in verbs.verbs():
+        module = import_module(f"opanatomy.cli.verbs.{verb}")
         public = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
         assert {name for name in public if name[0] != "_"} - {"run_options"} == {"add_arguments", "run"}

@@ -15,17 +15,17 @@ import opanatomy
 from opanatomy.capture.memory import advice
 from opanatomy.capture.memory.advice import less_memory
 from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_failure
-from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.storages import optimizer_tensors
-from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.run.profile import capture_model
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
 from opanatomy.errors import OutOfMemory
-from opanatomy.memory import memory_of_observations
-from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
+from opanatomy.memory.observed import memory_of_observations
+from opanatomy.options import RunOptions
+from opanatomy.records.memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
 from tests.command import run_code
 
 GIB = 1 << 30
@@ -347,7 +347,7 @@ def broken_run(stage: str, phase: Phase, monkeypatch: pytest.MonkeyPatch, **opti
         optimizer.step = checked  # type: ignore[method-assign]
         return optimizer
 
-    monkeypatch.setattr("opanatomy.capture.step.recorder.make_optimizer", make)
+    monkeypatch.setattr("opanatomy.capture.run.recorder.make_optimizer", make)
     workload = Workload(model="m", batch=4, sequence_length=64, dtype="float32")
     subject = Subject(module=module, inputs=(torch.ones(4, 64),), workload=workload)
     chosen = RunOptions(optimizer="adamw", memory=True, **options)
@@ -413,9 +413,9 @@ import pathlib, resource, sys
 import torch
 import torch._dynamo, transformers  # what a run loads on its way would count
 from opanatomy.capture.memory.measurement import held_bytes
-from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.capture.run.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
-from opanatomy.run_options import RunOptions
+from opanatomy.options import RunOptions
 from opanatomy.memory import memory_of_observations
 from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))
@@ -524,7 +524,7 @@ def test_a_trace_that_does_not_fit_is_no_fault_of_the_batch(monkeypatch: pytest.
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("opanatomy.capture.step.run.export_trace", fail)
+    monkeypatch.setattr("opanatomy.capture.run.step_runner.export_trace", fail)
     with pytest.raises(OutOfMemory) as caught:
         record_step(text_model(), RunOptions(steps=2, inference=True), Path("never.json"))
     assert str(caught.value).startswith("out of memory outside of a step; ")

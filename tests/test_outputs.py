@@ -22,7 +22,7 @@ from torch import nn
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.errors import OutputError
-from opanatomy.files.outputs import claimed, numbered_name, temporary
+from opanatomy.trace.files import claimed, numbered_name, temporary
 from tests.handmade import training_step
 
 
@@ -274,7 +274,7 @@ def test_an_interrupt_between_the_two_outputs_says_which_is_there(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("opanatomy.console.destination.show", stop)
+    monkeypatch.setattr("opanatomy.cli.output.show", stop)
     assert main(["analyze", trace, "--trace", "a.json", "-o", "r.json"]) == 130
     assert capsys.readouterr().err == "opanatomy: interrupted; the trace is written, the report is not\n"
     assert left_in(here) == ["a.json"]
@@ -405,7 +405,7 @@ def test_a_trace_whose_packed_form_finds_no_room(
     here: Path, models: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The profiler's own file fits, the trace made of it does not."""
-    from opanatomy.capture.step import export
+    from opanatomy.capture.run import export
 
     def opened(path: Path) -> Any:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
@@ -425,7 +425,7 @@ def test_a_trace_whose_packed_form_finds_no_room(
 
 @pytest.mark.parametrize("end", [b'"ph": "X"}, {"na', b'"dur": 1.5', b""])
 def test_a_profilers_file_that_stops_in_the_middle_is_noticed(end: bytes, here: Path) -> None:
-    from opanatomy.capture.step.export import export_trace
+    from opanatomy.capture.run.export import export_trace
     from opanatomy.records.workload import Capture, Environment, Workload
 
     class Full:
@@ -439,8 +439,8 @@ def test_a_profilers_file_that_stops_in_the_middle_is_noticed(end: bytes, here: 
 
 
 def test_ceilings_that_cannot_be_kept_are_said(here: Path) -> None:
-    from opanatomy.device.cache import store
-    from opanatomy.records.device import Machine, Measured
+    from opanatomy.devices.ceilings import store
+    from opanatomy.records.anatomy import Machine, Measured
 
     with files_up_to(10), pytest.raises(OSError, match="File too large"):
         store(Measured(machine=Machine(device="x", kind="cpu")), here)

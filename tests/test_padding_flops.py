@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from opanatomy.calls.padding import _sizes_of, _useful
+from opanatomy.attribution.table import _sizes_of, _useful
 from opanatomy.records.signature import Signature, Tensor
-from opanatomy.records.texts import TextBatch
+from opanatomy.records.workload import TextBatch
 
 #: Three texts of 2, 5 and 3 tokens padded to 5: of 15 tokens 10 are useful, of 75 pairs 4 + 25 + 9.
 BATCH = TextBatch(lengths=(2, 5, 3), length=5)

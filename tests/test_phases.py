@@ -14,15 +14,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch.profiler import record_function
 
-from opanatomy.attribution import Attribution, attribute
+from opanatomy.attribution.attribute import Attribution, attribute
 from opanatomy.capture.model.building import enable_checkpointing
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.capture.step.stepper import Stepper
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Stepper, Subject
+from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
-from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.read import Trace, read_trace
 from tests.tiny import TINY, on_cpu
 
 BERT = "google-bert/bert-base-uncased"

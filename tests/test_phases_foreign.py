@@ -16,14 +16,14 @@ from torch.utils.checkpoint import checkpoint
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.attribution import Attribution, attribute, phase_rules, phase_rules_of
-from opanatomy.attribution.annotations import phase_of_annotation
+from opanatomy.attribution.attribute import Attribution, attribute
+from opanatomy.attribution.names import phase_rules, phase_rules_of
+from opanatomy.attribution.phases import phase_of_annotation
 from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_trace
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.checks import Check, Difference
+from opanatomy.records.anatomy import Anatomy, Check, Difference
 from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, PHASES, OperatorClass, Phase
-from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.read import Trace, read_trace
 from tests.handmade import HandMade
 
 ENGINE = "autograd::engine::evaluate_function: "

@@ -19,7 +19,7 @@ import pytest
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.errors import UsageError
-from opanatomy.redaction.forms import without_tokens
+from opanatomy.trace.redact import without_tokens
 from tests.handmade import training_step
 
 ROOT = Path(__file__).parent.parent

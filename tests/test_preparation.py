@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from opanatomy import __main__ as command
-from opanatomy.console import dispatch
+from opanatomy import __main__
+from opanatomy.cli import main
 
 THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -20,7 +20,7 @@ THREADS = "OPENBLAS_NUM_THREADS"
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(THREADS, "?")
     monkeypatch.delenv(THREADS)
-    monkeypatch.setattr(command, "_ALLOCATOR_OPTIONS", ())
+    monkeypatch.setattr(__main__, "_ALLOCATOR_OPTIONS", ())
     handler, enabled = signal.getsignal(signal.SIGINT), gc.isenabled()
     gc.enable()
     yield
@@ -46,14 +46,14 @@ def test_only_verbs_without_torch_do_without_collector_and_threads(
         seen.append((gc.isenabled(), os.environ.get(THREADS)))
         return 0
 
-    monkeypatch.setattr(dispatch, "main", run)
+    monkeypatch.setattr(main, "main", run)
     monkeypatch.setattr(sys, "argv", ["opanatomy", *arguments])
-    assert command.main() == 0
+    assert __main__.main() == 0
     assert seen == [(not prepared, "1" if prepared else None)]
 
 
 def test_a_caller_of_main_keeps_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "main", lambda _argv: 0)
-    assert command.main(["analyze", "t.json"]) == 0
+    monkeypatch.setattr(main, "main", lambda _argv: 0)
+    assert __main__.main(["analyze", "t.json"]) == 0
     assert gc.isenabled()
     assert THREADS not in os.environ

@@ -27,15 +27,13 @@ from torch import nn
 
 import opanatomy
 from opanatomy import errors
-from opanatomy.checks import require_agreement
-from opanatomy.option_values import on_command_line
+from opanatomy.analysis.checks import require_agreement
+from opanatomy.options import on_command_line
 from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import Anatomy, Provenance, StepRow
-from opanatomy.records.compared import Comparison
-from opanatomy.records.device import DeviceFigures
+from opanatomy.records.anatomy import Anatomy, DeviceFigures, Provenance, StepRow, StreamRow
+from opanatomy.records.comparison import Comparison
 from opanatomy.records.memory import Memory, MemoryPoint
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.timeline import StreamRow
 from opanatomy.records.workload import Workload
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import columns_of, table_names

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.anatomy.collectives import both_sides, bus_factor, dtype_of, message_bytes, named
+from opanatomy.analysis.communication import both_sides, bus_factor, dtype_of, message_bytes, named
 from opanatomy.errors import TraceError
 from opanatomy.pipeline import analyze_trace, analyze_traces, summary_of_trace
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import Anatomy, CollectiveCalls
 from opanatomy.records.columns import CollectiveArguments
-from opanatomy.records.rank_summary import CollectiveCalls
-from opanatomy.records.ranks import Collective
+from opanatomy.records.communication import Collective
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.formats.json import json_report

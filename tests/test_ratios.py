@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.anatomy.ratios import ratios_of
+from opanatomy.analysis.build import ratios_of
 from opanatomy.records.anatomy import ClassRow, Ratio
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Workload

@@ -22,9 +22,9 @@ import opanatomy
 from opanatomy.capture.loop import recording
 from opanatomy.errors import CaptureError, ModelError, OpanatomyError, OutputError, UsageError
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.phase_spans import MarkedCall, loop_spans
 from opanatomy.records.taxonomy import Phase
-from opanatomy.trace import read_trace
+from opanatomy.records.workload import MarkedCall, loop_spans
+from opanatomy.trace.read import read_trace
 from tests.process_state import process
 
 X, Y = torch.linspace(-1, 1, 32).view(4, 8), torch.tensor([0, 1, 2, 3])

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from opanatomy.pipeline import analyze_trace
-from opanatomy.redaction.events import Redaction
-from opanatomy.redaction.forms import without_tokens
-from opanatomy.redaction.places import is_plain_constant, without_addresses, without_paths
-from opanatomy.redaction.texts import Texts
-from opanatomy.trace.writer import Annotated
+from opanatomy.trace.redact import Redaction, Texts, is_plain_constant, without_addresses, without_paths, without_tokens
+from opanatomy.trace.write import Annotated
 from tests.handmade import HandMade, training_step
 
 # Made up; put together here so that no scanner takes them for real ones.

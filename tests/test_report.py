@@ -10,10 +10,9 @@ from opanatomy.__main__ import main
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report import format_named, format_names, format_of
-from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
-from opanatomy.report.format import Page
-from opanatomy.report.totals import total
+from opanatomy.report import format_of
+from opanatomy.report.formats import format_named, format_names
+from opanatomy.report.section import COLOUR, LABEL, SHORT_LABEL, Page, total
 from tests import anatomies
 from tests.handmade import training_step
 

@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.records.signature_text import SignatureText
+from opanatomy.records.signature import SignatureText
 from opanatomy.report.formats.csv import csv_report
 from tests import anatomies
 

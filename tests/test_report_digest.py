@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 import opanatomy
-from opanatomy.comparing import comparison_of
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.api import comparison_of
+from opanatomy.records.anatomy import Anatomy, IdleRow
 from opanatomy.records.taxonomy import IdleCause
-from opanatomy.records.timeline import IdleRow
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
-from opanatomy.report.sections.idle import label_of
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
+from opanatomy.report.sections.step import label_of
 from tests import anatomies
 from tests.experiments import experiment
 from tests.printed_figures import Figure, figures_in

@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 
 import opanatomy
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
 from tests.figure_sheet import Numbers, Report
 from tests.printed_figures import figures_in
 from tests.recomputed_lines import calls_of, shares_of

@@ -14,13 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 import opanatomy
-from opanatomy.comparing import comparison_of
+from opanatomy.api import comparison_of
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.techniques import Techniques
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
-from opanatomy.report.printable import printable
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page, printable
 from tests import anatomies
 from tests.experiments import experiment
 from tests.hostile_names import FORMULAS, HOSTILE

@@ -10,22 +10,19 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.console.page import wanted_page
-from opanatomy.console.parser import make_parser
+from opanatomy.cli.output import wanted_page
+from opanatomy.cli.parser import make_parser
 from opanatomy.errors import UsageError
-from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow, StepRow
-from opanatomy.records.device import DeviceFigures
+from opanatomy.records.anatomy import Anatomy, DeviceFigures, KernelRow, ModuleRow, StepRow
 from opanatomy.records.memory import Memory, MemoryPoint, MemorySnapshot
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
-from opanatomy.report.costs import costs_of
-from opanatomy.report.format import Page
 from opanatomy.report.formats.terminal import section_text
 from opanatomy.report.formats.terminal import terminal_report as page_text_of
-from opanatomy.report.module_tree import Node, module_tree
-from opanatomy.report.scope import per_step
-from opanatomy.report.section import Cell, Section, Share, Time
+from opanatomy.report.section import Cell, Page, Section, Share, Time, per_step
 from opanatomy.report.sections import HEADINGS, ORDERS, SECTIONS, first_screen, named_sections, sections_of
+from opanatomy.report.sections.modules import Node, module_tree
+from opanatomy.report.sections.step import costs_of
 from tests import anatomies
 from tests.test_golden_traces import EVERY, FOLDER, anatomy_of
 

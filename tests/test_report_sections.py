@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.ranks import Rank, Spread
+from opanatomy.records.communication import Rank, Spread
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import terminal_report, units
+from opanatomy.report.explain import examples
 from opanatomy.report.formats.terminal import section_text, sentence
 from opanatomy.report.section import (
     ByteRate,
@@ -37,8 +38,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections import sections_of
-from opanatomy.report.sections.explained import examples
-from opanatomy.report.sections.ledger import uncosted
+from opanatomy.report.sections.checks import uncosted
 from tests import anatomies
 
 EVERY = pytest.mark.parametrize("anatomy", [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()])

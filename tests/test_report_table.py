@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from opanatomy.report.printable import printable
+from opanatomy.report.section import printable
 from opanatomy.report.table import WHOLE, Column, Row, cut, prose, table
 
 COLUMNS = (

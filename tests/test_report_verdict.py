@@ -7,18 +7,15 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.console.parser import make_parser
-from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow, Step, StepRow
+from opanatomy.cli.parser import make_parser
+from opanatomy.records.anatomy import Anatomy, ClassRow, IdleRow, OperatorRow, Step, StepRow, Timeline
+from opanatomy.records.communication import ClockSetting, Rank, RankWaiting, StepParts, Straggler, Waiting
 from opanatomy.records.memory import Memory, MemoryFailure, MemorySaving
-from opanatomy.records.ranks import Rank
-from opanatomy.records.signature_text import SignatureText
+from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
-from opanatomy.records.timeline import IdleRow, Timeline
-from opanatomy.records.waiting import ClockSetting, RankWaiting, StepParts, Straggler, Waiting
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.report.formats.terminal import sentence
-from opanatomy.report.sections.commands import Next, pattern_of
-from opanatomy.report.sections.verdict import findings, headline
+from opanatomy.report.sections.verdict import Next, findings, headline, pattern_of
 from tests import anatomies
 
 CONTRACTION, ELEMENTWISE = OperatorClass.TENSOR_CONTRACTION, OperatorClass.ELEMENTWISE

@@ -10,15 +10,14 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from opanatomy.comparing import comparison_of
+from opanatomy.api import comparison_of
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.techniques import Techniques
 from opanatomy.report import read_anatomy, table
-from opanatomy.report.format import Page
 from opanatomy.report.formats.terminal import page_text, terminal_report
-from opanatomy.report.section import Section, Tone
+from opanatomy.report.section import Page, Section, Tone
 from opanatomy.report.sections import SECTIONS, named_sections, sections_of
 from tests import anatomies
 

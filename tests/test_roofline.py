@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.anatomy.roofline import bound_of, with_roofline
-from opanatomy.classification.compute_types import compute_type
-from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
-from opanatomy.records.device import Ceilings
-from opanatomy.records.signature import Argument, Signature, Tensor
-from opanatomy.records.signature_text import SignatureText
+from opanatomy.analysis.roofline import bound_of, with_roofline
+from opanatomy.classification.kernels import compute_type
+from opanatomy.records.anatomy import Anatomy, Ceilings, ClassRow, OperatorRow
+from opanatomy.records.signature import Argument, Signature, SignatureText, Tensor
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.report import terminal_report

@@ -182,7 +182,7 @@ def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -
 
 
 MOMENTS = (
-    "opanatomy.commands", "opanatomy.console.dispatch", "argparse", "traceback", "opanatomy.files.addresses", "numpy",
+    "opanatomy.cli.verbs", "opanatomy.cli.main", "argparse", "traceback", "opanatomy.trace.files", "numpy",
     "opanatomy.report.sections",
 )  # fmt: skip
 

@@ -12,16 +12,17 @@ import torch
 from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.calls import costs, trace_calls
-from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.attribution import calls
+from opanatomy.capture.run.recorder import record_step
+from opanatomy.capture.run.stepper import Subject
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import HostTable, Int64
 from opanatomy.records.signature import Cost
 from opanatomy.records.workload import Workload
 from opanatomy.report import terminal_report
-from opanatomy.run_options import RunOptions
-from opanatomy.trace import Trace
+from opanatomy.trace.read import Trace
 from tests.damage import Event, doubled, dropped, moved, off_by_one, planted
 
 Damage = Callable[[list[Event]], None]
@@ -157,13 +158,13 @@ MISTAKES: dict[str, Callable[[Cost], Cost | None]] = {
 def test_mistakes_of_a_formula_are_found(
     family: str, kind: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = costs.cost
+    right = calls.cost
 
     def wrong(name: str, *rest: Any) -> Cost | None:
         cost = right(name, *rest)
         return MISTAKES[kind](cost) if cost and name in (OWNERS[family], "aten::convolution") else cost
 
-    monkeypatch.setattr(costs, "cost", wrong)
+    monkeypatch.setattr(calls, "cost", wrong)
     assert "contraction FLOPs" in {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
 
 
@@ -171,7 +172,7 @@ def test_mistakes_of_a_formula_are_found(
 def test_a_mistake_of_the_attribution_is_found(
     family: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = trace_calls.owners
+    right = calls.owners
 
     def wrong(trace: Trace, host: HostTable, *rest: Any) -> Int64:
         owner = right(trace, host, *rest).copy()
@@ -179,7 +180,7 @@ def test_a_mistake_of_the_attribution_is_found(
         owner[np.isin(owner, rows)] = -1
         return owner
 
-    monkeypatch.setattr(trace_calls, "owners", wrong)
+    monkeypatch.setattr(calls, "owners", wrong)
     found = {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
     assert found >= {"call counts", "contraction FLOPs"}
 

@@ -15,13 +15,13 @@ from torch import nn
 from torch.profiler import record_function
 
 import opanatomy
-from opanatomy.capture.step.export import copy_redacted
+from opanatomy.capture.run.export import copy_redacted
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.redaction import values
-from opanatomy.redaction.texts import Texts
 from opanatomy.report.formats.json import json_report
-from opanatomy.trace.writer import Annotated
+from opanatomy.trace import redact
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.write import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import leaks
 
@@ -120,7 +120,7 @@ def test_names_of_operators_and_modules_are_looked_for_nowhere(monkeypatch: pyte
     "value", ["key-value-1", "step-98765432", "layer_norm_8f3a9c2e", "aten-secret-7", "QwErTyZxCv"]
 )
 def test_a_secret_with_such_words_in_it_is_one(value: str) -> None:
-    assert values.is_worth(value)
+    assert redact.is_worth(value)
 
 
 # -------------------------------------------------------------------------------------------------- at profile time

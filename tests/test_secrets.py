@@ -19,16 +19,16 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.step.export import copy_redacted
-from opanatomy.console.parser import make_parser
+from opanatomy.capture.run.export import copy_redacted
+from opanatomy.cli.parser import make_parser
 from opanatomy.errors import OutputError
 from opanatomy.pipeline import analyze_trace, analyze_traces
+from opanatomy.predict.workers import run_jobs
 from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.redaction.texts import Texts
-from opanatomy.report import format_names
+from opanatomy.report.formats import format_names
 from opanatomy.report.formats.json import json_report
-from opanatomy.techniques.workers import run_jobs
-from opanatomy.trace.writer import Annotated
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.write import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import FORMS, SPELLINGS, TOLD, TOLD_VALUES, VALUES, VARIABLES, leaks, leaks_in
 from tests.test_ceilings import TINY as LITTLE
@@ -143,7 +143,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{NAMED}"))
     monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: LITTLE)
-    monkeypatch.setattr("opanatomy.techniques.runs.run_jobs", remembering(run_jobs))
+    monkeypatch.setattr("opanatomy.predict.experiment.run_jobs", remembering(run_jobs))
     sources = tmp_path / "sources"
     sources.mkdir()
     trace = foreign_trace().write(sources / f"trace-{NAMED}.json")
@@ -274,7 +274,7 @@ def test_no_secret_is_written(
     sources, out = planted / "sources", planted / "out"
     commands = COMMANDS[verb](sources, name)
     if (verb, name) == ("analyze", "json"):  # traces are read by processes beside, as on any machine of two cores
-        monkeypatch.setattr("opanatomy.cluster.run._cores", lambda: 2)
+        monkeypatch.setattr("opanatomy.parallel._cores", lambda: 2)
     for (arguments, code), (after, _) in zip(commands, [*commands[1:], ([], 0)], strict=True):
         assert run([verb, *arguments], monkeypatch) == code, (arguments, capfd.readouterr().err[-600:])
         said = capfd.readouterr()

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.comparing import comparison_of
-from opanatomy.console.several_runs import _spread
+from opanatomy.api import comparison_of
+from opanatomy.cli.verbs.profile import Run, _spread, median_run
 from opanatomy.errors import CaptureError
-from opanatomy.gates.judging import gates_of, judged
 from opanatomy.pipeline import analyze_trace
-from opanatomy.repeated import Run, median_run
+from opanatomy.report.gates import gates_of, judged
 from tests.command import run, run_code
 
 TRACES = Path(__file__).parent / "traces"
@@ -73,10 +72,10 @@ def test_runs_are_one_side_of_a_comparison(several_runs: tuple[Path, int, str, s
 def test_a_run_that_fails_keeps_those_before_it(
     several_runs: tuple[Path, int, str, str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from opanatomy.device import Overrides
-    from opanatomy.repeated import Repetition, repeated
-    from opanatomy.run_options import RunOptions
-    from opanatomy.techniques.workers import JobFailed
+    from opanatomy.cli.verbs.profile import Repetition, repeated
+    from opanatomy.devices.overrides import Overrides
+    from opanatomy.options import RunOptions
+    from opanatomy.predict.workers import JobFailed
 
     trace = TRACES / "bert_cpu.json.gz"
     begun: list[str] = []
@@ -90,7 +89,7 @@ def test_a_run_that_fails_keeps_those_before_it(
     class Quiet:
         def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None: ...
 
-    monkeypatch.setattr("opanatomy.repeated.run_job", captured)
+    monkeypatch.setattr("opanatomy.cli.verbs.profile.run_job", captured)
     (here / "runs").mkdir()
     (here / "runs" / "run-2.report.json").write_text("another's")
     kept: list[Run] = []

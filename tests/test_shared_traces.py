@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from opanatomy.attribution import attribute
-from opanatomy.classification import classify_operator
+from opanatomy.attribution.attribute import attribute
+from opanatomy.classification.operators import classify_operator
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.formats.json import json_report
-from opanatomy.trace import read_trace
+from opanatomy.trace.read import read_trace
 
 FOLDER = Path(__file__).parent.parent.parent / "shared" / "traces"
 KEPT = sorted((Path(__file__).parent / "traces").glob("gpu_*.json.gz"))

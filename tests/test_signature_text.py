@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opanatomy.records.signature import Argument, Signature, Stored, Tensor
-from opanatomy.records.signature_text import NO_SIGNATURE, SignatureText, text_of
+from opanatomy.records.signature import NO_SIGNATURE, Argument, Signature, SignatureText, Stored, Tensor, text_of
 
 TENSORS = st.builds(
     Tensor,

@@ -12,8 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.capture.device import environment, unused_gpu
-from opanatomy.capture.device import start as device_start
+from opanatomy.capture.device import environment, start
 from opanatomy.capture.device.environment import choose_device, no_gpu_note, processor_name
 from tests import fake_cuda
 from tests.fake_cuda import GIB, FakeGpu, FakeMachine, FakeProcess, install
@@ -27,9 +26,9 @@ VERSION = torch.__version__
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(unused_gpu, "_warning", None)
-    monkeypatch.setattr(unused_gpu, "_PROC", tmp_path / "gpus")
-    monkeypatch.setattr(unused_gpu, "_KFD", tmp_path / "kfd")
+    monkeypatch.setattr(environment, "_warning", None)
+    monkeypatch.setattr(environment, "_PROC", tmp_path / "gpus")
+    monkeypatch.setattr(environment, "_KFD", tmp_path / "kfd")
 
 
 def line_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -142,7 +141,7 @@ def test_ceilings_of_a_gpu_that_cannot_be_used(
 def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import opanatomy.capture.model.building as building
+    from opanatomy.capture.model import building
 
     def no_room(*arguments: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -358,7 +357,7 @@ def test_the_command_notes_why_and_runs(
     ],
 )  # fmt: skip
 def test_what_was_compiled_for_one_architecture_runs_on_another(architecture: str, code: str, runs: bool) -> None:
-    assert device_start.runs_on(architecture, code) is runs
+    assert start.runs_on(architecture, code) is runs
 
 
 def test_torch_agrees_on_the_architectures_that_it_is_built_for() -> None:
@@ -366,16 +365,16 @@ def test_torch_agrees_on_the_architectures_that_it_is_built_for() -> None:
     if requirements is None:
         pytest.skip("this torch has no table of what runs where")
     for code, runs in requirements.items():
-        ours = {device for device in requirements if device_start.runs_on(f"sm_{device}", f"sm_{code}")}
+        ours = {device for device in requirements if start.runs_on(f"sm_{device}", f"sm_{code}")}
         assert ours == {device for device in requirements if device in runs}, code
 
 
 def test_a_kernel_of_an_extension_is_not_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     install(FakeMachine(gpus=(replace(H100, name="NVIDIA GeForce RTX 5090", capability=(12, 0)),)), monkeypatch)
-    line = device_start.missing_kernels(RuntimeError(fake_cuda.NO_KERNEL_IMAGE), "cuda:0")
+    line = start.missing_kernels(RuntimeError(fake_cuda.NO_KERNEL_IMAGE), "cuda:0")
     assert line == (
         "cuda:0 cannot run a kernel of an extension, a package with GPU code of its own: NVIDIA GeForce RTX 5090 is"
         f" sm_120, which torch {VERSION} has kernels for and the extension has not - install or build it for sm_120, or"
         " leave it out"
     )
-    assert device_start.missing_kernels(RuntimeError("CUDA error: misaligned address"), "cuda:0") is None
+    assert start.missing_kernels(RuntimeError("CUDA error: misaligned address"), "cuda:0") is None

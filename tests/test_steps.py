@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from opanatomy.anatomy.steps import step_of_rows
+from opanatomy.analysis.step import step_of_rows
 from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Anatomy, StepRow
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-import opanatomy.techniques.suggestions as looking
 from opanatomy.__main__ import main
 from opanatomy.errors import EstimateError
-from opanatomy.records.simulated import SimulatedStep
-from opanatomy.records.suggestion import Suggestion
-from opanatomy.techniques import jobs, recorded
-from opanatomy.techniques.entries import TECHNIQUE
-from opanatomy.techniques.recorded import Recorded
+from opanatomy.predict import suggestions, workers
+from opanatomy.predict.suggestions import Recorded
+from opanatomy.predict.techniques import TECHNIQUE
+from opanatomy.records.anatomy import Suggestion
+from opanatomy.records.experiment import SimulatedStep
 from tests.tiny import BERT
 
 #: Wide and long enough for activations to be most of the peak.
@@ -30,20 +29,20 @@ COMMAND = ("profile", BERT, "--device", "cpu", "--optimizer", "adamw", "--no-tra
 @pytest.fixture(autouse=True)
 def all_recorded(nothing_suggested: None, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Recorded(runs=1, memory=0.0, time=0.1)
-    monkeypatch.setattr(recorded, "RECORDED", dict.fromkeys(looking.LOOKED_AT, known))
+    monkeypatch.setattr(suggestions, "RECORDED", dict.fromkeys(suggestions.LOOKED_AT, known))
 
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The options of each step that is followed."""
     steps: list[Any] = []
-    simulated = jobs.simulated
+    simulated = workers.simulated
 
     def noted(options: Any) -> SimulatedStep:
         steps.append(options)
         return simulated(options)
 
-    monkeypatch.setattr(jobs, "simulated", noted)
+    monkeypatch.setattr(workers, "simulated", noted)
     return steps
 
 
@@ -54,7 +53,7 @@ def report(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def test_only_techniques_that_there_are_are_looked_at() -> None:
-    assert set(looking.LOOKED_AT) <= set(TECHNIQUE)
+    assert set(suggestions.LOOKED_AT) <= set(TECHNIQUE)
 
 
 def test_what_is_suggested_saves_what_is_said(
@@ -84,7 +83,7 @@ def test_without_time_only_the_first_is_looked_at(
     """The clock says that each takes a thousand seconds: the rest is named, in the report too."""
     seconds = iter(range(0, 10**9, 1000))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(looking.suggestions_for, "__defaults__", (lambda: next(seconds),))
+        patch.setattr(suggestions.suggestions_for, "__defaults__", (lambda: next(seconds),))
         assert main([*COMMAND]) == 0
     text = capfd.readouterr().out
     assert [options.fused_loss for options in followed] == [False, True]
@@ -106,7 +105,7 @@ def test_an_interrupt_costs_the_suggestions_alone(
     def interrupted(options: Any) -> SimulatedStep:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(jobs, "simulated", interrupted)
+    monkeypatch.setattr(workers, "simulated", interrupted)
     assert main([*COMMAND, "-f", "json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["suggestions"] is None
@@ -119,7 +118,7 @@ def test_a_step_that_cannot_be_followed_costs_the_suggestions_alone_and_says_why
     def refused(options: Any) -> SimulatedStep:
         raise EstimateError("the step reads values")
 
-    monkeypatch.setattr(jobs, "simulated", refused)
+    monkeypatch.setattr(workers, "simulated", refused)
     assert main([*COMMAND, "-f", "json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["suggestions"] is None
@@ -136,19 +135,19 @@ def test_a_technique_that_is_refused_at_once_does_not_make_the_next_look_short(
         now[0] += 1
         raise EstimateError("has no such head")
 
-    monkeypatch.setattr(jobs, "simulated", refused)
+    monkeypatch.setattr(workers, "simulated", refused)
     names = ("fused-loss", "checkpointing")
     variants = [
-        looking.Variant(name=name, title=name, what="", options=looking.RunOptions(model="m")) for name in names
+        suggestions.Variant(name=name, title=name, what="", options=suggestions.RunOptions(model="m")) for name in names
     ]
-    assert list(looking._followed(variants, 10.0, 8.0, lambda: now[0])) == ["checkpointing"]
+    assert list(suggestions._followed(variants, 10.0, 8.0, lambda: now[0])) == ["checkpointing"]
 
 
 def test_no_time_is_said_where_recorded_ones_were_far_off(
     here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     far, near = (Recorded(runs=1, memory=0.0, time=time) for time in (0.8, 0.1))
-    monkeypatch.setattr(recorded, "RECORDED", {"checkpointing": far, "accumulation": near})
+    monkeypatch.setattr(suggestions, "RECORDED", {"checkpointing": far, "accumulation": near})
     suggested = report(capfd, "--suggest", "10000")["suggestions"]["best"]
     best = {each["technique"]: each["time_ratio"] for each in suggested}
     assert best["activation checkpointing"] is None
@@ -157,12 +156,12 @@ def test_no_time_is_said_where_recorded_ones_were_far_off(
 
 def test_of_two_that_set_one_option_the_better_is_shown() -> None:
     def pair(name: str, peak: int, **changes: Any) -> Any:
-        variant = looking.Variant(
-            name=name, title=name, what="", options=looking.RunOptions(model="m"), changes=changes
+        variant = suggestions.Variant(
+            name=name, title=name, what="", options=suggestions.RunOptions(model="m"), changes=changes
         )
         return variant, Suggestion(technique=name, option="", peak_bytes=peak, now_bytes=100)
 
-    best = looking._best([
+    best = suggestions._best([
         pair("every", 60, checkpointing="reentrant"), pair("amp", 70, amp="bf16"), pair("little", 98, clip=1.0),
         pair("segments", 50, checkpointing="non-reentrant", checkpoint_every=2),
     ])  # fmt: skip

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from opanatomy.capture.model import adapters
+from opanatomy.capture.model import building
 from opanatomy.capture.model.workload import prepare
 from opanatomy.errors import CaptureError, UsageError
+from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
-from opanatomy.run_options import RunOptions
 from tests.test_technique_freezing import ATTENTION, HEAD, PROJECTIONS, TOKENS
 from tests.test_techniques_options import GPT2, LLAMA, T5, VIT, captured, contractions, gradients_of
 from tests.tiny import BERT, tiny_request
@@ -25,10 +25,10 @@ def trained(name: str, **others: Any) -> set[str]:
 
 
 def test_without_peft_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
+    monkeypatch.setattr(building, "find_spec", lambda name: None)
     with pytest.raises(CaptureError, match=r"^--lora 4 needs peft, which is not installed - pip install 'opanatomy\[p"):
-        adapters.check_peft(RANK)
-    adapters.check_peft(None)
+        building.check_peft(RANK)
+    building.check_peft(None)
 
 
 def test_adapters_and_freezing_exclude_each_other() -> None:
@@ -47,7 +47,7 @@ def test_only_adapters_and_the_head_of_a_classifier_are_trained(name: str) -> No
 
 def test_a_type_that_peft_does_not_know_has_adapters_at_all_but_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
-    monkeypatch.setattr(adapters, "_known_targets", lambda module: [])
+    monkeypatch.setattr(building, "_known_targets", lambda module: [])
     layers = {key.partition(".lora_")[0].removeprefix("model.layers.") for key in trained(LLAMA)}
     halves = {f"self_attn.{part}_proj" for part in "qkvo"} | {f"mlp.{part}_proj" for part in ("gate", "up", "down")}
     assert layers == {f"{number}.{half}" for number in range(2) for half in halves}

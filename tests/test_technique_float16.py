@@ -12,14 +12,13 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from opanatomy.capture.step.underflow import gradient_underflow
+from opanatomy.capture.run.unprofiled import gradient_underflow
 from opanatomy.errors import CaptureError
-from opanatomy.records.techniques import Techniques
-from opanatomy.records.underflow import ScaledGradients, Underflow
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques.variants import variants_of
+from opanatomy.options import RunOptions
+from opanatomy.predict.techniques import variants_of
+from opanatomy.records.experiment import ScaledGradients, Techniques, Underflow
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
 from tests.test_techniques import experiment_of, row, situation
 from tests.tiny import BERT, tiny_request
 

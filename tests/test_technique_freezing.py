@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from torch import nn
 
-from opanatomy.capture.model.freezing import freeze
+from opanatomy.capture.model.building import freeze
 from opanatomy.capture.model.parts import stacks_of
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.progress_hooks import NullProgress
+from opanatomy.capture.run.profile import capture_model
+from opanatomy.capture.run.progress import NullProgress
 from opanatomy.errors import OutOfMemory, UsageError
+from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
-from opanatomy.run_options import RunOptions
 from tests.test_techniques_options import GPT2, LLAMA, T5, VIT, captured, contractions, measured
 from tests.tiny import BERT, DISTINCT, message_of, planned, tiny_request
 
@@ -198,7 +198,7 @@ def test_checkpointing_undoes_freezing_and_it_is_said(tmp_path: Path) -> None:
 
 def test_only_the_weights_of_a_frozen_model_must_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plan = planned(model=BERT, batch=2, seq=16, settings=tiny_request(BERT).settings)
-    monkeypatch.setattr("opanatomy.capture.step.profile.available_bytes", lambda: 4 * plan.parameters + 1)
+    monkeypatch.setattr("opanatomy.capture.run.profile.available_bytes", lambda: 4 * plan.parameters + 1)
     with pytest.raises(OutOfMemory, match=r"\(weights, gradients and optimizer state\)"):
         capture_model(tiny_request(BERT, optimizer="adamw"), tmp_path / "t.json", NullProgress(), lambda _: None)
     anatomy = captured(tmp_path, optimizer="adamw", freeze="all-but-head")

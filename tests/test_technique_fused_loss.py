@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from opanatomy.capture.model.fused_loss import Logits, fuse_loss
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.building import Logits, fuse_loss
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.records.taxonomy import Phase

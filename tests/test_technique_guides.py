@@ -8,12 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.records.guides import GuideRow
-from opanatomy.records.techniques import StepFigures, Techniques
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques.guides import MeasuredRun, guide_rows
+from opanatomy.options import RunOptions
+from opanatomy.predict.experiment import MeasuredRun, guide_rows
+from opanatomy.records.experiment import GuideRow, StepFigures, Techniques
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
 from tests.test_techniques import experiment_of
 
 OPTIONS = RunOptions(model="m", optimizer="adamw", device="cpu")

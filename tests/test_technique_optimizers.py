@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from opanatomy.capture.step.stepper import make_optimizer
+from opanatomy.capture.run.stepper import make_optimizer
 from opanatomy.memory.theory import state_theory
-from opanatomy.records.optimizers import BY_NAME
+from opanatomy.records.taxonomy import BY_NAME
 from opanatomy.records.workload import Workload
 from tests.test_techniques_options import captured, measured
 from tests.tiny import BERT, TINY

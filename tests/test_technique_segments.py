@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.model.segments import checkpoint_in_segments
+from opanatomy.capture.model.building import checkpoint_in_segments
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.errors import UsageError
+from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
-from opanatomy.run_options import RunOptions
 from tests.test_techniques_options import (
     GPT2,
     LLAMA,

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from opanatomy.records.techniques import StepFigures, TechniqueRow
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques.timing import baseline_runs, median_range, shuffled, timed
-from opanatomy.techniques.variants import Variant
+from opanatomy.options import RunOptions
+from opanatomy.predict.experiment import baseline_runs, median_range, shuffled, timed
+from opanatomy.predict.techniques import Variant
+from opanatomy.records.experiment import StepFigures, TechniqueRow
 
 
 def variants(*names: str) -> list[Variant]:

@@ -15,24 +15,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.capture.step.outcome import compare_outcome, first_difference, keep_outcome
+from opanatomy.capture.run.unprofiled import compare_outcome, first_difference, keep_outcome
 from opanatomy.errors import UsageError
-from opanatomy.options import RUN
+from opanatomy.options import RUN, RunOptions
+from opanatomy.predict.experiment import Experiment, Settings, Store, advice_of, folder_for
+from opanatomy.predict.techniques import BASELINE, TECHNIQUE, TECHNIQUES, Situation, option_text, variants_of
+from opanatomy.predict.workers import JobFailed, planned, run_job, run_jobs
 from opanatomy.records.comparison import memory_agrees, time_agrees, time_error, within_noise
-from opanatomy.records.sameness import LossCurve, Sameness
+from opanatomy.records.experiment import LossCurve, OperatorError, Sameness, StepFigures, TechniqueRow, Techniques
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.techniques import OperatorError, StepFigures, TechniqueRow, Techniques
 from opanatomy.records.workload import Environment, Workload
-from opanatomy.report import format_named
-from opanatomy.report.format import Page
-from opanatomy.run_options import RunOptions
-from opanatomy.techniques.advice import advice_of
-from opanatomy.techniques.entries import BASELINE, TECHNIQUE, TECHNIQUES, Situation, option_text
-from opanatomy.techniques.experiment import Experiment, Settings
-from opanatomy.techniques.jobs import planned
-from opanatomy.techniques.store import Store, folder_for
-from opanatomy.techniques.variants import variants_of
-from opanatomy.techniques.workers import JobFailed, run_job, run_jobs
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
 from tests.tiny import BERT, TINY, tiny_request
 
 

@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from opanatomy.predict.experiment import predicted_figures, unseen_memory, why_peaks_differ
+from opanatomy.predict.techniques import BASELINE
+from opanatomy.records.experiment import StepFigures
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.techniques import StepFigures
-from opanatomy.techniques.entries import BASELINE
-from opanatomy.techniques.figures import predicted_figures, unseen_memory, why_peaks_differ
 from tests.technique_pairs import MODELS, Pair, pair_of, variants
 
 #: Why a technique cannot be on a model, by the prediction and by the run.

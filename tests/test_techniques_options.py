@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import opanatomy
-from opanatomy.capture.model import workload as making
-from opanatomy.capture.model.micro_batches import micro_batches
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model import workload
+from opanatomy.capture.model.batches import micro_batches
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
-from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.progress_hooks import NullProgress
-from opanatomy.capture.step.stepper import Stepper
+from opanatomy.capture.run.profile import capture_model
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.run.stepper import Stepper
 from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
@@ -138,7 +138,7 @@ def test_what_cannot_be_cut_is_refused(inputs: Any, parts: int, said: str) -> No
 
 
 def test_a_model_s_batch_is_checked_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "build_module", lambda *_, **__: pytest.fail("weights were made"))
+    monkeypatch.setattr(workload, "build_module", lambda *_, **__: pytest.fail("weights were made"))
     said = message_of(tiny_request(BERT, batch=4, accumulate=3), UsageError)
     assert said.startswith("--accumulate 3: a batch of 4 cannot be cut into 3 equal micro-batches - give a divisor of")
 

@@ -16,22 +16,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedTokenizerFast
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.analysis.checks import require_agreement
+from opanatomy.capture import texts
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, plan_of, prepare
-from opanatomy.capture.step import text_steps
-from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.progress_hooks import NullProgress
-from opanatomy.capture.texts import batching
-from opanatomy.capture.texts.batching import batches_of
-from opanatomy.capture.texts.inputs import IGNORED
-from opanatomy.capture.texts.sample import sample
-from opanatomy.capture.texts.training import trained_tokenizer
-from opanatomy.checks import require_agreement
+from opanatomy.capture.run import step_runner
+from opanatomy.capture.run.profile import capture_model
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.texts import IGNORED, batches_of, sample
+from opanatomy.capture.tokenizing import trained_tokenizer
 from opanatomy.errors import UsageError
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.sections import sections_of
-from opanatomy.run_options import RunOptions
 from tests.tiny import BERT, TINY, message_of, tiny_request
 
 GPT2, T5, LLAMA = "openai-community/gpt2", "google-t5/t5-base", "meta-llama/Llama-3.1-8B"
@@ -96,7 +94,7 @@ def test_groups_are_those_of_the_trainer() -> None:
 
 def test_groups_by_the_description_of_the_sampler() -> None:
     lengths = [1 + (number * 7919) % 53 for number in range(90)]
-    order = batching._in_megabatches(lengths, 4, seed=3)
+    order = texts._in_megabatches(lengths, 4, seed=3)
     assert sorted(order) == list(range(90))
     groups = [[lengths[text] for text in order[start : start + 20]] for start in range(0, 90, 20)]
     assert groups[0][0] == max(lengths)
@@ -403,7 +401,7 @@ def test_flops_on_padding_are_what_the_texts_alone_do_not_need(
     anatomy, made, _ = run
     name, changes = STEPS[step]
     if step != "bert":
-        monkeypatch.setattr(text_steps, "_ROUNDS", 1)
+        monkeypatch.setattr(step_runner, "_ROUNDS", 1)
         common = {"padding": "longest", "attention": "eager", "seq": 60, "batch": 3}
         options = request(name, comments, **{**common, **changes})
         capture_model(options, tmp_path / "t.json", NullProgress(), lambda text: None)

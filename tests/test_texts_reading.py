@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from opanatomy.capture.texts import reading
-from opanatomy.capture.texts.batching import batches_of
-from opanatomy.capture.texts.reading import read_texts
-from opanatomy.capture.texts.sample import COUNT, sample
+from opanatomy.capture import texts
+from opanatomy.capture.texts import COUNT, batches_of, read_texts, sample
 from opanatomy.errors import UsageError
 
 TEXTS = ("One text.", "Another, with a comma", 'a "quoted" one; and more', "zuletzt: größer als 日本")
@@ -76,7 +74,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_more_are_read_than_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_TEXTS", 3)
+    monkeypatch.setattr(texts, "MAX_TEXTS", 3)
     read = read_texts(lines(tmp_path / "t.txt"))
     assert (read.texts, read.more) == (TEXTS[:3], True)
 

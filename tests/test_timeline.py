@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opanatomy.__main__ import main
-from opanatomy.anatomy.intervals import covered, covered_by_group, exposed, length, time_before, union, within
-from opanatomy.anatomy.occupancy import _filled_ns
-from opanatomy.anatomy.steps import HARDLY_ANY
-from opanatomy.classification.tensor_cores import uses_tensor_cores
+from opanatomy.analysis.intervals import covered, covered_by_group, exposed, length, time_before, union, within
+from opanatomy.analysis.step import HARDLY_ANY
+from opanatomy.analysis.timeline import _filled_ns
+from opanatomy.classification.kernels import uses_tensor_cores
 from opanatomy.pipeline import analyze_trace
-from opanatomy.records.anatomy import Anatomy, StepRow
+from opanatomy.records.anatomy import Anatomy, DeviceRow, StepRow
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.timeline import DeviceRow
 from tests.handmade import HandMade, training_step
 
 US = 1000

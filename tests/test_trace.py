@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import opanatomy
 from opanatomy.errors import TraceError
-from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.trace import Trace, read_trace
-from opanatomy.trace.decoding import mend
+from opanatomy.records.workload import MemoryObservations
+from opanatomy.trace.read import Trace, read_trace
+from opanatomy.trace.salvage import mend
 from opanatomy.trace.signatures import parse_constant, parse_signature, parse_signatures
-from opanatomy.trace.validation import check_density
+from opanatomy.trace.stream import check_density
 from tests.handmade import HandMade, training_step
 
 

@@ -24,9 +24,8 @@ from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputErro
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy
-from opanatomy.trace import read_trace
-from opanatomy.trainer.arguments import output_of
-from opanatomy.trainer.plan import Training, plan_of
+from opanatomy.trace.read import read_trace
+from opanatomy.trainer import Training, output_of, plan_of
 from tests.distributed_runs import start_ranks
 from tests.process_state import process
 
@@ -164,7 +163,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     training = trainer(before, callback, behind, folder=folder)
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opanatomy.trainer.callback._say", lines.append)
+        patch.setattr("opanatomy.trainer._say", lines.append)
         training.train()
     return Recorded(
         plain=plain, training=training, callback=callback, before=before, behind=behind, folder=folder,
@@ -326,7 +325,7 @@ def test_loading_is_told_apart_from_the_steps(tmp_path: Path) -> None:
 
 def test_the_step_in_which_the_profiler_warms_up_has_no_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator: step 2 is on the clock, the profiler warms up in step 3."""
-    monkeypatch.setattr("opanatomy.trainer.callback._is_traced", lambda model: True)
+    monkeypatch.setattr("opanatomy.trainer._is_traced", lambda model: True)
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)  # of a profile before, in the same process
     watch = Watch()
     callback = opanatomy.TrainerCallback(range(4, 6), tmp_path / "step.json")

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from opanatomy.capture.model.user_file import imported_file
+from opanatomy.capture.model.user_function import imported_file
 from opanatomy.capture.model.workload import plan_of, prepare
-from opanatomy.console.destination import stem_of_model
+from opanatomy.cli.output import stem_of_model
 from opanatomy.errors import ModelError
-from opanatomy.techniques.jobs import planned, simulated
-from opanatomy.techniques.workers import run_job
+from opanatomy.predict.workers import planned, run_job, simulated
 from tests.command import run
 from tests.tiny import message_of, on_cpu
 

@@ -10,20 +10,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.anatomy.waiting.build import RankTables, waiting_of
-from opanatomy.anatomy.waiting.clocks import clocks_of
-from opanatomy.anatomy.waiting.matching import by_number_and_order, by_time
-from opanatomy.anatomy.waiting.table import calls_of_ranks
-from opanatomy.checks import check_parts
-from opanatomy.console.explanation import explain
+from opanatomy.analysis.checks import check_parts
+from opanatomy.analysis.waiting import RankTables, by_number_and_order, by_time, calls_of_ranks, clocks_of, waiting_of
+from opanatomy.cli.explanation import explain
 from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import Anatomy, CollectiveCalls, Spans, StepSpans
 from opanatomy.records.columns import Categorical, Int64
-from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
-from opanatomy.records.ranks import Rank
-from opanatomy.records.waiting import Straggler, Waiting
-from opanatomy.report import format_named, terminal_report
-from opanatomy.report.format import Page
+from opanatomy.records.communication import Rank, Straggler, Waiting
+from opanatomy.report import terminal_report
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
 from tests import anatomies
 from tests.handmade import HandMade
 

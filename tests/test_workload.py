@@ -13,8 +13,8 @@ import torch
 from opanatomy.capture.model import batches
 from opanatomy.capture.model.batches import audio_frames
 from opanatomy.capture.model.catalog import catalog_names
-from opanatomy.capture.model.quiet import one_line, quiet_libraries
-from opanatomy.capture.model.settings import parse_value
+from opanatomy.capture.model.configuration import parse_value
+from opanatomy.capture.model.silence import one_line, quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.errors import ModelError, UsageError
 from tests.tiny import BERT, TINY, loss_of, message_of, on_cpu, planned, tiny_request

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from opanatomy.capture.distributed.sharding import sharded_classes, tied_modules
-from opanatomy.capture.model.wrappers import class_name, own_modules, unwrapped
+from opanatomy.capture.distributed.training import sharded_classes, tied_modules
+from opanatomy.capture.model.parts import class_name, own_modules, unwrapped
 from tests.tiny import BERT, planned
 
 

@@ -15,13 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opanatomy.calls.overlay import divided
+from opanatomy.attribution.table import divided
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import Overlay
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.trace.tracks import CLASS_COLOURS, PHASE_COLOURS, POINTS, lanes, rate_over_time
-from opanatomy.trace.writer import FIRST_PROCESS, Annotated, write_trace
+from opanatomy.trace.write import (
+    CLASS_COLOURS,
+    FIRST_PROCESS,
+    PHASE_COLOURS,
+    POINTS,
+    Annotated,
+    lanes,
+    rate_over_time,
+    write_trace,
+)
 from tests.command import run
 from tests.handmade import HandMade, training_step
 from tests.test_cli import left_in

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare
 from opanatomy.errors import OpanatomyError
-from opanatomy.run_options import RunOptions
+from opanatomy.options import RunOptions
 
 BERT = "google-bert/bert-base-uncased"
 

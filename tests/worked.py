@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from opanatomy.cost import cost
+from opanatomy.cost.registry import cost
 from opanatomy.records.signature import Argument, Signature, Tensor
 
 #: operator, arguments, FLOPs, bytes read, bytes written

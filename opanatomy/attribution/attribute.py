@@ -9,15 +9,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.annotations import Timed, annotated_phases
-from opanatomy.attribution.linking import Links, enclosing_rows, left_over, link_work
-from opanatomy.attribution.matching import Launch
-from opanatomy.attribution.names import kinds_of, own_ranges
-from opanatomy.attribution.nesting import order_of, parents_of, self_times
-from opanatomy.attribution.phase_rules import PhaseRule
-from opanatomy.attribution.phases import Placed, Step, place, steps_of
-from opanatomy.attribution.rows import HostRows, last_inside
-from opanatomy.records.checks import Check
+from opanatomy.attribution.linking import Launch, Links, enclosing_rows, left_over, link_work
+from opanatomy.attribution.names import PhaseRule, kinds_of, own_ranges
+from opanatomy.attribution.nesting import HostRows, last_inside, order_of, parents_of, self_times
+from opanatomy.attribution.phases import Placed, Step, Timed, annotated_phases, place, steps_of
+from opanatomy.records.anatomy import Check
 from opanatomy.records.columns import (
     NO_FLOWS,
     OUTSIDE,

@@ -2,17 +2,342 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from opanatomy.attribution.inference import Inference, differentiated_operators, infer, within
+from opanatomy.attribution.autograd import Nodes, modules_of, nodes_of, recomputed
 from opanatomy.attribution.names import NameKinds, own_ranges
-from opanatomy.attribution.nesting import nearest_above
-from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
-from opanatomy.attribution.rows import HostRows
-from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, is_among
-from opanatomy.records.phase_spans import MarkedCall, flattened, loop_spans
-from opanatomy.records.taxonomy import BACKWARD, FORWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
+from opanatomy.attribution.nesting import HostRows, contains, nearest_above
+from opanatomy.options import as_asked
+from opanatomy.records.anatomy import Check, Difference
+from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, distinct, is_among, rows_by_value
+from opanatomy.records.taxonomy import (
+    BACKWARD,
+    FORWARD,
+    FORWARDS,
+    OPTIMIZER,
+    OTHER,
+    PHASE_CODE,
+    PHASES,
+    RECOMPUTE,
+    Phase,
+)
+from opanatomy.records.workload import MarkedCall, flattened, loop_spans
+
+# When a forward, a backward and an update begin and end, whatever thread they run on.
+
+
+class Spans(Struct, frozen=True):
+    """Intervals in the order of their starts, none inside another."""
+
+    start_ns: Int64
+    end_ns: Int64
+
+    def at(self, time_ns: Int64) -> Int64:
+        """The interval that encloses each time, -1 where there is none."""
+        if not len(self.start_ns):
+            return np.full(len(time_ns), -1, dtype=np.int64)
+        place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        return np.where((place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)]), place, -1)
+
+
+class Moments(Struct, frozen=True):
+    """What a trace shows of its training loop. Times are in order."""
+
+    #: Starts of nodes, and of nodes and optimizers' ranges: no forward goes on beyond them.
+    nodes: Int64
+    breaks: Int64
+    steps: Int64
+    #: The time from a backward to the update that follows it.
+    updates: Spans
+    #: Optimizers' steps that run the forward themselves, each until its last backward ends.
+    closures: Spans
+    #: By thread the starts of the operators that are differentiated, and the latest end so far.
+    forward: dict[int, tuple[Int64, Int64]]
+    #: Threads that only run autograd's nodes.
+    autograd: Int64
+    #: What the last of them to begin was, whatever its thread: starts and phases.
+    marks: tuple[Int64, Int64]
+    #: Threads on which a backward runs; on the CPU that of the loop.
+    backward: Int64
+
+
+def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, differentiated: Bool) -> Moments:
+    """The moments; `known` is the phase of a framework's range, `differentiated` marks operators of a forward."""
+    optimizer, backward = known == OPTIMIZER, nodes.is_node | (known == BACKWARD)
+    is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
+    marks = np.flatnonzero(backward | optimizer | differentiated)
+    marks = marks[np.argsort(rows.start_ns[marks], kind="stable")]
+    phase = np.select([backward[marks], optimizer[marks]], [BACKWARD, OPTIMIZER], FORWARD)
+    forward = {}
+    operators = np.flatnonzero(differentiated)
+    for thread, places in rows_by_value(rows.thread[operators]):
+        on_thread = operators[places]
+        forward[thread] = (rows.start_ns[on_thread], np.maximum.accumulate(rows.end_ns[on_thread]))
+    steps_of_optimizer = _outermost(rows, optimizer & ~kinds.dispatched[rows.name])
+    return Moments(
+        nodes=np.sort(rows.start_ns[nodes.is_node]),
+        breaks=np.sort(rows.start_ns[nodes.is_node | optimizer]),
+        steps=np.sort(rows.start_ns[is_step]),
+        updates=_updates(rows, kinds, backward, optimizer, differentiated, steps_of_optimizer),
+        closures=_closures(rows, nodes, differentiated, steps_of_optimizer),
+        forward=forward,
+        autograd=_autograd_threads(rows, kinds, nodes, known, differentiated | is_step),
+        marks=(rows.start_ns[marks], phase),
+        backward=distinct(rows.thread[backward]).values,
+    )
+
+
+def _outermost(rows: HostRows, marked: Bool) -> Spans:
+    """The marked rows that lie in no other one."""
+    order = np.flatnonzero(marked)
+    order = order[np.argsort(rows.start_ns[order], kind="stable")]
+    start, end = rows.start_ns[order], np.maximum.accumulate(rows.end_ns[order]) if len(order) else order
+    outer = np.append(True, start[1:] >= end[:-1])[: len(order)]
+    places = np.flatnonzero(outer)
+    return Spans(start[places], end[np.append(places[1:], len(order)) - 1] if len(order) else end)
+
+
+def _updates(
+    rows: HostRows, kinds: NameKinds, backward: Bool, optimizer: Bool, differentiated: Bool, steps: Spans
+) -> Spans:
+    """From the last node or forward operator to the optimizer: clipping and unscaling are part of the update. None
+    where that node ran inside an optimizer's step: what follows is of the next step."""
+    order = np.flatnonzero(optimizer)
+    order = order[np.argsort(rows.start_ns[order], kind="stable")]
+    start = rows.start_ns[order]
+    node_ends, forward_ends = np.sort(rows.end_ns[backward]), np.sort(rows.end_ns[differentiated])
+    begin = _last_before(node_ends, start)
+    usable = (begin >= 0) & (steps.at(begin - 1) < 0) if len(begin) else np.zeros(0, dtype=bool)
+    begin = np.maximum(begin, _last_before(forward_ends, start))
+    # After an operator that is part of an update (unscaling) more of it follows; after a whole step none does.
+    goes_on = np.append(True, kinds.dispatched[rows.name[order[:-1]]]) if len(order) else usable
+    again = np.append(False, begin[1:] == begin[:-1]) if len(order) else usable
+    usable &= ~again | goes_on
+    begin = np.where(again, np.append(start[:1], start[:-1]), begin)
+    return Spans(begin[usable], start[usable])
+
+
+def _last_before(times: Int64, limit: Int64) -> Int64:
+    """The last of the times (in order) up to each limit; -1 where there is none."""
+    place = np.searchsorted(times, limit, side="right") - 1
+    return np.where(place >= 0, times[np.maximum(place, 0)], -1) if len(times) else np.full(len(limit), -1)
+
+
+def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) -> Spans:
+    """Steps of an optimizer in which forward operators run, until the last node (or operator) in them ends."""
+    end = np.full(len(steps.start_ns), -1, dtype=np.int64)
+    for marked in (differentiated, nodes.is_node):
+        place = steps.at(rows.start_ns[marked])
+        inside = place >= 0
+        last = np.full(len(end), -1, dtype=np.int64)
+        np.maximum.at(last, place[inside], rows.end_ns[marked][inside])
+        end = np.where((end >= 0) | (marked is differentiated), np.maximum(end, last), end)
+    runs = end >= 0
+    return Spans(steps.start_ns[runs], end[runs])
+
+
+def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, of_loop: Bool) -> Int64:
+    """Threads with nodes and nothing of the training loop: neither forward operators nor steps nor a user's range
+    around nodes."""
+    outside = nodes.enclosing < 0
+    ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
+    loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
+    threads = distinct(rows.thread[nodes.is_node]).values
+    return threads[~is_among(threads, rows.thread[loop])]
+
+
+# Phases where no range of a capture says them: by autograd's nodes, optimizers' ranges and what was differentiated.
+
+
+class Inference(Struct, frozen=True):
+    """The phase of each host row."""
+
+    phase: Int64
+    #: Rows that enclose others which say their phase, where nothing says that of the row: a step, a range of the loop.
+    wraps: Bool
+    moments: Moments
+    #: Whether anything is known of a forward. Where not, all that nothing else is said of is forward.
+    differentiates: bool
+
+    def at(self, thread: Int64, time_ns: Int64) -> Int64:
+        """The phase of what begins at a time on a thread outside of all marked events."""
+        phase = _by_time(self.moments, thread, time_ns)
+        return np.where(phase >= 0, phase, OTHER if self.differentiates else FORWARD)
+
+
+def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
+    """The phases of all host rows; the innermost wins among nodes, ranges of optimizers and differentiated operators.
+
+    A trace without a backward is of inference: all of it is forward but what a range says otherwise of.
+    """
+    known = kinds.known[rows.name]
+    differentiated = differentiated_operators(nodes)
+    moments = moments_of(rows, kinds, nodes, known, differentiated)
+    code = np.where(nodes.is_node, BACKWARD, known)
+    code[differentiated] = FORWARD
+    code[(code < 0) & _encloses_forward(rows, kinds, differentiated, moments)] = FORWARD
+    marker = nearest_above(code >= 0, rows.parent)
+    phase = at(code, marker)
+    in_closure = (phase == OPTIMIZER) & (moments.closures.at(rows.start_ns) >= 0)
+    places = np.flatnonzero((phase < 0) | in_closure)
+    if differentiated.any():
+        inferred = _unmarked(rows, kinds, nodes, differentiated, moments, places, in_closure[places])
+    else:
+        inferred = _by_time(moments, rows.thread[places], rows.start_ns[places])
+        inferred = np.where(inferred >= 0, inferred, FORWARD)
+    phase[places] = np.where(inferred >= 0, inferred, phase[places])
+    phase[_seeds(rows, kinds, moments) & (nodes.enclosing < 0)] = BACKWARD
+    helpers, launched = _helpers(rows, kinds, np.flatnonzero(marker < 0))
+    phase[helpers] = phase[launched]
+    wraps = (marker < 0) & contains(rows, code >= 0)
+    return Inference(phase, wraps, moments, bool(differentiated.any()))
+
+
+def differentiated_operators(nodes: Nodes) -> Bool:
+    """Operators outside of all nodes whose result a node differentiates."""
+    operators = np.zeros(len(nodes.forward), dtype=bool)
+    operators[nodes.forward[nodes.forward >= 0]] = True
+    return operators & (nodes.enclosing < 0)
+
+
+def _encloses_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, moments: Moments) -> Bool:
+    """Events that enclose operators of a forward in which no backward and no update begins; a step is none."""
+    is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
+    enclosing = np.flatnonzero(contains(rows, differentiated) & ~is_step)
+    begun, ended = (np.searchsorted(moments.breaks, times[enclosing]) for times in (rows.start_ns, rows.end_ns))
+    encloses = np.zeros(len(rows.name), dtype=bool)
+    encloses[enclosing[begun == ended]] = True
+    return encloses
+
+
+def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
+    """The phase of times outside of marked events: backward on autograd's threads, optimizer before an update, forward
+    between two operators of one forward; else -1."""
+    on_autograd = is_among(thread, moments.autograd)
+    updating = moments.updates.at(time_ns) >= 0
+    before, after = _between_forward(moments, thread, time_ns)
+    return np.select([on_autograd, updating, before & after], [BACKWARD, OPTIMIZER, FORWARD], -1)
+
+
+def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[Bool, Bool]:
+    """Whether an operator of a forward came before on the thread, and comes after, with no backward or update in
+    between."""
+    before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
+    breaks = np.searchsorted(moments.breaks, time_ns, side="right")
+    for here, start, end in _forward_on(moments, thread):
+        place = np.searchsorted(start, time_ns[here], side="right")
+        last, following = np.maximum(place - 1, 0), np.minimum(place, len(start) - 1)
+        before[here] = (place > 0) & (np.searchsorted(moments.breaks, end[last]) == breaks[here])
+        after[here] = (place < len(start)) & (np.searchsorted(moments.breaks, start[following]) == breaks[here])
+    return before, after
+
+
+def _unmarked(
+    rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool, moments: Moments, places: Int64, inside: Bool
+) -> Int64:
+    """The phases of rows that nothing enclosing them says; -1 for those `inside` an optimizer that are its own."""
+    thread, start = rows.thread[places], rows.start_ns[places]
+    by_time = _by_time(moments, thread, start)
+    before, after = _between_forward(moments, thread, start)
+    same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
+        moments.steps, _next_forward(moments, thread, start), side="right"
+    )
+    numbered = within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
+    aside = _aside(rows, kinds, nodes, differentiated)[places] & ~inside
+    last_mark, next_mark = _marks_with(moments, start)
+    sends, receives = (within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
+    passes = np.array([FORWARD, BACKWARD])
+    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & is_among(thread, moments.backward)
+    updated = ~before & _after_backward(moments, start)
+    return np.select(
+        [
+            sends & is_among(last_mark, passes),
+            receives & is_among(next_mark, passes),
+            (by_time == BACKWARD) | ((by_time == OPTIMIZER) & ~inside),
+            aside,
+            by_time == FORWARD,
+            numbered & (before | (after & same_step)),
+            within_backward & ~inside,
+            inside & updated,
+        ],
+        [last_mark, next_mark, by_time, OTHER, FORWARD, FORWARD, BACKWARD, -1],
+        OTHER,
+    )
+
+
+def _next_forward(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
+    """When the next operator of a forward on the thread starts; the time itself where none does."""
+    following = time_ns.copy()
+    for here, start, _ in _forward_on(moments, thread):
+        place = np.searchsorted(start, time_ns[here], side="right")
+        following[here] = np.where(place < len(start), start[np.minimum(place, len(start) - 1)], time_ns[here])
+    return following
+
+
+def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
+    """For each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
+    for number, places in rows_by_value(thread):
+        if number in moments.forward:
+            yield places, *moments.forward[number]
+
+
+def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
+    """Whether the last to begin before each time, of nodes and optimizers, was a node."""
+    breaks = np.searchsorted(moments.breaks, time_ns, side="right") - 1
+    last = np.where(breaks >= 0, moments.breaks[np.maximum(breaks, 0)], -1) if len(moments.breaks) else breaks
+    return is_among(last, moments.nodes)
+
+
+def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
+    """The phases of what began last before each time, and of what begins next."""
+    starts, phases = moments.marks
+    place = np.searchsorted(starts, time_ns, side="right")
+    padded = np.concatenate(([OTHER], phases, [OTHER]))
+    return padded[place], padded[place + 1]
+
+
+def _helpers(rows: HostRows, kinds: NameKinds, unmarked: Int64) -> tuple[Int64, Int64]:
+    """The annotations of a backend on threads of its own, and the collective started last before each."""
+    helpers = unmarked[kinds.backend[rows.name[unmarked]] & (rows.parent[unmarked] < 0)]
+    launches = np.flatnonzero(kinds.communication[rows.name] & ~kinds.backend[rows.name])
+    launches = launches[np.argsort(rows.start_ns[launches], kind="stable")]
+    place = np.searchsorted(rows.start_ns[launches], rows.start_ns[helpers], side="right") - 1
+    return helpers[place >= 0], launches[place[place >= 0]]
+
+
+def within(rows: HostRows, marked: Bool) -> Bool:
+    """Whether a row is marked or inside a marked one."""
+    inside: Bool = nearest_above(marked, rows.parent) >= 0
+    return inside
+
+
+def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool) -> Bool:
+    """Whether an event lies in an annotation of the loop in which nothing was differentiated: loading, metrics."""
+    is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
+    operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
+    ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
+    ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
+    return within(rows, ranges & ~contains(rows, differentiated))
+
+
+def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
+    """The gradient of ones that a backward starts from: made right before its first node."""
+    ones = np.flatnonzero(kinds.ones[rows.name] & (rows.sequence < 0))
+    following = rows.last[ones] + 1
+    next_place = np.minimum(following, len(rows.name) - 1)
+    there = (following < len(rows.name)) & (rows.thread[next_place] == rows.thread[ones])
+    place = np.searchsorted(moments.nodes, rows.end_ns[ones])
+    node = moments.nodes[np.minimum(place, len(moments.nodes) - 1)] if len(moments.nodes) else rows.end_ns[ones]
+    starts = (place < len(moments.nodes)) & (~there | (rows.start_ns[next_place] >= node))
+    marked = np.zeros(len(rows.name), dtype=bool)
+    marked[ones[starts]] = True
+    return within(rows, marked)
 
 
 class Step(Struct, frozen=True):
@@ -143,3 +468,282 @@ def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
         else:
             steps.append(Step(number, start, end))
     return tuple(sorted(steps, key=lambda step: step.start_ns))
+
+
+# A trace's own annotations of phases, such as `## forward ##` or `mlp(B)`: a check of what was inferred, and the
+# source where that does not agree and autograd does not contradict them.
+
+
+_BEFORE = (
+    r"(?:model|module|net|loss|self|trainer|accelerator|scaler|fabric|train(?:ing)?|step|\w*(?:engine|strategy|plugin))"
+)
+_BEHIND = (
+    r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call|compute|(?:compute[ _-])?chunk|(?:inner_)?microstep))?"
+    r"(?:\(\))?(?:[ _:#-]*\d{1,9})?"
+)
+#: The spellings of phases, decoration and case apart; `forward_head` and `forward_backward` are none.
+_SPELLINGS = {
+    FORWARD: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:forward|fwd){_BEHIND}"),
+    BACKWARD: re.compile(
+        rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:(?:backward|backwards|bwd|backprop){_BEHIND}|bwd_allreduce_microstep"
+        r"|weight_chunk|[dw]grad|weight[ _-]?grad(?:s|ients?)?)"
+    ),
+    OPTIMIZER: re.compile(
+        rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:optimizer|optimiser|optim|opt){_BEHIND}|step_microstep|\w*engine\.step"
+    ),
+}
+#: What Lightning puts before the name of a method, whose `training_step` ends with the loss.
+_LIGHTNING = re.compile(r"\[pl\]\[profile\](?:\[\w+\]\w+\.)?")
+#: Schedules of pipelines: `attn(F)`, `PP:0F3`, `F`, `B`, gradients of inputs (`I`) and of weights (`W`).
+_LETTER = re.compile(r".*\(([FBW])\)(?:[ _#-]*\d{1,9})?|(?:PP:\d+)?([FBW])\d{0,9}|PP:\d+(I)\d{0,9}")
+#: What a user annotates the phases as: recomputation lies inside of backward, and a generation goes forward.
+_AS_ANNOTATED = np.array(
+    [BACKWARD if code == RECOMPUTE else FORWARD if code in FORWARDS else code for code in range(len(PHASES))]
+)
+_DECORATION = "#*=-_<>[]|~ \t"
+#: A phase agrees where no more of its annotated time than this lies elsewhere: a loss's `sum` in a range of backward.
+_TOLERATED = 0.005
+#: Ranges are taken where at least this share of the time of forward and backward lies in them, and autograd says
+#: otherwise of no more than this share of a phase's: a loss in a range of backward.
+_COVERED, _CONTRADICTED = 0.9, 0.1
+DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
+#: This many operators are named as evidence, and ranges of a phase.
+_NAMED = 3
+
+
+class Timed(Struct, frozen=True):
+    """What takes time: the host row of each (-1 none), its nanoseconds and its phase."""
+
+    row: Int64
+    duration_ns: Int64
+    phase: Int64
+
+
+def phase_of_annotation(name: str) -> int:
+    """The phase, as a place in `PHASES`, that an annotation of this name says; -1 where it says none."""
+    letter = _LETTER.fullmatch(name)
+    if letter is not None:
+        return FORWARD if "F" in letter.groups() else BACKWARD
+    text = name.lower()
+    method = _LIGHTNING.sub("", text)
+    if method != text and method == "training_step":
+        return FORWARD
+    text = method.strip(_DECORATION)
+    return next((phase for phase, spelling in _SPELLINGS.items() if spelling.fullmatch(text)), -1)
+
+
+def annotated_phases(
+    names: Sequence[str], rows: HostRows, kinds: NameKinds, placed: Placed, timed: Timed
+) -> tuple[Check | None, Placed]:
+    """The time in each annotated phase against the phase it was placed in, and the places with what is taken of them.
+
+    `compared` counts phases. A difference has the annotated time of a phase (`other`) and what of it is in that phase
+    (`ours`). The ranges are taken where nothing explains it and autograd does not contradict them, if they hold nearly
+    all of a forward and a backward; `not_checked` says so then. The check is `None` where none says a phase.
+    """
+    ranges = _Ranges(names, rows, kinds, placed)
+    if not ranges.there.any():
+        return None, placed
+    compared = _compared(rows, placed, timed, ranges)
+    check = _check(names, rows, timed, compared, ranges)
+    may_be_taken = placed.inference is not None and not (kinds.mapped >= 0).any()
+    stated = ranges.inside(kinds.known[rows.name] >= 0)
+    again = _run_again(rows, placed, stated)
+    if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
+        return check, placed
+    # What autograd says is still distinguished in them: recomputation, a loss in a backward, a gradient in a forward.
+    stays = (stated == BACKWARD) & ((placed.phase == RECOMPUTE) | compared.differentiated)
+    stays |= (stated == FORWARD) & (placed.nodes.enclosing >= 0)
+    phase = np.where(again, RECOMPUTE, np.where((stated >= 0) & ~stays, stated, placed.phase))
+    said = "; ".join(f"{PHASES[code]} in {ranges.named(code)}" for code in compared.phases)
+    elsewhere = sum((difference.other or 0) - (difference.ours or 0) for difference in check.differences)
+    reason = f"the trace states them, and is taken at its word: {said} - inference places {elsewhere:,} ns elsewhere"
+    taken = replace(check, compared=0, equal=0, differences=(), not_checked=reason)
+    return taken, replace(placed, phase=phase, mapped=stated >= 0)
+
+
+class _Ranges:
+    """The ranges of a trace that say a phase."""
+
+    def __init__(self, names: Sequence[str], rows: HostRows, kinds: NameKinds, placed: Placed) -> None:
+        self._names, self._rows = names, rows
+        says = np.array([phase_of_annotation(name) for name in names], dtype=np.int64)
+        own = own_ranges(rows, kinds) & (says[rows.name] >= 0)
+        letters = np.array([_LETTER.fullmatch(name) is not None for name in names], dtype=bool)
+        schedule = distinct(says[rows.name[own & letters[rows.name]]]).values
+        if not is_among(np.array([FORWARD, BACKWARD]), schedule).all():
+            says[letters] = -1  # one letter alone names anything
+        self.phase = says[rows.name]
+        own &= self.phase >= 0
+        whole = _enclose_both(rows, own & (self.phase != BACKWARD), placed)
+        whole |= own & (self.phase == OPTIMIZER) & contains(rows, placed.nodes.is_node)
+        for code in (FORWARD, BACKWARD):
+            whole |= own & (self.phase == code) & contains(rows, own & (self.phase != code))
+        self.there = own & ~is_among(rows.name, rows.name[whole])
+
+    def inside(self, others: Bool) -> Int64:
+        """The phase that the innermost range around each row on its thread says, -1 where it is one of the `others`."""
+        innermost = nearest_above(self.there | others, self._rows.parent)
+        return np.where((innermost >= 0) & self.there[innermost], at(self.phase, innermost), -1)
+
+    def spans(self, ranges: Bool) -> list[tuple[int, int, Phase]]:
+        """(start, end, phase) of some of the ranges."""
+        rows = self._rows
+        return [
+            (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[self.phase[row]])
+            for row in np.flatnonzero(ranges).tolist()
+        ]
+
+    def _of(self, phase: int) -> list[str]:
+        numbers = distinct(self._rows.name[self.there & (self.phase == phase)]).values
+        return [self._names[number] for number in numbers.tolist()]
+
+    def named(self, phase: int) -> str:
+        """The names of the ranges of a phase, the first few."""
+        some = self._of(phase)
+        return ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if len(some) > _NAMED else "")
+
+    def option(self, phase: int) -> str:
+        """What to give so that the ranges of a phase are taken at their word."""
+        escaped = (re.sub(r"[][.^$*+?{}|()\\]", r"\\\g<0>", name) for name in self._of(phase))
+        patterns = list(dict.fromkeys(re.sub(r"\d+", r"\\d+", name) for name in escaped))
+        pattern = patterns[0] if len(patterns) == 1 else f"({'|'.join(patterns)})"
+        return as_asked(
+            "--phase " + shlex.quote(f"{PHASES[phase]}=^{pattern}$"),
+            f"phases={ {str(PHASES[phase]): f'^{pattern}$'} }",
+        )
+
+
+def _enclose_both(rows: HostRows, ranges: Bool, placed: Placed) -> Bool:
+    """Which ranges enclose operators on their thread and the nodes that differentiate these."""
+    nodes = placed.nodes
+    pairs = np.flatnonzero(nodes.is_node & (nodes.forward >= 0))
+    both = np.zeros(len(rows.name), dtype=bool)
+    for thread, places in rows_by_value(rows.thread[nodes.forward[pairs]]):
+        operator, node = rows.start_ns[nodes.forward[pairs[places]]], rows.start_ns[pairs[places]]
+        order = np.argsort(operator, kind="stable")
+        first_node = np.append(np.minimum.accumulate(node[order][::-1])[::-1], np.iinfo(np.int64).max)
+        here = np.flatnonzero(ranges & (rows.thread == thread))
+        both[here] = first_node[np.searchsorted(operator[order], rows.start_ns[here])] < rows.end_ns[here]
+    return both
+
+
+class _Compared(Struct, frozen=True, kw_only=True):
+    """What takes time inside annotations: its places in `Timed`, the phase annotated and the one it was placed in."""
+
+    index: Int64
+    expected: Int64
+    placed: Int64
+    #: Of each host row whether a node differentiates it, or what is around it: forward, whatever an annotation says.
+    differentiated: Bool
+    #: The annotated phases in which anything takes time.
+    phases: list[int]
+
+
+def _compared(rows: HostRows, placed: Placed, timed: Timed, ranges: _Ranges) -> _Compared:
+    """What a range encloses on its thread; of what nodes run on threads without ranges, what goes on at that time.
+
+    A forward of another thread may go on meanwhile.
+    """
+    known = np.flatnonzero(timed.row >= 0)
+    row = timed.row[known]
+    expected = np.full(len(row), -1, dtype=np.int64)
+    for thread in distinct(rows.thread[ranges.there]).values.tolist():
+        here = rows.thread[row] == thread
+        spans = ranges.spans(ranges.there & (rows.thread == thread))
+        expected[here] = phases_at(spans, rows.start_ns[row[here]])
+    elsewhere = (placed.nodes.enclosing[row] >= 0) & ~is_among(rows.thread[row], rows.thread[ranges.there])
+    for of_backward in (True, False):
+        spans = ranges.spans(ranges.there & ((ranges.phase == BACKWARD) == of_backward))
+        at_that_time = phases_at(spans, rows.start_ns[row])
+        expected = np.where(elsewhere & (expected < 0), at_that_time, expected)
+    known, row, expected = (column[expected >= 0] for column in (known, row, expected))
+    return _Compared(
+        index=known, expected=expected, placed=_AS_ANNOTATED[timed.phase[known]],
+        differentiated=within(rows, differentiated_operators(placed.nodes)),
+        phases=[
+            phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if timed.duration_ns[known[expected == phase]].sum() > 0
+        ],
+    )  # fmt: skip
+
+
+def _states(placed: Placed, timed: Timed, compared: _Compared, again: Bool) -> bool:
+    """Whether the ranges hold nearly all of a forward and a backward, and little that autograd says otherwise of."""
+    if not {FORWARD, BACKWARD} <= set(compared.phases):
+        return False
+    passes = is_among(_AS_ANNOTATED[timed.phase], np.array([FORWARD, BACKWARD]))
+    covered = timed.duration_ns[compared.index[passes[compared.index]]].sum()
+    if covered < _COVERED * timed.duration_ns[passes].sum():
+        return False
+    row, duration = timed.row[compared.index], timed.duration_ns[compared.index]
+    in_nodes, differentiated = placed.nodes.enclosing[row] >= 0, (compared.differentiated & ~again)[row]
+    for phase in compared.phases:
+        here = compared.expected == phase
+        otherwise = here & (in_nodes if phase == FORWARD else differentiated)
+        if duration[otherwise].sum() > _CONTRADICTED * duration[here].sum():
+            return False
+    return True
+
+
+def _run_again(rows: HostRows, placed: Placed, stated: Int64) -> Bool:
+    """Which rows run a forward again, to be differentiated, in a range of a backward.
+
+    The forward is in a range as well, where nothing differentiates its operators: no fewer of that name.
+    """
+    differentiated = differentiated_operators(placed.nodes)
+    operator = nearest_above(differentiated, rows.parent)
+    width = int(rows.name.max(initial=0)) + 1
+    once, again = (
+        np.bincount(rows.name[there], minlength=width)
+        for there in ((stated == FORWARD) & (operator < 0), (stated == BACKWARD) & differentiated)
+    )
+    run_again: Bool = (stated == BACKWARD) & (operator >= 0) & (once >= again)[at(rows.name, operator)]
+    return run_again
+
+
+def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compared, ranges: _Ranges) -> Check:
+    index, expected, places = compared.index, compared.expected, compared.placed
+    duration = timed.duration_ns[index]
+    differences = []
+    for phase in compared.phases:
+        annotated = int(duration[expected == phase].sum())
+        wrong = (expected == phase) & (places != phase)
+        missing = int(duration[wrong].sum())
+        if missing > _TOLERATED * annotated:
+            is_forward = phase == BACKWARD and _is_forward(rows, timed, compared, wrong, _TOLERATED * annotated)
+            evidence = _evidence(names, rows.name[timed.row[index[wrong]]], places[wrong], duration[wrong])
+            option = f"{ranges.option(phase)} takes the annotation"
+            differences.append(
+                Difference(
+                    operator=f"annotated as {PHASES[phase]}",
+                    phase=PHASES[phase],
+                    ours=annotated - missing,
+                    other=annotated,
+                    cause=f"{DIFFERENTIATED} - {option}" if is_forward else None,
+                    evidence=evidence if is_forward else f"{evidence} - {option}",
+                    time_ns=missing,
+                )
+            )
+    return Check(
+        quantity="annotated phases", source="the trace's own annotations", unit="ns", compared=len(compared.phases),
+        equal=len(compared.phases) - len(differences), differences=tuple(differences),
+        not_checked=None if compared.phases else "no work was launched in the annotated ranges",
+    )  # fmt: skip
+
+
+def _is_forward(rows: HostRows, timed: Timed, compared: _Compared, wrong: Bool, tolerated: float) -> bool:
+    """Whether all that is placed elsewhere was dispatched with numbers as a forward is, most of it differentiated."""
+    row, duration = timed.row[compared.index[wrong]], timed.duration_ns[compared.index[wrong]]
+    forward = (rows.sequence[row] >= 0) & (compared.placed[wrong] == FORWARD)
+    differentiated = duration[forward & compared.differentiated[row]].sum()
+    return bool(duration[~forward].sum() <= tolerated and 2 * differentiated > duration.sum())
+
+
+def _evidence(names: Sequence[str], name: Int64, places: Int64, duration_ns: Int64) -> str:
+    """The operators with most time in another phase, and which."""
+    spent: dict[tuple[int, int], int] = {}
+    for key in zip(name.tolist(), places.tolist(), duration_ns.tolist(), strict=True):
+        spent[key[:2]] = spent.get(key[:2], 0) + key[2]
+    longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in longest[:_NAMED]]
+    return ", ".join(listed) + (f", {len(longest) - _NAMED} more" if len(longest) > _NAMED else "")

@@ -1,1 +1,1 @@
-"""Stage 1: a model and a batch, one profiled step, one trace file."""
+"""Run a model and a batch for one profiled step and write one trace file; the only room that imports torch."""

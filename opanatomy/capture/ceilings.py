@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from opanatomy.records.data_types import PEAK_TYPES
-from opanatomy.records.device import Machine, Measured, Rate, now
+from opanatomy.records.anatomy import Machine, Measured, Rate, now
+from opanatomy.records.taxonomy import PEAK_TYPES
 
 if TYPE_CHECKING:
     import torch

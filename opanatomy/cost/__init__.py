@@ -10,22 +10,15 @@ in silence, never a guess. A formula of your own is one decorated function:
         return Cost(flops=8 * x.numel, read_bytes=2 * x.bytes, written_bytes=x.bytes)
 """
 
+from __future__ import annotations
+
 from opanatomy.cost import (
-    activation,
-    antialias,
     attention,
-    attention_packages,
     compiled,
     contraction,
     convolution,
-    creation,
-    distance,
     elementwise,
-    fixed_point,
-    fourier,
-    graph,
     indexing,
-    jagged,
     libraries,
     linalg,
     loss,
@@ -37,19 +30,12 @@ from opanatomy.cost import (
     recommender,
     recurrent,
     reduction,
-    scan,
     sparse,
-    special,
-    synchronized,
-    vision,
 )
 from opanatomy.cost.registry import cost, describe, formula, has_formula, operators, pattern
 
 __all__ = [
-    "activation", "antialias", "attention", "attention_packages", "compiled", "contraction", "convolution", "cost",
-    "creation",
-    "describe", "distance", "elementwise", "fixed_point", "formula", "fourier", "graph", "has_formula", "indexing",
-    "jagged", "libraries", "linalg", "loss", "movement", "normalization", "operators", "optimizer", "pattern",
-    "pooling", "quantized", "recommender", "recurrent", "reduction", "scan", "sparse", "special", "synchronized",
-    "vision",
+    "attention", "compiled", "contraction", "convolution", "cost", "describe", "elementwise", "formula", "has_formula",
+    "indexing", "libraries", "linalg", "loss", "movement", "normalization", "operators", "optimizer", "pattern",
+    "pooling", "quantized", "recommender", "recurrent", "reduction", "sparse",
 ]  # fmt: skip

@@ -6,11 +6,24 @@ how often is data. Complex matrices have none either. The class is *other*: a fa
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
 
-from opanatomy.cost.operands import Shape, Unknown, broadcast, category, flag, fresh, moved, read
+from opanatomy.cost.operands import (
+    Shape,
+    Unknown,
+    axis,
+    broadcast,
+    category,
+    flag,
+    fresh,
+    integer,
+    integers,
+    moved,
+    optional,
+    read,
+)
 from opanatomy.cost.registry import formula
-from opanatomy.records.signature import Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _matrices(x: Tensor, square: bool = True) -> tuple[Shape, int, int]:
@@ -226,3 +239,114 @@ def triangular_solve(signature: Signature) -> Cost:
 def check_errors(signature: Signature) -> Cost:
     """0; reads the status of each matrix (and makes the host wait)."""
     return moved(read(signature.tensor(0)), 0)
+
+
+# Fourier transforms: `5 * n * log2(n)` FLOPs for n complex points, half of it for real ones.
+#
+# There is no exact count: it depends on the algorithm chosen for a length. The figure is the convention of FFTW's own
+# benchmark, rounded to an integer; the true number of a split-radix transform is about `4 * n * log2(n)`.
+
+
+_REAL_OF = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
+_COMPLEX_OF = {real: name for name, real in _REAL_OF.items()}
+
+
+def _flops(shape: Shape, dims: Argument, per_point: float) -> int:
+    """FLOPs of transforms over `dims` of a complex tensor of this shape."""
+    points = prod(shape[axis(dim, len(shape))] for dim in integers(dims))
+    return round(per_point * prod(shape) * log2(points)) if points > 1 else 0
+
+
+def _moved(x: Tensor, shape: Shape, dtype: str | None, flops: int, out: Tensor | None) -> Cost:
+    return Cost(flops=flops, read_bytes=read(x), written_bytes=fresh(shape, out.dtype if out else dtype))
+
+
+@formula("aten::_fft_c2c")
+def complex_to_complex(signature: Signature) -> Cost:
+    """`5 * n * log2(n)` over the transformed dimensions: (x, dims, normalization, forward)."""
+    x = signature.tensor(0)
+    return _moved(x, x.shape, x.dtype, _flops(x.shape, signature.get(1), 5), optional(signature, 4))
+
+
+@formula("aten::_fft_r2c")
+def real_to_complex(signature: Signature) -> Cost:
+    """`2.5 * n * log2(n)`: (x, dims, normalization, one-sided); one-sided halves the last dimension of the result."""
+    x, dims = signature.tensor(0), integers(signature.get(1))
+    last = axis(dims[-1], len(x.shape))
+    shape = list(x.shape)
+    if flag(signature.get(3)):
+        shape[last] = shape[last] // 2 + 1
+    dtype = _COMPLEX_OF.get(x.dtype or "")
+    return _moved(x, tuple(shape), dtype, _flops(x.shape, dims, 2.5), optional(signature, 4))
+
+
+@formula("aten::_fft_c2r")
+def complex_to_real(signature: Signature) -> Cost:
+    """`2.5 * n * log2(n)`: (x, dims, normalization, size of the last dimension)."""
+    x, dims = signature.tensor(0), integers(signature.get(1))
+    shape = list(x.shape)
+    shape[axis(dims[-1], len(shape))] = integer(signature.get(3))
+    if x.dtype not in _REAL_OF:
+        raise Unknown(f"data type of {x}")
+    return _moved(x, tuple(shape), _REAL_OF[x.dtype], _flops(tuple(shape), dims, 2.5), optional(signature, 4))
+
+
+# Pairwise distances.
+
+
+def _per_element(p: Argument) -> int:
+    """Subtract, absolute value or power, add; the largest is taken without adding."""
+    if isinstance(p, bool) or not isinstance(p, int | float):
+        raise Unknown(f"norm {p!r}")
+    return {0.0: 2, 1.0: 3, 2.0: 3, float("inf"): 2}.get(float(p), 4)
+
+
+def _per_pair(p: Argument) -> int:
+    """The root that comes last."""
+    return int(p not in (0, 1, float("inf")))
+
+
+@formula("aten::_cdist_forward")
+def all_pairs(signature: Signature) -> Cost:
+    """`b * p * r * (3 * m + 1)` in the Euclidean norm for (b, p, m) and (b, r, m); 3 m or 4 m + 1 in others."""
+    a, b, p = signature.tensor(0), signature.tensor(1), signature.get(2)
+    *_, rows, m = a.shape
+    *_, columns, m_b = b.shape
+    if m != m_b:
+        raise Unknown(f"{a} and {b}")
+    shape = (*broadcast(a.shape[:-2], b.shape[:-2]), rows, columns)
+    flops = prod(shape) * (_per_element(p) * m + _per_pair(p))
+    return moved(read(a, b), fresh(shape, a.dtype), flops=flops)
+
+
+@formula("aten::_cdist_backward")
+def all_pairs_backward(signature: Signature) -> Cost:
+    """4 for each element of each pair: subtract, divide by the distance, * grad, add; (grad, a, b, p, distances)."""
+    grad, a, b, distances = (signature.tensor(place) for place in (0, 1, 2, 4))
+    flops = 4 * grad.numel * a.shape[-1]
+    return moved(read(grad, a, b, distances), fresh(a.shape, a.dtype), flops=flops)
+
+
+@formula("aten::_pdist_forward")
+def own_pairs(signature: Signature) -> Cost:
+    """As cdist for the n (n - 1) / 2 pairs of the rows of (n, m)."""
+    x, p = signature.tensor(0), signature.get(1)
+    n, m = x.shape
+    pairs = n * (n - 1) // 2
+    return moved(read(x), fresh((pairs,), x.dtype), flops=pairs * (_per_element(p) * m + _per_pair(p)))
+
+
+@formula("aten::dist")
+def dist(signature: Signature) -> Cost:
+    """2 per element: subtract, and the norm, a reduction."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    if a.shape != b.shape:
+        raise Unknown(f"{a} and {b}")
+    return moved(read(a, b), fresh((), a.dtype), flops=2 * a.numel)
+
+
+@formula("aten::_pdist_backward")
+def own_pairs_backward(signature: Signature) -> Cost:
+    """4 for each element of each pair and both its rows, as _cdist_backward: (grad, x, p, distances)."""
+    grad, x, distances = signature.tensor(0), signature.tensor(1), signature.tensor(3)
+    return moved(read(grad, x, distances), fresh(x.shape, x.dtype), flops=4 * grad.numel * x.shape[-1])

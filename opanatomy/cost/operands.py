@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from opanatomy.records.data_types import BY_CODE, ITEM_SIZE
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
+from opanatomy.records.taxonomy import BY_CODE, ITEM_SIZE
 
 Shape = tuple[int, ...]
 

@@ -10,7 +10,21 @@ from __future__ import annotations
 from math import prod
 
 from opanatomy.cost.contraction import product_shape
-from opanatomy.cost.operands import Unknown, fresh, integer, moved, optional, read, scalar_type, sizes
+from opanatomy.cost.convolution import convolution_flops, output_shape
+from opanatomy.cost.operands import (
+    Shape,
+    Unknown,
+    flag,
+    fresh,
+    integer,
+    moved,
+    optional,
+    read,
+    scalar_type,
+    sizes,
+    tensors,
+)
+from opanatomy.cost.pooling import window
 from opanatomy.cost.registry import formula
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
@@ -200,3 +214,253 @@ def fp8_product(signature: Signature) -> Cost:
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
     return moved(read(*signature.arguments[:5]), fresh((elements,), "bfloat16"), flops=flops)
+
+
+# Torch's own quantized operators: values of 8 bits that stand for (value - zero point) * scale.
+#
+# Putting a number into that form is 3 (* 1 / scale, round, + zero point; clamping is 0), taking it out 2 (subtract,
+# multiply). A product counts as any product; what its epilogue does is not counted. Weights are packed: a capture
+# observes their shapes, a trace has nothing of them, and the call then has no cost.
+
+
+QUANTIZE = 3
+DEQUANTIZE = 2
+
+
+@formula("aten::quantize_per_tensor", "aten::quantize_per_channel")
+def quantize(signature: Signature) -> Cost:
+    """3 per element: * 1 / scale, round, + zero point; (x, scale, zero point, [axis,] dtype)."""
+    x = signature.tensor(0)
+    dtype = scalar_type(signature.get(len(signature.arguments) - 1))
+    parameters = (optional(signature, 1), optional(signature, 2))
+    return moved(read(x, *(p for p in parameters if p and p.shape)), fresh(x.shape, dtype), flops=QUANTIZE * x.numel)
+
+
+@formula("aten::dequantize")
+def dequantize(signature: Signature) -> Cost:
+    """2 per element: - zero point, * scale; float32."""
+    x = signature.tensor(0)
+    return moved(read(x), fresh(x.shape, "float32"), flops=DEQUANTIZE * x.numel)
+
+
+@formula("aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask",
+         "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")  # fmt: skip
+def fake_quantize(signature: Signature) -> Cost:
+    """5 per element, in and out of 8 bits; writes a boolean mask of what was not clamped too."""
+    x = signature.tensor(0)
+    written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
+    return moved(read(x, *map(signature.get, (1, 2, 3))), written, flops=(QUANTIZE + DEQUANTIZE) * x.numel)
+
+
+@formula("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
+def learnable_fake_quantize(signature: Signature) -> Cost:
+    """5 per element, in and out of 8 bits."""
+    x = signature.tensor(0)
+    parts = read(x, signature.tensor(1), signature.tensor(2))
+    return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)
+
+
+@formula("aten::_fake_quantize_learnable_per_tensor_affine_backward",
+         "aten::_fake_quantize_learnable_per_channel_affine_backward")  # fmt: skip
+def learnable_fake_quantize_backward(signature: Signature) -> Cost:
+    """12 per element: the value again 5, gradient of the scale 3, of the zero point 2, their sums 2."""
+    grad, x, scale, zero = (signature.tensor(place) for place in range(4))
+    written = fresh(x.shape, x.dtype) + fresh(scale.shape, scale.dtype) + fresh(zero.shape, zero.dtype)
+    return moved(read(grad, x, scale, zero), written, flops=12 * x.numel)
+
+
+# -------------------------------------------------------------------------------------------------- products
+
+
+def _packed(value: Argument) -> tuple[Tensor, Tensor | None, tuple[Argument, ...]]:
+    """Weight, bias and, of a convolution, [stride, padding, output padding, dilation, groups, transposed]."""
+    if not isinstance(value, tuple) or not value or not isinstance(value[0], Tensor):
+        raise Unknown("the packed weights")
+    bias = value[1] if len(value) > 1 and isinstance(value[1], Tensor) else None
+    geometry = value[2] if len(value) > 2 and isinstance(value[2], tuple) else ()
+    return value[0], bias, geometry
+
+
+def _linear(x: Tensor, packed: Argument, dtype: str | None, weight_type: str | None = None) -> Cost:
+    weight, bias, _ = _packed(packed)
+    if x.shape[-1] != weight.shape[1]:
+        raise Unknown(f"{x} and weight {weight}")
+    shape = (*x.shape[:-1], weight.shape[0])
+    weights = fresh(weight.shape, weight_type or weight.dtype)
+    return moved(read(x, bias) + weights, fresh(shape, dtype), flops=2 * prod(shape) * weight.shape[1])
+
+
+@formula("quantized::linear", "quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh")
+def linear(signature: Signature) -> Cost:
+    """`2 * rows * out * in` for quantized (..., in) and a packed (out, in) weight; the result is quantized."""
+    x = signature.tensor(0)
+    return _linear(x, signature.get(1), x.dtype)
+
+
+@formula("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
+def dynamic_linear(signature: Signature) -> Cost:
+    """`2 * rows * out * in`; float32 in and out, a packed weight of 8 bits. Quantizing the input is not counted."""
+    x = signature.tensor(0)
+    return _linear(x, signature.get(1), x.dtype)
+
+
+@formula("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
+def half_weight_linear(signature: Signature) -> Cost:
+    """`2 * rows * out * in`; float32 in and out, a packed weight of float16."""
+    x = signature.tensor(0)
+    return _linear(x, signature.get(1), x.dtype, "float16")
+
+
+@formula(*(f"quantized::conv{dims}d{end}" for dims in (1, 2, 3) for end in ("", "_relu", "_dynamic")),
+         *(f"quantized::conv_transpose{dims}d" for dims in (1, 2, 3)))  # fmt: skip
+def convolution(signature: Signature) -> Cost:
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as convolution, with packed weights."""
+    x, (weight, bias, geometry) = signature.tensor(0), _packed(signature.get(1))
+    if len(geometry) != 6 or len(x.shape) != len(weight.shape):
+        raise Unknown("the geometry of the packed weights")
+    stride, padding, output_padding, dilation, groups, turned = geometry
+    transposed, number = flag(turned), integer(groups)
+    kernel = weight.shape
+    if transposed:
+        # unpacked as (c, out / groups, ...), as torch's own
+        kernel = (x.shape[1], weight.numel // prod(weight.shape[2:]) // x.shape[1], *weight.shape[2:])
+    shape = output_shape(x.shape, kernel, stride, padding, dilation, transposed, output_padding, number)
+    flops = convolution_flops(kernel, x.shape if transposed else shape)
+    weights = fresh(weight.shape, weight.dtype)
+    return moved(read(x, bias) + weights, fresh(shape, x.dtype), flops=flops)
+
+
+@formula("quantized::matmul")
+def product(signature: Signature) -> Cost:
+    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n)."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        raise Unknown(f"{a} @ {b}")
+    shape = (*a.shape[:-1], b.shape[-1])
+    return moved(read(a, b), fresh(shape, a.dtype), flops=2 * prod(shape) * a.shape[-1])
+
+
+@formula("quantized::embedding_byte")
+def byte_embedding(signature: Signature) -> Cost:
+    """2 per element, out of 8 bits: (packed table, indices); a row an index with its float32 scale and shift."""
+    table, index = _packed(signature.get(0))[0], signature.tensor(1)
+    d = table.shape[1]
+    rows = min(index.numel, table.shape[0])
+    return moved(rows * (d + 8) + read(index), fresh((index.numel, d), "float32"), flops=DEQUANTIZE * index.numel * d)
+
+
+@formula("onednn::qlinear_pointwise")
+def pointwise_linear(signature: Signature) -> Cost:
+    """`2 * rows * out * in`; (x, scale, zero point, weight, scales, zero points, ..., dtype).
+
+    The epilogue is not counted; the weight is packed and its sizes may be turned.
+    """
+    x, weight = signature.tensor(0), signature.tensor(3)
+    k = x.shape[-1]
+    if len(weight.shape) != 2 or k not in weight.shape:
+        raise Unknown(f"{x} and weight {weight}")
+    if any(isinstance(value, Tensor) for value in signature.arguments[7:9]):
+        raise Unknown("the overload that adds another tensor")
+    shape = (*x.shape[:-1], weight.numel // k)
+    dtype = scalar_type(signature.get(9)) or x.dtype
+    parts = read(x, signature.tensor(4), optional(signature, 6)) + fresh(weight.shape, weight.dtype)
+    return moved(parts, fresh(shape, dtype), flops=2 * prod(shape) * k)
+
+
+# ------------------------------------------------------------------------------------------------ recurrent layers
+
+
+def _recurrent(signature: Signature, gates: int, hx: Tensor, states: int, weight_bytes: int, place: int) -> Cost:
+    """(input (t, b, i), hx (layers * directions, b, h), ...): constants from `has_biases` at `place` on."""
+    x = signature.tensor(0)
+    biases, layers = flag(signature.get(place)), integer(signature.get(place + 1))
+    directions = 2 if flag(signature.get(place + 4)) else 1
+    if len(x.shape) != 3 or hx.shape[0] != layers * directions:
+        raise Unknown(f"{x} and {hx}")
+    steps, h = x.numel // x.shape[-1], hx.shape[-1]
+    inputs = [x.shape[-1], *[directions * h] * (layers - 1)]
+    weights = directions * sum(gates * h * (size + h) for size in inputs)
+    parameters = weights * weight_bytes + biases * directions * layers * 2 * gates * h * 4
+    written = fresh((steps, directions * h), x.dtype) + states * fresh(hx.shape, hx.dtype)
+    return moved(read(x) + states * read(hx) + parameters, written, flops=2 * steps * weights)
+
+
+@formula("aten::quantized_lstm")
+def quantized_lstm(signature: Signature) -> Cost:
+    """`2 * t * b * 4 h * (i + h)` a layer and direction; the gates' maps are not counted. Weights of 8 or 16 bits."""
+    first = tensors(signature.get(1))[0]
+    width = {"qint8": 1, "float16": 2}.get(scalar_type(signature.get(9)) or "qint8", 0)
+    if not width:
+        raise Unknown("the type of the weights")
+    return _recurrent(signature, 4, first, 2, width, 3)
+
+
+@formula("aten::quantized_gru")
+def quantized_gru(signature: Signature) -> Cost:
+    """`2 * t * b * 3 h * (i + h)` a layer and direction; weights of 8 bits, as quantize_dynamic makes them."""
+    return _recurrent(signature, 3, signature.tensor(1), 1, 1, 3)
+
+
+@formula("quantized::quantized_lstm_cell_dynamic")
+def quantized_lstm_cell(signature: Signature) -> Cost:
+    """`2 * b * 4 h * (i + h)`: (x, [hx, cx], weights, weights, biases, biases), weights of 8 bits."""
+    x, (hx, cx) = signature.tensor(0), tensors(signature.get(1))
+    weights = 4 * hx.shape[-1] * (x.shape[-1] + hx.shape[-1])
+    parts = read(x, hx, cx, signature.tensor(4), signature.tensor(5)) + weights
+    return moved(parts, read(hx, cx), flops=2 * x.numel // x.shape[-1] * weights)
+
+
+# -------------------------------------------------------------------------------------------------- maps and norms
+
+#: FLOPs of the map itself, in and out of 8 bits apart.
+_MAPS = {"sigmoid": 4, "hardswish": 3, "elu": 3, "celu": 3, "leaky_relu": 1, "softmax": 4, "relu6": None, "clamp": None}
+_PAIRS = ("add", "add_relu", "mul", "mul_relu")
+
+
+def _register(name: str, flops: int | None) -> None:
+    total = 0 if flops is None else DEQUANTIZE + flops + QUANTIZE
+
+    def function(signature: Signature) -> Cost:
+        x = signature.tensor(0)
+        return moved(read(x), fresh(x.shape, x.dtype), flops=total * x.numel)
+
+    function.__doc__ = f"{total} per element: out of 8 bits 2, the map {flops}, in 3." if flops else "0: comparisons."
+    formula(f"quantized::{name}")(function)
+
+
+for _name, _flops in _MAPS.items():
+    _register(_name, _flops)
+
+
+@formula(*(f"quantized::{name}" for name in _PAIRS))
+def pair(signature: Signature) -> Cost:
+    """8 per element: both out of 8 bits 4, the map 1, in 3; a number as second operand changes the scale: no cost."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    if not b.shape or a.shape != b.shape:
+        raise Unknown(f"{a} and {b}")
+    return moved(read(a, b), fresh(a.shape, a.dtype), flops=8 * a.numel)
+
+
+def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Cost:
+    flops = DEQUANTIZE + 5 + (weight is not None) + (bias is not None) + QUANTIZE
+    return moved(read(x, weight, bias), fresh(x.shape, x.dtype), flops=flops * x.numel)
+
+
+@formula("quantized::layer_norm", "quantized::group_norm")
+def norm(signature: Signature) -> Cost:
+    """12 per element: layer norm's 7 (5 without scale and shift), out of 8 bits 2, in 3; (x, size, weight, bias)."""
+    return _norm(signature.tensor(0), optional(signature, 2), optional(signature, 3))
+
+
+@formula("quantized::instance_norm")
+def instance_norm(signature: Signature) -> Cost:
+    """12 per element as layer norm: (x, weight, bias, ...)."""
+    return _norm(signature.tensor(0), optional(signature, 1), optional(signature, 2))
+
+
+@formula("aten::quantized_max_pool2d", "quantized::max_pool2d")
+def max_pool(signature: Signature) -> Cost:
+    """0: comparisons; writes the maxima alone."""
+    x, get = signature.tensor(0), signature.get
+    shape: Shape = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))[0]
+    return moved(read(x), fresh(shape, x.dtype))

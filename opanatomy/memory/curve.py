@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.memory.blocks import Blocks
-from opanatomy.memory.passes import Passes
+from opanatomy.memory.allocations import Blocks, Passes
 from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.taxonomy import PHASES, Phase

@@ -9,16 +9,82 @@ bytes of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.memory.cache import cache_theory
-from opanatomy.records.data_types import ITEM_SIZE
-from opanatomy.records.memory import CacheShape, Memory, MemoryComponent, MemoryTerm, ModelShape
-from opanatomy.records.optimizers import BY_NAME, FULL_STATE_BYTES, Optimizer
+from opanatomy.memory import components
+from opanatomy.records.memory import (
+    CacheShape,
+    Memory,
+    MemoryComponent,
+    MemorySaving,
+    MemoryTerm,
+    ModelShape,
+    PublishedFigure,
+)
+from opanatomy.records.taxonomy import BY_NAME, FULL_STATE_BYTES, ITEM_SIZE, OPTIMIZERS, Optimizer, Phase
 from opanatomy.records.workload import Workload
+
+# What a generation keeps by theory: the keys and values of its tokens, and what its beams copy.
+#
+# b batch, n beams, k key-value heads, d head size, L layers, s tokens of the prompt, N new tokens, w the tokens that
+# attention slides over, S tokens of an encoder's output and H its hidden size. Of the last new token nothing is kept.
+
+
+def cache_theory(shape: CacheShape | None, workload: Workload) -> tuple[MemoryComponent, ...]:
+    """The cache and the copies of its beams at their fullest; nothing where no closed formula is known."""
+    element = ITEM_SIZE.get(workload.dtype or "")
+    if shape is None or not workload.generate or workload.batch is None or element is None or workload.amp:
+        return ()
+    rows = workload.batch * (workload.beams or 1)
+    numbers = rows * shape.key_value_heads * shape.head_size * element
+    tokens = shape.prompt + workload.generate - 1
+    kept = _kept_tokens(shape, tokens) + len(shape.windows) * shape.cross_length
+    cache = MemoryComponent(
+        component=components.KEY_VALUE_CACHE, theory_bytes=2 * numbers * kept, formula=_cache_formula(shape, element)
+    )
+    if rows == workload.batch or shape.prompt_copies is None:
+        return (cache,)
+    copied = max(*(_in_window(tokens, window) for window in shape.windows), shape.cross_length)
+    repeated = shape.prompt * shape.prompt_copies * _ID_BYTES + shape.cross_length * shape.encoder_hidden * element
+    copies = MemoryComponent(
+        component=components.BEAM_COPIES, theory_bytes=numbers * copied + rows * repeated,
+        formula=_copies_formula(shape, element),
+    )  # fmt: skip
+    return cache, copies
+
+
+def _kept_tokens(shape: CacheShape, tokens: int) -> int:
+    """The tokens kept in all layers when that is most: after the prompt, or at the end.
+
+    Of a window a layer keeps w - 1 tokens, in a storage with the last one more: the prompt's holds all of it.
+    """
+    at_end = sum(min(tokens, window) if window and tokens > shape.prompt else tokens for window in shape.windows)
+    return max(at_end, len(shape.windows) * shape.prompt)
+
+
+def _in_window(tokens: int, window: int) -> int:
+    """What a reordering copies of a layer."""
+    return min(tokens, window - 1) if window else tokens
+
+
+def _cache_formula(shape: CacheShape, element: int) -> str:
+    tokens = "N" if shape.cross_length else "(s + N - 1)"
+    if any(shape.windows):
+        tokens = f"max(s, min{tokens[:-1]}, w))" if all(shape.windows) else f"{tokens} [at most w in layers that slide]"
+    cross = f" + 2*L*b*n*k*d*S*{element}" if shape.cross_length else ""
+    return f"2*L*b*n*k*d*{tokens}*{element}{cross}"
+
+
+def _copies_formula(shape: CacheShape, element: int) -> str:
+    if shape.cross_length:
+        return f"b*n*(k*d*max(N, S)*{element} + S*H*{element} + {_ID_BYTES})"
+    tokens = "min(s + N - 1, w - 1)" if all(shape.windows) else "(s + N - 1)"
+    return f"b*n*(k*d*{tokens}*{element} + s*{(shape.prompt_copies or 0) * _ID_BYTES})"
+
 
 _ACTIVATIONS: Final = "forward_activations"
 _CAST_BYTES: Final = 2
@@ -305,3 +371,188 @@ def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
         return outside + segments * s * b * shape.hidden * e + every * inside // shape.layers
     terms = activation_terms(shape, workload)
     return sum(term.bytes for term in terms) if terms else None
+
+
+# What each technique takes from the need of a step that does not fit, and whether it fits then.
+
+
+#: Those whose state is less than AdamW's, the nearest to it first.
+_SMALLER_OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
+
+
+class _Technique(Struct, frozen=True, kw_only=True):
+    """A technique, and the workload with it.
+
+    `option` is its option, `in_python` how for a module of the caller's own, `in_loop` (where it is something
+    else) in the caller's own loop.
+    """
+
+    name: str
+    option: str
+    in_python: str
+    in_loop: str | None = None
+    changed: Workload
+
+
+def savings_of(
+    shape: ModelShape | None, workload: Workload, memory: Memory, cache: CacheShape | None = None
+) -> tuple[MemorySaving, ...]:
+    """The techniques that lower the need, most first, and whether the step then fits what the failure showed to be
+    there: at least what was allocated, less than that and the request that failed. In the optimizer phase the
+    activations are freed: only what lowers weights, gradients and state helps there."""
+    need = _state_bytes if _in_optimizer(memory) else partial(needed_bytes, shape, cache=cache)
+    needed = need(workload)
+    if needed is None:
+        return ()
+    rows = []
+    for technique in _techniques(workload):
+        after = need(technique.changed)
+        if after is not None and after < needed:
+            row = MemorySaving(
+                technique=technique.name, option=_as_called(technique, workload), saved_bytes=needed - after,
+                needed_bytes=after, fits=_fits(after, memory),
+            )  # fmt: skip
+            rows.append(row)
+    return tuple(sorted(rows, key=lambda row: -row.saved_bytes))
+
+
+def _in_optimizer(memory: Memory) -> bool:
+    return memory.failure is not None and memory.failure.phase is Phase.OPTIMIZER
+
+
+def _state_bytes(workload: Workload) -> int | None:
+    """Weights, gradients and optimizer state; `None` where the parameters or their type are not known."""
+    state = state_theory(workload)
+    return sum(component.theory_bytes or 0 for component in state) if state else None
+
+
+def _as_called(technique: _Technique, workload: Workload) -> str:
+    """The option; by Python where the module is the caller's."""
+    if workload.model_source == "loop":
+        return technique.in_loop or technique.in_python
+    return technique.in_python if workload.model_source == "object" else technique.option
+
+
+def _techniques(workload: Workload) -> list[_Technique]:
+    techniques = []
+    if not workload.checkpointing and not workload.inference:
+        techniques.append(_Technique(
+            name="activation checkpointing", option="--checkpointing", in_python="gradient_checkpointing_enable()",
+            changed=replace(workload, checkpointing="non-reentrant"),
+        ))  # fmt: skip
+    if workload.amp is None and workload.dtype == "float32":
+        techniques.append(_Technique(
+            name="mixed precision", option="--amp bf16", in_python='amp="bf16"',
+            in_loop="torch.autocast(..., torch.bfloat16)", changed=replace(workload, amp="bf16"),
+        ))  # fmt: skip
+        techniques.append(_Technique(
+            name="weights in bfloat16", option="--dtype bfloat16", in_python="module.to(torch.bfloat16)",
+            changed=replace(workload, dtype="bfloat16"),
+        ))  # fmt: skip
+    if workload.optimizer is not None:
+        techniques += [_with_optimizer(workload, name) for name in _SMALLER_OPTIMIZERS]
+    if (workload.beams or 1) > 1:
+        techniques.append(_Technique(
+            name="greedy search", option="--beams 1", in_python="beams=1", changed=replace(workload, beams=1),
+        ))  # fmt: skip
+    if workload.batch is not None and workload.batch > 1:
+        techniques += _smaller_batch(workload, workload.batch)
+    return techniques
+
+
+def _smaller_batch(workload: Workload, batch: int) -> list[_Technique]:
+    """The batch in more micro-batches, as long as it can be cut and there is a backward to accumulate."""
+    now = workload.accumulate or 1
+    more = [parts for parts in range(now + 1, batch + 1) if batch % parts == 0 and not workload.inference]
+    return [
+        _Technique(
+            name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
+            in_python=f"accumulate={parts}", in_loop=f"{parts} micro-batches of {batch // parts}",
+            changed=replace(workload, accumulate=parts),
+        )
+        for parts in more[:1]
+    ]  # fmt: skip
+
+
+def _with_optimizer(workload: Workload, name: str) -> _Technique:
+    optimizer = BY_NAME[name]
+    return _Technique(
+        name=optimizer.label, option=f"--optimizer {name}", in_python=f'optimizer="{name}"',
+        in_loop=f"{optimizer.package or 'torch'}.optim.{optimizer.torch_class}",
+        changed=replace(workload, optimizer=name),
+    )  # fmt: skip
+
+
+def _fits(needed: int, memory: Memory) -> bool | None:
+    failure = memory.failure
+    if failure is None or failure.allocated_bytes is None:
+        return None
+    if needed <= failure.allocated_bytes:
+        return True
+    return False if needed > failure.allocated_bytes + (failure.requested_bytes or 0) else None
+
+
+# The published run that everyone compares with, next to ours: BERT-large, batch 4 x 512, fp32, AdamW, one V100.
+
+
+#: huggingface.co/docs/transformers, "Model training anatomy": figures of NVML in MB (10^6), and samples a second.
+_CONTEXT: Final = 1343
+_WITH_WEIGHTS: Final = 2631
+_TRAINING: Final = 14949
+_SAMPLES_PER_SECOND: Final = 8.86
+_DEVICE: Final = "Tesla V100 16 GB"
+_MB: Final = 1e6
+#: AdamW with a whole state, however it is run.
+_ADAMW_OPTIMIZERS: Final = frozenset(optimizer.name for optimizer in OPTIMIZERS if optimizer.torch_class == "AdamW")
+
+
+def is_published(workload: Workload) -> bool:
+    """Whether the workload is exactly that of the published figures."""
+    return (
+        (workload.model or "").rsplit("/", 1)[-1] == "bert-large-uncased"
+        and not workload.changes
+        and workload.micro_batch == workload.batch
+        and (workload.batch, workload.sequence_length) == (4, 512)
+        and (workload.dtype, workload.amp) == ("float32", None)
+        and workload.optimizer in _ADAMW_OPTIMIZERS
+        and not (workload.frozen or workload.lora or workload.fused_loss)
+        and not (workload.checkpointing or workload.compiled or workload.inference)
+    )
+
+
+def published_run(
+    memory: Memory, workload: Workload, samples_per_second: float | None, *, on_cpu: bool
+) -> tuple[PublishedFigure, ...]:
+    """The published figures next to ours, empty for any other workload; `None` for what this device does not tell.
+
+    The published ones are what NVML saw of the whole device, so their differences are set next to our components.
+    """
+    if not is_published(workload):
+        return ()
+    measured = {component.component: component.measured_bytes for component in memory.components}
+    context, weights = measured.get("device_context"), measured.get("weights")
+    # The allocator's cache is the device's: the CPU has none, and where a device's is not known its sums are not.
+    cache = measured.get("allocator_cache", 0 if on_cpu else None)
+    held = _sum(memory.peak_bytes, cache)
+    rest = None if held is None or weights is None else held - weights
+    whole = _sum(held, context)
+    return (
+        _row("device context and kernels", _CONTEXT, _mb(context)),
+        _row("weights", _WITH_WEIGHTS - _CONTEXT, _mb(weights)),
+        _row("gradients, optimizer state, activations, buffers, cache", _TRAINING - _WITH_WEIGHTS, _mb(rest)),
+        _row("training, all of the device", _TRAINING, _mb(whole)),
+        _row("samples per second", _SAMPLES_PER_SECOND, samples_per_second, unit="1/s"),
+    )
+
+
+def _sum(*sizes: int | None) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _mb(size: int | None) -> float | None:
+    return None if size is None else size / _MB
+
+
+def _row(figure: str, published: float, measured: float | None, unit: str = "MB") -> PublishedFigure:
+    return PublishedFigure(figure=figure, published=published, measured=measured, unit=unit, published_device=_DEVICE)

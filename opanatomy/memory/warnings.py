@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opanatomy.memory.events import CPU
+from opanatomy.memory.allocations import CPU
 from opanatomy.records.memory import AllocatorFigures, Memory
 
 

@@ -3,25 +3,616 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, Final, Literal, TypeAlias
 
-from msgspec import field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from opanatomy.records.breakdown import Breakdown
-from opanatomy.records.checks import MINOR, Check
-from opanatomy.records.communication import Communication
-from opanatomy.records.device import DeviceFigures
-from opanatomy.records.generation import Generation
+from opanatomy.records.codec import Record
+from opanatomy.records.columns import Bool, Categorical, Int64
+from opanatomy.records.communication import Collective, Communication, Rank, Spread, Waiting
 from opanatomy.records.memory import Memory
-from opanatomy.records.ranks import Collective, Rank, Spread
-from opanatomy.records.record import Record
-from opanatomy.records.signature_text import SignatureText
-from opanatomy.records.suggestion import Suggestions
-from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
-from opanatomy.records.texts import TextFigures
-from opanatomy.records.timeline import Ledger, Timeline
-from opanatomy.records.waiting import Waiting
-from opanatomy.records.workload import Environment, Workload
+from opanatomy.records.signature import SignatureText
+from opanatomy.records.taxonomy import FLOAT32, PEAK_OF_COMPUTE_TYPE, TF32, THREE_TF32, IdleCause, OperatorClass, Phase
+from opanatomy.records.workload import Environment, TextFigures, Workload
+
+# The wall clock of a step: busy, idle, launches, streams; the ledger of device work.
+
+
+#: The name of what the profiler records of Python where it is told to record the stack.
+PYTHON_STACK: Final = "Python's stack"
+
+
+class IdleRow(Record, frozen=True, kw_only=True):
+    """The idle time of one cause: in how many gaps it lies, and what most of it was: `events` of that name, `name_ns`
+    of the time.
+
+    cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`,
+        `operators`, `python` (the host between operators), `stream`, `device` or `unknown`.
+    name: the call, operator or range of the host.
+    """
+
+    cause: IdleCause
+    time_ns: int
+    gaps: int = 0
+    name: str | None = None
+    name_ns: int | None = None
+    events: int | None = None
+
+
+class DeviceRow(Record, frozen=True, kw_only=True):
+    """The steps on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
+
+    device: int
+    work: int
+    kernel_time_ns: int
+    busy_ns: int
+    outside_ns: int
+    host_idle_ns: int
+    stream_idle_ns: int
+    other_idle_ns: int
+    unrecorded_ns: int = 0
+    name: str | None = None
+
+
+class StreamRow(Record, frozen=True, kw_only=True):
+    """The work of the window on one stream: device events, their union and sum, and the sum of each class."""
+
+    device: int
+    stream: int
+    work: int
+    busy_ns: int
+    kernel_time_ns: int
+    classes: dict[OperatorClass, int]
+
+
+class Launching(Record, frozen=True, kw_only=True):
+    """How the host launched the kernels of the window, over all steps.
+
+    A launch starts one kernel, or all kernels of a graph. Its delay is the time from the start of the call on the host
+    to the start of its first kernel; a launch waits in the queue for as long, so `delay_ns` over the window is the
+    mean length of the queue. Only launches that both sides of the trace record have a delay (`delayed`).
+    """
+
+    #: Calls that launch kernels or graphs, and the host time inside them.
+    calls: int
+    graph_calls: int
+    call_ns: int
+    #: Calls in which the host waits for the device.
+    synchronizing_calls: int
+    synchronizing_ns: int
+    delayed: int
+    delay_ns: int
+    median_delay_ns: int | None
+    longest_queue: int
+    #: Kernels alone, copies and fills apart; the tiny ones are shorter than `tiny_below_ns`.
+    kernels: int
+    kernel_ns: int
+    tiny_kernels: int
+    tiny_kernel_ns: int
+    tiny_below_ns: int
+
+
+class Timeline(Record, frozen=True, kw_only=True):
+    """Wall clock of the steps that count; without annotated steps from the first to the last device work.
+
+    window = busy + outside + unrecorded + idle, and idle = host_idle + stream_idle + other_idle = the sum of `causes`,
+    exactly. `busy_ns` is the union of the steps' device work; `outside_ns` the time in which the device only did work
+    of other steps; `unrecorded_ns` the time from a launch whose work is not in the trace to the next work that is.
+    Idle time is host-bound where what comes next was launched after the device fell idle, a stream wait where
+    it was already launched and another stream worked last, other in all other cases. `drained_ns` is the part of it
+    in gaps that began while the host waited for the device: nothing was queued. Communication and memcpy are
+    exposed where no other work of the device runs; `computation_ns` is the union of the work that is neither. With
+    several devices these are means over the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and
+    `streams` are of all. `around_ns` is the time of a trace without steps before and after all device work.
+    """
+
+    window_ns: int
+    busy_ns: int
+    idle_ns: int
+    communication_ns: int | None = None
+    exposed_communication_ns: int | None = None
+    exposed_memcpy_ns: int | None = None
+    outside_ns: int | None = None
+    host_idle_ns: int | None = None
+    stream_idle_ns: int | None = None
+    other_idle_ns: int | None = None
+    unrecorded_ns: int | None = None
+    drained_ns: int | None = None
+    around_ns: int | None = None
+    causes: tuple[IdleRow, ...] = ()
+    computation_ns: int | None = None
+    memcpy_ns: int | None = None
+    kernel_time_ns: int | None = None
+    launching: Launching | None = None
+    devices: tuple[DeviceRow, ...] = ()
+    streams: tuple[StreamRow, ...] = ()
+
+
+class LinkedTime(Record, frozen=True, kw_only=True):
+    """Device work by how it was traced back to what launched it."""
+
+    linked_ns: int
+    graph_launched_ns: int = 0
+    no_launch_record_ns: int = 0
+    outside_window_ns: int = 0
+    set_aside_ns: int = 0
+
+
+class Ledger(Record, frozen=True, kw_only=True):
+    """Where each nanosecond of device work went.
+
+    linked + graph_launched + no_launch_record + outside_window = device_work, exactly; `set_aside` is the part of
+    outside_window that was launched in steps that do not count. `classed`, `costed` and
+    `unknown` are shares of device_work - outside_window; classed + unknown is that difference, exactly.
+
+    device_work_ns: all device work of the trace.
+    linked_ns: linked to the operator call that launched it.
+    graph_launched_ns: launched by a graph.
+    no_launch_record_ns: without a record of its launch.
+    outside_window_ns: launched before the steps that count, after them or between them.
+    set_aside_ns: of it, launched in steps that are set aside.
+    classed_ns: of a known class.
+    costed_ns: of calls whose FLOPs and bytes are known.
+    unknown_ns: of no known class.
+    """
+
+    device_work_ns: int
+    linked_ns: int
+    graph_launched_ns: int
+    no_launch_record_ns: int
+    outside_window_ns: int
+    classed_ns: int
+    costed_ns: int
+    unknown_ns: int
+    set_aside_ns: int = 0
+
+
+# What a device can do, and what of it was reached.
+
+
+#: What the bandwidth is called among the names of peaks.
+BANDWIDTH: Final = "bandwidth"
+#: What the data types of vector peaks come after among them.
+VECTOR: Final = "vector "
+#: Bursts of which the median stays below the best by more than this part of it were disturbed.
+_DISTURBED: Final = 0.5
+#: What a line begins with that says why there are none.
+NO_CEILINGS: Final = "no ceilings: "
+
+
+class ExceededCeiling(Record, frozen=True, kw_only=True):
+    """A ceiling that the user gave and that work in the trace was faster than, most of all `operator` in `phase`.
+
+    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` what gave it (`--peak 100T`). Rates are
+    operations or bytes a second: as given, as reached, and as known of the device without the option.
+    """
+
+    ceiling: str
+    option: str
+    given_per_second: float
+    reached_per_second: float
+    known_per_second: float | None = None
+    operator: str
+    phase: Phase
+
+
+class DeviceFigures(Record, frozen=True, kw_only=True):
+    """Ceilings of the device and what of them was reached; `source` says where the ceilings are from.
+
+    `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
+    `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
+    reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
+    knows) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`.
+    `exceeded` are the ceilings of the user's own that the trace is above, the furthest first.
+    `no_ceilings` says why there are no ceilings, and how to get them. `unsure_ns` is the time of float32 products of
+    which neither a kernel's name nor a setting says whether they ran as tf32: they have no bound.
+    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
+    mean over the same time of min(sum over the kernels that run then of min(blocks per multiprocessor, 1), 1),
+    `occupancy` the mean of the kernels' estimated
+    occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
+    has for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels that by their names use tensor
+    (matrix) cores, `None` where the device has none or no name tells; `tensor_core_unknown_ns` that of products, and of
+    kernels of unknown class, whose names do not tell. `None` where the trace lacks what is needed.
+    """
+
+    peak_flops_per_second: dict[str, float] = field(default_factory=dict)
+    vector_flops_per_second: dict[str, float] = field(default_factory=dict)
+    bandwidth_bytes_per_second: float | None = None
+    source: str | None = None
+    exceeded: tuple[ExceededCeiling, ...] = ()
+    no_ceilings: str | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    mfu_dtype: str | None = None
+    mfu_covered: float | None = None
+    utilization: float | None = None
+    sm_efficiency: float | None = None
+    occupancy: float | None = None
+    dimensioned_ns: int | None = None
+    tensor_core_ns: int | None = None
+    tensor_core_unknown_ns: int | None = None
+    unsure_ns: int = 0
+
+    @property
+    def why_no_ceilings(self) -> str:
+        """`no_ceilings` under a heading that says what is missing."""
+        return (self.no_ceilings or "").removeprefix(NO_CEILINGS)
+
+
+class GivenCeiling(Record, frozen=True, kw_only=True):
+    """A ceiling that the user gave by `option` (`--peak 100T`), and what is known of the device without it.
+
+    `name` is the data type of a matrix peak, or `BANDWIDTH`.
+    """
+
+    name: str
+    option: str
+    per_second: float
+    known_per_second: float | None = None
+
+
+class Ceilings(Record, frozen=True, kw_only=True):
+    """The most a device can do, and where the figures are from.
+
+    Peaks are dense, in operations a second (a multiply-add is two). Those of matrix multiplication go by torch's name
+    of the data type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit
+    float. Those of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means
+    that the device has no such unit or its speed is not known.
+    """
+
+    device: str
+    source: str
+    matrix_flops_per_second: dict[str, float] = field(default_factory=dict)
+    vector_flops_per_second: dict[str, float] = field(default_factory=dict)
+    bandwidth_bytes_per_second: float | None = None
+    memory_bytes: int | None = None
+    #: The size of the last cache before the memory that `bandwidth_bytes_per_second` is of: L2, on MI300 the L3.
+    cache_bytes: int | None = None
+    #: What was measured while something else was busy on the device: data types of matrix peaks, those of vector peaks
+    #: after `VECTOR`, and `BANDWIDTH`.
+    disturbed: tuple[str, ...] = ()
+    #: Those among them that the user gave.
+    given: tuple[GivenCeiling, ...] = ()
+
+    @property
+    def reference(self) -> Ceilings:
+        """These, and where the user gave less than is known of the device that: what second sources say it can do."""
+        less = {one.name: known for one in self.given if (known := one.known_per_second or 0) > one.per_second}
+        if not less:
+            return self
+        bandwidth = less.pop(BANDWIDTH, self.bandwidth_bytes_per_second)
+        return replace(
+            self,
+            matrix_flops_per_second={**self.matrix_flops_per_second, **less},
+            bandwidth_bytes_per_second=bandwidth,
+            given=tuple(one for one in self.given if (one.known_per_second or 0) <= one.per_second),
+        )
+
+    def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
+        """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`.
+
+        Of `THREE_TF32` a third of the tf32 peak: three products each.
+        """
+        name = self.matrix_name(dtype, tf32=tf32)
+        peak = None if name is None else self.matrix_flops_per_second.get(name)
+        return peak / 3 if peak is not None and dtype == THREE_TF32 else peak
+
+    def matrix_name(self, dtype: str | None, *, tf32: bool = False) -> str | None:
+        """What the peak of matrix products of `dtype` is called in `matrix_flops_per_second`."""
+        if dtype is None:
+            return None
+        if dtype == FLOAT32 and tf32:
+            return TF32 if TF32 in self.matrix_flops_per_second else FLOAT32
+        return "float8" if dtype.startswith("float8") else PEAK_OF_COMPUTE_TYPE.get(dtype, dtype)
+
+    def vector_peak(self, dtype: str | None) -> float | None:
+        """Operations a second of element-wise work and reductions of `dtype`; torch computes halves in float32."""
+        return self.vector_flops_per_second.get(vector_name(dtype)) if dtype is not None else None
+
+
+def vector_name(dtype: str | None) -> str:
+    """The data type in which element-wise work and reductions of `dtype` compute."""
+    return "float64" if dtype in ("float64", "complex128") else "float32"
+
+
+#: The version of what is kept of a measurement.
+MEASURED_SCHEMA = 1
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """What a measurement holds for: another driver, torch or number of threads is another measurement."""
+
+    device: str
+    kind: str
+    memory_bytes: int | None = None
+    driver: str | None = None
+    torch: str | None = None
+    #: The host's threads, on the CPU only.
+    threads: int | None = None
+
+
+class Rate(Record, frozen=True, kw_only=True):
+    """The best of several bursts: operations or bytes a second, what did it, and when (ISO 8601, UTC).
+
+    `spread` is how far the median burst stayed below the best, as a share of the best. `operands` are the arrays or
+    matrices that it was done on, `None` in a measurement that was kept before these were.
+    """
+
+    per_second: float
+    by: str
+    spread: float
+    bursts: int
+    measured: str
+    operands: str | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else was busy on the device, so that the best burst may be far from what it can do."""
+        return self.spread > _DISTURBED
+
+
+class Measured(Record, frozen=True, kw_only=True):
+    """The rates of one machine: those of matrix products by data type, and those of moving bytes by what moved them."""
+
+    machine: Machine
+    peaks: dict[str, Rate] = field(default_factory=dict)
+    bandwidths: dict[str, Rate] = field(default_factory=dict)
+    #: The data types that were tried, those that cannot be multiplied there included.
+    tried: tuple[str, ...] = ()
+    #: The size of the last cache, as the system or the driver says it.
+    cache_bytes: int | None = None
+    schema: int = MEASURED_SCHEMA
+
+    @property
+    def bandwidth(self) -> Rate | None:
+        """The fastest of the ways to move bytes."""
+        return max(self.bandwidths.values(), key=lambda rate: rate.per_second, default=None)
+
+    @property
+    def date(self) -> str:
+        """The day of the newest figure."""
+        return max((rate.measured for rate in (*self.peaks.values(), *self.bandwidths.values())), default="")[:10]
+
+    def over(self, older: Measured | None) -> Measured:
+        """These figures, and those of `older` that are not among them."""
+        if older is None:
+            return self
+        return Measured(
+            machine=self.machine,
+            peaks={**older.peaks, **self.peaks},
+            bandwidths={**older.bandwidths, **self.bandwidths},
+            tried=tuple(dict.fromkeys((*older.tried, *self.tried))),
+            cache_bytes=older.cache_bytes if self.cache_bytes is None else self.cache_bytes,
+        )
+
+
+def now() -> str:
+    """The time of a measurement."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+# Figures checked against a second source.
+
+
+#: The differences of a check that together touch less than this part of the device work are no alarm.
+MINOR: Final = 0.01
+#: The quantities of the checks by causality.
+CLASSES: Final = "classes of kernels"
+ORDER: Final = "order on streams"
+CLOCKS: Final = "clocks of host and device"
+LAUNCHES: Final = "device work of launches"
+EVENTS: Final = "device events"
+
+
+class Difference(Record, frozen=True, kw_only=True):
+    """One figure of the report that a second source does not confirm, both in the unit of its check.
+
+    `cause` says why where a known cause does; `None` is an error of this tool, or a trace that cannot be right.
+    `evidence` is what a reader can look up: modules, shapes, times. `time_ns` is the device work (on the CPU the self
+    time) of the calls that the difference touches, over all steps; `None` where no time can be named.
+    """
+
+    operator: str
+    phase: Phase | None = None
+    ours: int | None = None
+    other: int | None = None
+    cause: str | None = None
+    evidence: str | None = None
+    time_ns: int | None = None
+
+    def share(self, work_ns: float) -> float:
+        """Return the part of the device work that is touched, without a time the part by which the figures differ."""
+        if self.time_ns is not None and work_ns:
+            return min(self.time_ns / work_ns, 1.0)
+        if self.ours is None or self.other is None:
+            return 1.0
+        return abs(self.ours - self.other) / max(abs(self.ours), abs(self.other), 1)
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """The figures of one kind, checked against a second source that does not share their attribution.
+
+    `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "backward contractions", ...)
+    and `unit` its unit ("calls", "FLOPs", "ns"). Of the
+    `compared` figures `equal` agree; each other one has a row in `differences`.
+    `not_checked` says why nothing, or not all, could be compared.
+    """
+
+    quantity: str
+    source: str
+    unit: str
+    compared: int = 0
+    equal: int = 0
+    differences: tuple[Difference, ...] = ()
+    not_checked: str | None = None
+
+    @property
+    def unexplained(self) -> tuple[Difference, ...]:
+        """The differences of which no cause is known."""
+        return tuple(difference for difference in self.differences if difference.cause is None)
+
+    def share(self, work_ns: float) -> float:
+        """Return the part of the device work that the unexplained differences touch together."""
+        return min(sum(difference.share(work_ns) for difference in self.unexplained), 1.0)
+
+
+# A generation: the time to its first token, and what each token after that takes.
+
+
+class Generation(Record, frozen=True, kw_only=True):
+    """One step of `new_tokens` for each sample by a search with `beams` (1: greedy).
+
+    Times are of generations without the profiler, medians; `None` where none was timed. `first_token_ns` is the
+    prefill, `decoding_ns` what follows it. `decoded_tokens` of each sample are made there, one in each forward:
+    `token_ns` is the time from one to the next, `tokens_per_second` counts those of all samples, of each sample the
+    one that is kept of its beams. `token_flops` and the bytes are those of one forward and what chooses its tokens,
+    the mean over the decoding of the profiled steps; they leave out what took `uncosted_ns` there.
+    """
+
+    new_tokens: int
+    beams: int
+    decoded_tokens: int
+    first_token_ns: int | None = None
+    decoding_ns: int | None = None
+    token_ns: float | None = None
+    tokens_per_second: float | None = None
+    token_flops: float | None = None
+    token_read_bytes: float | None = None
+    token_written_bytes: float | None = None
+    uncosted_ns: int = 0
+
+
+# The techniques that would save memory or time, by prediction.
+
+
+class Suggestion(Record, frozen=True, kw_only=True):
+    """What a technique is predicted to change of the step, and what to add to the command for it.
+
+    `peak_bytes` is the predicted peak of all allocations and `now_bytes` that of the step as it is, predicted the same
+    way; the times are predicted steps over the step as it is: `time_ratio` the most likely, then the range.
+    """
+
+    technique: str
+    option: str
+    peak_bytes: int
+    now_bytes: int
+    time_ratio: float | None = None
+    low_ratio: float | None = None
+    high_ratio: float | None = None
+
+    @property
+    def saved_bytes(self) -> int:
+        """What of the peak would be gone."""
+        return self.now_bytes - self.peak_bytes
+
+
+class Suggestions(Record, frozen=True, kw_only=True):
+    """The techniques that would save most, the most first; `not_reached` are names there was no time to look at."""
+
+    best: tuple[Suggestion, ...] = ()
+    not_reached: tuple[str, ...] = ()
+
+
+# What the time of a step is made of, over like steps: what comparing two runs starts from.
+#
+# The names of operators, signatures, modules and kernels are numbers into the lists of the `Breakdown`, -1 is "none".
+
+
+class WorkRow(Struct, frozen=True, array_like=True):
+    """The work of one operator with one signature in one module and phase, by one kernel, over the steps that count.
+
+    `time_ns` is the sum of its device events, of each the part that lies in a step; on the CPU the self time of its
+    calls. `calls` are those of the operator where it is known, device events where it is not; `events` device events.
+    """
+
+    operator: int
+    signature: int
+    module: int
+    phase: Phase
+    operator_class: OperatorClass
+    kernel: int
+    calls: int
+    events: int
+    time_ns: int
+
+
+class Overlap(Record, frozen=True, kw_only=True):
+    """The time that two kinds of work ("compute", "communication", "copy") ran at once, so that their sum counts it
+    twice. Of several at once each beyond the first overlaps once."""
+
+    first: str
+    second: str
+    time_ns: int
+
+
+class LikeStep(Record, frozen=True, kw_only=True):
+    """One step of one device (on the CPU of the process), as it went.
+
+    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report are without it.
+
+    The times of the phases are those of `StepRow`.
+    """
+
+    number: int | None
+    wall_ns: int
+    idle_ns: int
+    exposed_communication_ns: int | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
+    device: int | None = None
+    rank: int | None = None
+    #: The place of the run among several that are compared together.
+    run: int | None = None
+    set_aside: str | None = None
+    left_out: str | None = None
+
+
+class StepKind(Record, frozen=True, kw_only=True):
+    """Steps that made the same calls. All times are sums over the `count` of them that are not set aside.
+
+    On an accelerator wall = outside + unrecorded + idle (host, stream, other) + the rows' times - overlaps, on the CPU
+    wall = framework + the rows' times - overlaps (of threads), both exactly.
+    """
+
+    steps: tuple[LikeStep, ...]
+    count: int
+    wall_ns: int
+    rows: tuple[WorkRow, ...]
+    overlaps: tuple[Overlap, ...] = ()
+    outside_ns: int = 0
+    unrecorded_ns: int = 0
+    host_idle_ns: int = 0
+    stream_idle_ns: int = 0
+    other_idle_ns: int = 0
+    framework_ns: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the steps, each once; a step without a number has none."""
+        return _numbers(self.steps)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The numbers of those that are not set aside, wherever they ran."""
+        return _numbers(tuple(step for step in self.steps if step.set_aside is None))
+
+
+def _numbers(steps: tuple[LikeStep, ...]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(step.number for step in steps if step.number is not None))
+
+
+class Breakdown(Record, frozen=True, kw_only=True):
+    """The steps of a run by kind, those with most steps that count first."""
+
+    operators: tuple[str, ...]
+    signatures: tuple[SignatureText, ...]
+    modules: tuple[str, ...]
+    kernels: tuple[str, ...]
+    kinds: tuple[StepKind, ...]
+
 
 SCHEMA = 1
 
@@ -354,24 +945,24 @@ class Anatomy(Record, frozen=True, kw_only=True):
         Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is not known is left out.
         docs/report.md, "Metrics", has each name; `to_pandas("metrics")` has units and which direction is good.
         """
-        from opanatomy import methods
+        from opanatomy import api
 
-        return methods.metrics(self)
+        return api.metrics(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report as dictionaries, lists, texts and numbers."""
-        from opanatomy import methods
+        from opanatomy import api
 
-        return methods.plain_types(self)
+        return api.plain_types(self)
 
     def to_json(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> str:
         """The JSON report, which `opanatomy.read` takes back; also written to the new file `path` where one is given.
 
         `force` writes in place of an old file. Raises `OutputError` where it cannot be written.
         """
-        from opanatomy import methods
+        from opanatomy import api
 
-        return methods.write_json(self, path, force=force)
+        return api.write_json(self, path, force=force)
 
     def to_pandas(self, table: str = "operators") -> Any:
         """A table as a `pandas.DataFrame`: a column for each field, in base units; what is not known is `<NA>`.
@@ -382,20 +973,20 @@ class Anatomy(Record, frozen=True, kw_only=True):
         ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
         extra `data`).
         """
-        from opanatomy import methods
+        from opanatomy.report import frames
 
-        return methods.pandas_frame(self, table)
+        return frames.pandas_frame(self, table)
 
     def to_polars(self, table: str = "operators") -> Any:
         """A table as a `polars.DataFrame`, null where something is not known; tables and errors as of `to_pandas`."""
-        from opanatomy import methods
+        from opanatomy.report import frames
 
-        return methods.polars_frame(self, table)
+        return frames.polars_frame(self, table)
 
     def __repr__(self) -> str:
-        from opanatomy import methods
+        from opanatomy import api
 
-        return methods.line(self)
+        return api.line(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         names = (("model", self.workload.model), ("trace", self.provenance.trace))
@@ -403,6 +994,107 @@ class Anatomy(Record, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the first screen of the report."""
-        from opanatomy import methods
+        from opanatomy import api
 
-        return methods.html(self)
+        return api.html(self)
+
+
+# One headline figure of an anatomy.
+
+
+Better: TypeAlias = Literal["lower", "higher"]
+
+
+class Metric(Struct, frozen=True, kw_only=True):
+    """One figure in its unit (ns, bytes, flop, fraction, ...), and which direction is good; `None` where neither is.
+
+    The figure is no less than `value` where that is a `lower_bound`. `exact` marks FLOPs and bytes, which are counted:
+    they do not vary as what is measured does.
+    """
+
+    value: int | float
+    unit: str
+    better: Better | None
+    lower_bound: bool = False
+    exact: bool = False
+
+
+# What is kept of one rank's trace for the report over all ranks: its anatomy, and columns of what it communicated.
+#
+# Times are nanoseconds since 1970 where the trace counts from there, and of its own clock else; -1 is "not known".
+
+
+class CollectiveCalls(Struct, frozen=True, kw_only=True):
+    """One row a collective call of a rank, in the order of their starts.
+
+    A call lasts from the start of its first device event to the end of its last one; on the CPU it is the annotation
+    that the backend leaves on its own threads.
+    """
+
+    #: `all_reduce` and the like; by the host's record, where there is one (`named`), else by the kernel's name.
+    collective: Categorical[str]
+    named: Bool
+    #: The process group by its name and its ranks, as far as the trace has them; none where it has neither.
+    group: Categorical[str]
+    group_size: Int64
+    #: The number of the call within its group, where the trace has one.
+    sequence: Int64
+    dtype: Categorical[str]
+    sent_bytes: Int64
+    received_bytes: Int64
+    #: When the host called it, and how long that call took.
+    launched_ns: Int64
+    launching_ns: Int64
+    #: When the host last returned from waiting for the device before that call. On the CPU that is the call itself:
+    #: a collective that has ended by then may have been waited for.
+    synchronized_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    #: Whether it is work of the window's steps, and not of others that runs among them.
+    inside: Bool
+    phase: Categorical[str]
+    #: The module that it serves.
+    module: Categorical[str]
+
+
+class Spans(Struct, frozen=True, kw_only=True):
+    """Disjoint intervals, in order."""
+
+    start_ns: Int64
+    end_ns: Int64
+
+
+class StepSpans(Struct, frozen=True, kw_only=True):
+    """One row a step of a rank, in order: when it was, how long the rank computed, and how long it did anything.
+
+    The times are unions: `computing_ns` of the window's work that is no communication, `busy_ns` of all work, the gaps
+    between the device events of one collective included, `outside_ns` what only work of before (or after) the window
+    fills of that. `began_ns` is when the host began the step, -1 where the trace does not say.
+    """
+
+    number: Int64
+    began_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    computing_ns: Int64
+    outside_ns: Int64
+    busy_ns: Int64
+
+
+class Exchanged(Struct, frozen=True, kw_only=True):
+    """What a rank communicated, and when it computed while it did."""
+
+    calls: CollectiveCalls
+    #: When the rank computed for the steps of the window while one of `calls` ran.
+    hiding: Spans
+    steps: StepSpans
+
+
+class RankSummary(Struct, frozen=True, kw_only=True):
+    """One rank: small, whatever the size of its trace."""
+
+    anatomy: Anatomy
+    calls: CollectiveCalls
+    #: When the rank computed for the steps of the window while one of `calls` ran.
+    hiding: Spans
+    steps: StepSpans

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison
-from opanatomy.records.techniques import Techniques
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
 
 Report: TypeAlias = "Anatomy | Techniques | Comparison"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from enum import auto
-from typing import Final
+from typing import Any, Final
+
+from msgspec import Struct, field
 
 if sys.version_info >= (3, 11):
     from enum import StrEnum as StrEnum
@@ -93,3 +95,189 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
 )
 #: Those in which a model goes forward: a step's forward, or what a generation has instead.
 FORWARDS: Final = tuple(PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.PREFILL, Phase.DECODING))
+
+
+# Torch's data types: one table of their sizes, and of what users, C++ code, torch's records and NCCL call them.
+
+
+class DataType(Struct, frozen=True):
+    """A data type by torch's name, without `torch.`.
+
+    `size` is in bytes, `None` below a byte. `code` is its number in `c10::ScalarType` (torch/headeronly, ScalarType.h),
+    which Kineto records for a `dtype` argument. `short` are the names that people give it, `cpp` those in template
+    arguments and in Kineto's "Input type", `c10d` those in the arguments of collectives.
+    """
+
+    name: str
+    size: int | None
+    code: int | None = None
+    short: tuple[str, ...] = ()
+    cpp: tuple[str, ...] = ()
+    c10d: tuple[str, ...] = ()
+
+
+DATA_TYPES: Final = (
+    DataType("float64", 8, 7, ("fp64", "f64", "double"), ("double",), ("double",)),
+    DataType("float32", 4, 6, ("fp32", "f32", "float", "single"), ("float",), ("float",)),
+    DataType("bfloat16", 2, 15, ("bf16",), ("c10::BFloat16", "__nv_bfloat16"), ("bfloat16",)),
+    DataType("float16", 2, 5, ("fp16", "f16", "half"), ("c10::Half", "__half"), ("half",)),
+    DataType("float8_e4m3fn", 1, 24, (), ("c10::Float8_e4m3fn",)),
+    DataType("float8_e5m2", 1, 23, (), ("c10::Float8_e5m2",)),
+    DataType("float8_e4m3fnuz", 1, 26, (), ("c10::Float8_e4m3fnuz",)),
+    DataType("float8_e5m2fnuz", 1, 25, (), ("c10::Float8_e5m2fnuz",)),
+    DataType("float8_e8m0fnu", 1, 44, (), ("c10::Float8_e8m0fnu",)),
+    DataType("int64", 8, 4, ("i64", "long"), ("long int", "long", "int64_t", "long long"), ("long",)),
+    DataType("int32", 4, 3, ("i32", "int"), ("int",), ("int",)),
+    DataType("int16", 2, 2, ("i16", "short"), ("short", "short int"), ("short",)),
+    DataType("int8", 1, 1, ("i8", "char"), ("signed char", "char"), ("char",)),
+    DataType("uint64", 8, 29, (), ("unsigned long",)),
+    DataType("uint32", 4, 28, (), ("unsigned int",)),
+    DataType("uint16", 2, 27, (), ("unsigned short",)),
+    DataType("uint8", 1, 0, ("u8", "byte"), ("unsigned char",), ("byte",)),
+    DataType("bool", 1, 11, (), ("bool",), ("bool",)),
+    DataType("complex32", 4, 8, ("chalf",), ("c10::complex<c10::Half>",)),
+    DataType("complex64", 8, 9, ("cfloat",), ("c10::complex<float>",), ("complexfloat",)),
+    DataType("complex128", 16, 10, ("cdouble",), ("c10::complex<double>",), ("complexdouble",)),
+    DataType("qint8", 1, 12, (), ("c10::qint8",)),
+    DataType("quint8", 1, 13, (), ("c10::quint8",)),
+    DataType("qint32", 4, 14, (), ("c10::qint32",)),
+    DataType("quint4x2", None, 16),
+    DataType("quint2x4", None, 17),
+    DataType("bits1x8", None, 18),
+    DataType("bits2x4", None, 19),
+    DataType("bits4x2", None, 20),
+    DataType("bits8", None, 21),
+    DataType("bits16", None, 22),
+)
+
+#: Bytes of one element by torch's name; a data type below a byte has none.
+ITEM_SIZE: Final = {kind.name: kind.size for kind in DATA_TYPES if kind.size is not None}
+#: Torch's name by that in C++ template arguments and Kineto's "Input type".
+BY_CPP_NAME: Final = {name: kind.name for kind in DATA_TYPES for name in kind.cpp}
+#: Torch's name by c10d's, in small letters.
+BY_C10D_NAME: Final = {name: kind.name for kind in DATA_TYPES for name in kind.c10d}
+#: Torch's name by the number in `c10::ScalarType`.
+BY_CODE: Final = {kind.code: kind.name for kind in DATA_TYPES if kind.code is not None}
+_BY_NAME: Final = {name: kind.name for kind in DATA_TYPES for name in (kind.name, *kind.short)}
+
+#: The data types that have a peak of matrix products, in the order in which they are shown; "tf32" is float32 rounded
+#: by the matrix units, "float8" any float of 8 bits.
+PEAK_TYPES: Final = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
+_PEAK_NAMES: Final = {"tf32": "tf32", "tfloat32": "tf32", "float8": "float8", "fp8": "float8", "f8": "float8"}
+
+
+def is_floating(dtype: str | None) -> bool:
+    """Whether it is a data type of numbers with a fraction, by torch's name."""
+    return dtype is not None and dtype.startswith(("float", "bfloat", "complex"))
+
+
+def is_integer(dtype: str | None) -> bool:
+    """Whether it is a data type of whole numbers, by torch's name; quantized ones and `bool` are none."""
+    return dtype is not None and dtype.startswith(("int", "uint"))
+
+
+def data_type_of(name: str) -> str | None:
+    """Torch's name of the data type that a user names (`bf16`, `torch.bfloat16`, `Half`); `None` where it is none."""
+    return _BY_NAME.get(name.strip().lower().removeprefix("torch."))
+
+
+def peak_type_of(name: str) -> str | None:
+    """The data type of a peak (`PEAK_TYPES`) that a user names; `None` where it has no peak."""
+    lower = name.strip().lower().removeprefix("torch.")
+    full = data_type_of(lower) or lower
+    full = "float8" if full.startswith("float8") else _PEAK_NAMES.get(lower, full)
+    return full if full in PEAK_TYPES else None
+
+
+# The optimizers that a step can be taken with: one table of their names, their state and what they need.
+
+
+class Optimizer(Struct, frozen=True, kw_only=True):
+    """An optimizer by the name of the option.
+
+    `state_copies` of a parameter's size, in its data type, are kept for it; `state_bytes_per_parameter` is the state
+    of one whose state has its own. `update_copies` live during an update besides (the intermediates of the foreach
+    form: torch's documentation of `foreach`). `factored` state (Adafactor) is a row and a column of each matrix.
+    """
+
+    name: str
+    label: str
+    #: The class in `torch.optim`, or in `package`.
+    torch_class: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    state_copies: int = 0
+    state_bytes_per_parameter: float | None = None
+    update_copies: int = 0
+    factored: bool = False
+    #: State of its own is kept for the weights of embeddings in 32 bits, two copies of it, as for small tensors.
+    full_embeddings: bool = False
+    #: Whether its update is compiled by `torch.compile`, in the first step.
+    compiled: bool = False
+    #: The package that has it where that is not torch, and the extra of ours that installs it.
+    package: str | None = None
+    #: What others call the same: transformers' `OptimizerNames`.
+    aliases: tuple[str, ...] = ()
+
+    def state_bytes(self, item_bytes: int) -> float:
+        """Bytes of state for each trained parameter of that many bytes, factored rows and columns apart."""
+        if self.state_bytes_per_parameter is not None:
+            return self.state_bytes_per_parameter
+        return self.state_copies * item_bytes
+
+    def full_parameters(self, small: int, embeddings: int) -> int:
+        """The parameters whose state is kept in 32 bits, of `small` ones and those of `embeddings`, where the others
+        have state of few bits."""
+        if self.state_bytes_per_parameter is None:
+            return 0
+        return small + (embeddings if self.full_embeddings else 0)
+
+    def update_bytes(self, item_bytes: int) -> float:
+        """The most that an update needs for each trained parameter: its state, and what lives only while it runs."""
+        return self.state_bytes(item_bytes) + self.update_copies * item_bytes
+
+
+#: Bytes of a parameter's AdamW state in 32 bits; optimizers with 8-bit state keep that of a tensor of fewer elements
+#: than `SMALL` so (bitsandbytes' `min_8bit_size`, torchao's `_new_buffer`).
+FULL_STATE_BYTES: Final = 8
+SMALL: Final = 4096
+
+#: Block-wise 8-bit states: two bytes, and two scales of four bytes for each block of 256 (Dettmers et al., arXiv
+#: 2110.02861; bitsandbytes, torchao).
+_EIGHT_BITS: Final = 2 + 2 * 4 / 256
+
+#: The first is the default of transformers' Trainer.
+OPTIMIZERS: Final = (
+    Optimizer(
+        name="adamw", label="AdamW", torch_class="AdamW", arguments={"lr": 1e-5, "fused": True}, state_copies=2,
+        aliases=("adamw_torch_fused",),
+    ),
+    Optimizer(
+        name="adamw-foreach", label="AdamW, foreach", torch_class="AdamW", arguments={"lr": 1e-5, "foreach": True},
+        state_copies=2, update_copies=1,
+    ),
+    Optimizer(
+        name="adamw-loop", label="AdamW, a loop", torch_class="AdamW", arguments={"lr": 1e-5, "foreach": False},
+        state_copies=2,
+    ),
+    Optimizer(
+        name="adamw8bit", label="8-bit AdamW", torch_class="AdamW8bit", arguments={"lr": 1e-5},
+        state_bytes_per_parameter=_EIGHT_BITS, package="bitsandbytes", aliases=("adamw_bnb_8bit",),
+    ),
+    Optimizer(
+        name="adamw8bit-embeddings32", label="8-bit AdamW, embeddings at 32 bits", torch_class="AdamW8bit",
+        arguments={"lr": 1e-5}, state_bytes_per_parameter=_EIGHT_BITS, full_embeddings=True, package="bitsandbytes",
+    ),
+    Optimizer(
+        name="adamw8bit-torchao", label="8-bit AdamW of torchao", torch_class="AdamW8bit", arguments={"lr": 1e-5},
+        state_bytes_per_parameter=_EIGHT_BITS, package="torchao", compiled=True,
+    ),
+    Optimizer(name="adam", label="Adam", torch_class="Adam", arguments={"lr": 1e-5, "fused": True}, state_copies=2),
+    Optimizer(
+        name="sgd", label="SGD with momentum", torch_class="SGD", arguments={"lr": 1e-3, "momentum": 0.9},
+        state_copies=1,
+    ),
+    Optimizer(name="adafactor", label="Adafactor", torch_class="Adafactor", factored=True),
+)  # fmt: skip
+
+#: By the name of the option.
+BY_NAME: Final = {optimizer.name: optimizer for optimizer in OPTIMIZERS}

@@ -12,9 +12,7 @@ from opanatomy.report.formats import format_named, format_names
 
 if TYPE_CHECKING:
     from opanatomy.records.anatomy import Anatomy
-    from opanatomy.records.techniques import Techniques
-
-__all__ = ["format_named", "format_names", "format_of", "read_anatomy", "terminal_report"]
+    from opanatomy.records.experiment import Techniques
 
 
 def format_of(path: str | PurePath) -> str:
@@ -46,8 +44,8 @@ def terminal_report(
 
     `brief` is its first screen alone, `sections` those parts of it alone.
     """
-    from opanatomy.report.format import Page
     from opanatomy.report.formats import terminal
+    from opanatomy.report.section import Page
 
     page = Page(width=width, color=color, top=top, brief=brief, sections=sections)
     return terminal.terminal_report(report, page)

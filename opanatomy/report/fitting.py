@@ -1,5 +1,6 @@
 """The first screen in the lines of a terminal: rows of operators fill it, or give way, then their table, then minor
-lines."""
+lines.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.report.format import Page
-from opanatomy.report.section import Cell, Count, Note, Row, Section, Share, Time, phrase
+from opanatomy.report.section import Cell, Count, Note, Page, Row, Section, Share, Time, phrase
 from opanatomy.report.sections import first_screen
 
 #: What gives way to the lines above it, and the fewest rows that are worth a table.

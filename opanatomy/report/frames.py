@@ -16,11 +16,10 @@ from msgspec import Struct
 from msgspec import inspect as types
 
 from opanatomy.errors import OpanatomyError, UsageError
-from opanatomy.option_values import instead_of
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison, FigureRow, Part
-from opanatomy.report.metrics import Metric, metrics_of
-from opanatomy.report.metrics_compared import metrics_of_comparison
+from opanatomy.options import instead_of
+from opanatomy.records.anatomy import Anatomy, Metric
+from opanatomy.records.comparison import Comparison, FigureRow, Part
+from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
 #: What has tables.
 Tabled: TypeAlias = "Anatomy | Comparison"

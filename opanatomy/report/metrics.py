@@ -9,17 +9,235 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from difflib import get_close_matches
+from typing import Final, TypeAlias
 
-from opanatomy.records.anatomy import Anatomy, ClassRow
-from opanatomy.records.metric import Metric
+from msgspec import Struct
+
+from opanatomy.errors import UsageError
+from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
+from opanatomy.records.communication import Waiting
+from opanatomy.records.comparison import Comparison, Decomposition
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.waiting import Waiting
-from opanatomy.report.costs import costs_of
-from opanatomy.report.metric_names import definition_of, metric_named
-from opanatomy.report.totals import total
+from opanatomy.report.section import total
+from opanatomy.report.sections.step import costs_of
 
-__all__ = ["Metric", "metric_named", "metrics_of"]
+# The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and what it is.
+#
+# A part in braces stands for a class, a phase, a component of memory or a figure of ranks. docs/report.md has this
+# table.
+
+
+_COUNTED: Final = ("bytes", "token_read_bytes", "token_written_bytes")
+_PLACEHOLDER: Final = re.compile(r"\\\{(\w+)\\\}")
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """One metric, or one for each class, phase, component or figure of ranks where the name has a part in braces.
+
+    `meaning` says what of the JSON report it is; "/ step" stands for "divided by the number of steps".
+    """
+
+    name: str
+    unit: str
+    better: Better | None
+    meaning: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether it counts FLOPs, or the bytes that calls must move."""
+        return self.unit == "flop" or self.name in _COUNTED or self.name.endswith((".flops", ".bytes"))
+
+
+def _defined(name: str, unit: str, better: Better | None, meaning: str) -> Definition:
+    return Definition(name=name, unit=unit, better=better, meaning=meaning)
+
+
+#: In the order of the report.
+DEFINITIONS: Final = (
+    _defined("step_time_ns", "ns", "lower", "`step_unprofiled_ns` where it was measured, else `step_profiled_ns`"),
+    _defined("step_unprofiled_ns", "ns", "lower", "mean step without the profiler, pauses left out"),
+    _defined("step_profiled_ns", "ns", "lower", "mean step under the profiler, of the steps that count"),
+    _defined("steps", "steps", None, "profiled steps that count, those of all ranks together"),
+    _defined("samples_per_second", "samples/s", "higher", "by the step without the profiler, else by the one under it"),
+    _defined("forward_time_ns", "ns", "lower", "wall time of a step on the CPU, busy time on an accelerator"),
+    _defined("backward_time_ns", "ns", "lower", "the same of backward, recomputation included on the CPU"),
+    _defined("optimizer_time_ns", "ns", "lower", "the same of the optimizer"),
+    _defined("prefill_time_ns", "ns", "lower", "the same of a generation's prefill"),
+    _defined("decoding_time_ns", "ns", "lower", "the same of a generation's decoding"),
+    _defined("framework_ns", "ns", "lower", "CPU: of a step, what no operator explains"),
+    _defined("framework_share", "fraction", "lower", "of the step under the profiler"),
+    _defined("profiler_ns", "ns", None, "CPU: an estimate of what the profiler adds to a step"),
+    _defined("window_ns", "ns", "lower", "accelerator: the window / step; window = busy + outside +"
+             " unrecorded + idle"),
+    _defined("busy_ns", "ns", None, "accelerator: union of the window's work / step; CPU: of a step"),
+    _defined("outside_ns", "ns", None, "accelerator: only work of other steps runs / step"),
+    _defined("unrecorded_ns", "ns", None, "accelerator: work runs, or may run, whose records are missing / step"),
+    _defined("idle_ns", "ns", "lower", "accelerator: host_idle + stream_idle + other_idle / step"),
+    _defined("host_idle_ns", "ns", "lower", "idle that is host-bound / step"),
+    _defined("stream_idle_ns", "ns", "lower", "idle in a stream wait / step"),
+    _defined("other_idle_ns", "ns", "lower", "other idle time / step"),
+    _defined("idle_share", "fraction", "lower", "idle over the steps' time, without other steps' work"),
+    _defined("computation_ns", "ns", "lower", "union of the work that is no communication and no copy / step"),
+    _defined("communication_ns", "ns", "lower", "union of the collectives / step"),
+    _defined("exposed_communication_ns", "ns", "lower", "collectives while no other work runs / step"),
+    _defined("exposed_communication_share", "fraction", "lower", "over the steps' time, without other steps' work"),
+    _defined("memcpy_ns", "ns", "lower", "union of the copies / step"),
+    _defined("exposed_memcpy_ns", "ns", "lower", "copies while no other work runs / step"),
+    _defined("kernel_time_ns", "ns", "lower", "sum of the window's device work / step; on the CPU self time of"
+             " operators"),
+    _defined("launches", "launches", "lower", "calls that launch kernels or graphs / step"),
+    _defined("launch_time_ns", "ns", "lower", "host time in these calls / step"),
+    _defined("launch_delay_ns", "ns", None, "mean delay of a launch"),
+    _defined("synchronizing_ns", "ns", "lower", "host time in calls that wait for the device / step"),
+    _defined("kernels", "kernels", "lower", "kernels, copies and fills apart / step"),
+    _defined("tiny_kernels", "kernels", "lower", "those shorter than 10 us / step"),
+    _defined("flops", "flop", "lower", "FLOPs of the calls that have a formula / step"),
+    _defined("bytes", "bytes", "lower", "least bytes read and written of these calls / step"),
+    _defined("class.{class}.time_ns", "ns", "lower", "device work of the class, all phases / step"),
+    _defined("class.{class}.time_share", "fraction", None, "of the device work of all classes"),
+    _defined("class.{class}.flops", "flop", "lower", "FLOPs of its calls that have a formula / step"),
+    _defined("class.{class}.bytes", "bytes", "lower", "least bytes of these calls / step"),
+    _defined("class.{class}.headroom_ns", "ns", "lower", "what its calls took beyond their bound / step"),
+    _defined("phase.{phase}.time_ns", "ns", "lower", "device work of the phase, all classes / step"),
+    _defined("phase.{phase}.flops", "flop", "lower", "FLOPs of its calls that have a formula / step"),
+    _defined("phase.{phase}.bytes", "bytes", "lower", "least bytes of these calls / step"),
+    _defined("ratio.{class}.time", "ratio", None, "backward over forward of the class"),
+    _defined("ratio.{class}.flops", "ratio", None, "the same of FLOPs"),
+    _defined("ratio.{class}.bytes", "ratio", None, "the same of bytes"),
+    _defined("mfu", "fraction", "higher", "model FLOPs utilization: of the peak, recomputation left out"),
+    _defined("hfu", "fraction", "higher", "hardware FLOPs utilization: the same with recomputation"),
+    _defined("mfu_covered", "fraction", "higher", "contractions' time whose FLOPs are known; below 1 MFU and HFU are"
+             " lower bounds"),
+    _defined("headroom_ns", "ns", "lower", "what all calls took beyond their bound / step"),
+    _defined("bound_share", "fraction", "higher", "bound over time, of the calls whose bound is known"),
+    _defined("utilization", "fraction", "higher", "union of the kernels over the time of the steps"),
+    _defined("sm_efficiency", "fraction", "higher", "Kineto's estimate, mean over the time of the steps"),
+    _defined("occupancy", "fraction", "higher", "Kineto's estimate, weighted by duration"),
+    _defined("tensor_core_ns", "ns", None, "kernels that use tensor cores by their names / step"),
+    _defined("tensor_core_unknown_ns", "ns", None, "products whose names do not tell whether they do / step"),
+    _defined("peak_memory_bytes", "bytes", "lower", "peak of the step's memory: the first of the next two that is"
+             " known"),
+    _defined("allocator_peak_bytes", "bytes", "lower", "most that an allocator had handed out"),
+    _defined("process_peak_bytes", "bytes", "lower", "most that the process had resident, on the CPU"),
+    _defined("reserved_memory_bytes", "bytes", "lower", "most that the allocator held of the device"),
+    _defined("needed_memory_bytes", "bytes", "lower", "what theory says that the step needs"),
+    _defined("memory.{component}_bytes", "bytes", "lower", "the component as it was measured or inferred"),
+    _defined("memory.at_peak.{component}_bytes", "bytes", "lower", "what of it is live at the peak"),
+    _defined("first_token_ns", "ns", "lower", "of a generation without the profiler, median"),
+    _defined("token_ns", "ns", "lower", "from one token to the next"),
+    _defined("tokens_per_second", "tokens/s", "higher", "of all samples, in decoding"),
+    _defined("token_flops", "flop", "lower", "of one forward of the decoding"),
+    _defined("token_read_bytes", "bytes", "lower", "the same of bytes read"),
+    _defined("token_written_bytes", "bytes", "lower", "the same of bytes written"),
+    _defined("texts.step_ns", "ns", "lower", "mean over the batches of texts of their mean steps"),
+    _defined("texts.samples_per_second", "samples/s", "higher", "over all batches"),
+    _defined("texts.tokens_per_second", "tokens/s", "higher", "padding included"),
+    _defined("texts.useful_tokens_per_second", "tokens/s", "higher", "padding left out"),
+    _defined("texts.useful_share", "fraction", "higher", "tokens of texts over all tokens with padding"),
+    _defined("texts.padding_flops", "flop", "lower", "contractions on padding, of the profiled batch"),
+    _defined("ranks", "ranks", None, "ranks that the report is over"),
+    _defined("ranks.{figure}_min_ns", "ns", "lower", "least of a figure of a step over the ranks (`spread`)"),
+    _defined("ranks.{figure}_median_ns", "ns", "lower", "its median"),
+    _defined("ranks.{figure}_max_ns", "ns", "lower", "its most"),
+    _defined("waiting_ns", "ns", "lower", "mean over ranks and steps: only communication runs, and waits for a rank"),
+    _defined("transfer_ns", "ns", "lower", "the same: only communication runs, and data can flow"),
+    _defined("unmatched_ns", "ns", None, "the same: only communication that is not matched"),
+    _defined("straggler_charged_ns", "ns", "lower", "waiting of all ranks for the straggler / step of a rank"),
+    _defined("straggler_share", "fraction", "lower", "of all waiting"),
+    _defined("straggler_lead_ns", "ns", "lower", "how much later than the rank before it the straggler begins"),
+    _defined("straggler_rank", "rank", None, "which rank it is"),
+    _defined("ledger.linked_share", "fraction", None, "device work linked to its launch, of all device work"),
+    _defined("ledger.graph_launched_share", "fraction", None, "launched by graphs, of all device work"),
+    _defined("ledger.no_launch_record_share", "fraction", "lower", "without a launch record, of all device work"),
+    _defined("ledger.outside_window_share", "fraction", None, "outside the window, of all device work"),
+    _defined("ledger.costed_share", "fraction", "higher", "with FLOPs and bytes, of the window's device work"),
+    _defined("ledger.unknown_share", "fraction", "lower", "that no rule classes, of the window's device work"),
+    _defined("checks.unexplained", "differences", "lower", "figures that a second source does not confirm"),
+)  # fmt: skip
+
+#: Short names, for gates and for hurried people. A name without its unit (`step_time`, `memory.weights`) is taken too.
+ALIASES: Final = {
+    "time": "step_time_ns",
+    "step": "step_time_ns",
+    "plain": "step_unprofiled_ns",
+    "profiled": "step_profiled_ns",
+    "throughput": "samples_per_second",
+    "samples": "samples_per_second",
+    "forward": "forward_time_ns",
+    "backward": "backward_time_ns",
+    "optimizer": "optimizer_time_ns",
+    "prefill": "prefill_time_ns",
+    "decoding": "decoding_time_ns",
+    "exposed": "exposed_communication_ns",
+    "memory": "peak_memory_bytes",
+    "peak": "peak_memory_bytes",
+    "reserved": "reserved_memory_bytes",
+    "waiting": "waiting_ns",
+    "straggler": "straggler_charged_ns",
+    "costed": "ledger.costed_share",
+    "unknown": "ledger.unknown_share",
+}
+#: What the report prints for a class where its name differs.
+_CLASSES: Final = {
+    "contraction": OperatorClass.TENSOR_CONTRACTION,
+    "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
+    "element_wise": OperatorClass.ELEMENTWISE,
+}
+_SUFFIXES: Final = ("", "_ns", "_time_ns", "_bytes", "_share", ".time_ns")
+_OF: Final = {"class": tuple(OperatorClass), "phase": tuple(Phase)}
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """What matches the names that a declared one stands for."""
+
+    def alternatives(place: re.Match[str]) -> str:
+        values = _OF.get(place[1])
+        return r"\w+" if values is None else f"(?:{'|'.join(values)})"
+
+    return re.compile(_PLACEHOLDER.sub(alternatives, re.escape(name)))
+
+
+_PATTERNS: Final = tuple((_pattern(definition.name), definition) for definition in DEFINITIONS)
+
+
+def definition_of(name: str) -> Definition | None:
+    """What is declared of a metric; `None` where there is none of this name."""
+    return next((definition for pattern, definition in _PATTERNS if pattern.fullmatch(name)), None)
+
+
+def metric_named(name: str) -> str:
+    """The name of the metric that `name` means: its own, a short one, one without its unit.
+
+    Case, blanks and `-` for `_` do not matter. Whether an anatomy knows it `metrics_of` says. Raises `UsageError`, with
+    near names, for what is none.
+    """
+    plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+    plain = ALIASES.get(plain, plain)
+    first, dot, rest = plain.partition(".")
+    middle, point, last = rest.partition(".")
+    if first in ("class", "ratio") and middle in _CLASSES:
+        plain = f"{first}{dot}{_CLASSES[middle]}{point}{last}"
+    for suffix in _SUFFIXES:
+        if definition_of(plain + suffix) is not None:
+            return plain + suffix
+    raise UsageError(f"metric {name!r}: not known - {_instead_of(plain)}")
+
+
+def _instead_of(name: str) -> str:
+    names = [*ALIASES, *(name for definition in DEFINITIONS for name in _expanded(definition.name))]
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    where = "docs/report.md has all of them, such as time, memory, flops, mfu"
+    return f"did you mean {', '.join(near)}? {where}" if near else where
+
+
+def _expanded(name: str) -> Iterable[str]:
+    """The names that a declared one stands for, as far as they can be listed."""
+    for place, values in _OF.items():
+        if f"{{{place}}}" in name:
+            return [name.replace(f"{{{place}}}", value) for value in values]
+    return [] if "{" in name else [name]
+
 
 Number: TypeAlias = "int | float"
 #: A name and what it is, `None` where that is not known.
@@ -231,3 +449,45 @@ def _ledger(anatomy: Anatomy) -> Iterator[Named]:
 def _checks(anatomy: Anatomy) -> Iterator[Named]:
     if any(check.compared for check in anatomy.checks):
         yield "checks.unexplained", sum(len(check.unexplained) for check in anatomy.checks)
+
+
+# Every figure of a comparison as one flat dictionary, for loggers: each on every side, and what makes the change.
+#
+# A figure is called as `Anatomy.metrics()` calls it, with the side behind it: `step_time_ns.before`, `.after` and
+# `.change` (after over before, less one) of two sides, `step_time_ns.1`, `.2`, ... of more, in their order.
+
+
+_TWO: Final = ("before", "after")
+
+
+def metrics_of_comparison(comparison: Comparison) -> dict[str, Metric]:
+    """The figures by name, those that are not known left out."""
+    return dict([*_figures(comparison), *_difference(comparison.decomposition)])
+
+
+def _figures(comparison: Comparison) -> Iterator[tuple[str, Metric]]:
+    two = len(comparison.sides) == len(_TWO)
+    for row in comparison.figures:
+        for place, value in enumerate(row.values):
+            if value is not None:
+                side = _TWO[place] if two else str(place + 1)
+                bound = bool(row.lower_bounds) and row.lower_bounds[place]
+                yield (
+                    f"{row.name}.{side}",
+                    Metric(value=value, unit=row.unit, better=row.better, lower_bound=bound, exact=row.exact),
+                )
+        if two and row.change is not None and not comparison.not_comparable:
+            yield f"{row.name}.change", Metric(value=row.change, unit="fraction", better=row.better)
+
+
+def _difference(parts: Decomposition | None) -> Iterator[tuple[str, Metric]]:
+    """The mean like step of both sides, its change, and what of that each cause makes: these sum to the change."""
+    if parts is None:
+        return
+    for name in ("before", "after", "change"):
+        yield f"like_step_ns.{name}", Metric(value=getattr(parts, f"{name}_ns"), unit="ns", better="lower")
+    changes: dict[str, int] = {}
+    for part in parts.parts:
+        changes[part.cause] = changes.get(part.cause, 0) + part.change_ns
+    for cause, change_ns in changes.items():
+        yield f"like_step_ns.change.{cause}", Metric(value=change_ns, unit="ns", better="lower")

@@ -10,12 +10,24 @@ from html import escape
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison
+from opanatomy.records.comparison import Comparison
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
-from opanatomy.report.classes import COLOUR, LABEL
-from opanatomy.report.printable import printable
-from opanatomy.report.section import WITH, Cell, Column, Holds, Name, Note, Phrase, Row, Section, Tone
+from opanatomy.report.section import (
+    COLOUR,
+    LABEL,
+    WITH,
+    Cell,
+    Column,
+    Holds,
+    Name,
+    Note,
+    Phrase,
+    Row,
+    Section,
+    Tone,
+    printable,
+)
 from opanatomy.report.sections import first_screen, sections_of
 from opanatomy.report.table import cut
 

@@ -5,13 +5,17 @@ A format lays a section out; widths, colours and wording of numbers are its own 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
+from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 
 # --------------------------------------------------------------------------- quantities; `None` is what is not known
@@ -264,3 +268,265 @@ def is_known(cell: Cell) -> bool:
 def facts_of(*pairs: tuple[str, str | Phrase | None]) -> tuple[Fact, ...]:
     """(label, text) as facts, without those that have no text."""
     return tuple(Fact(label=label, text=text) for label, text in pairs if text)
+
+
+# What the figures of a page are of: one rule, and the words that headings have for it.
+#
+# All figures are means over the steps that count, of all ranks, so that parts sum to their whole; a step that holds
+# other steps' work or a pause, or makes other calls than most, does not count.
+
+
+#: The part of the window from which the time of other steps' work is said.
+_FOREIGN: Final = 0.01
+
+
+def steps_of(anatomy: Anatomy) -> int:
+    """The steps that sums are over: of several ranks those of all of them."""
+    return max(anatomy.step.count, 1)
+
+
+def steps_of_window(anatomy: Anatomy) -> float:
+    """The steps of the window, which of several ranks is the mean of theirs."""
+    return steps_of(anatomy) / max(len(anatomy.ranks), 1)
+
+
+def per_step(anatomy: Anatomy) -> str:
+    """What a heading says of sums: `per step, mean of 4`; nothing where there is one step."""
+    steps, ranks = steps_of(anatomy), len(anatomy.ranks)
+    if steps == 1:
+        return ""
+    return f"per step of a rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
+
+
+def shares_of_work(anatomy: Anatomy) -> str:
+    """What a heading says of a table whose shares are of the device work, on the CPU of the operators' time."""
+    return "; ".join(filter(None, (per_step(anatomy), f"shares of the {work_of(anatomy)}")))
+
+
+def work_of(anatomy: Anatomy) -> str:
+    """What the time of all classes is: that of device work, on the CPU of operators, else what the host took."""
+    if anatomy.environment.host_only:
+        return "host's time in operators"
+    return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
+
+
+def all_steps(anatomy: Anatomy) -> str:
+    """What a heading says of sums that are shown as they are."""
+    steps = steps_of(anatomy)
+    return "" if steps == 1 else f"all {steps:,} steps together"
+
+
+def is_whole_trace(anatomy: Anatomy) -> bool:
+    """Whether the whole trace is taken for one step, as it has no annotation of any."""
+    return any(row.number is None for row in anatomy.step.steps)
+
+
+def has_foreign_work(anatomy: Anatomy) -> bool:
+    """Whether the device did only the work of other steps for so much of the steps that it has to be said."""
+    timeline = anatomy.timeline
+    return (timeline.outside_ns or 0) >= _FOREIGN * timeline.window_ns > 0
+
+
+def calls_a_step(calls: int, steps: int) -> Count | Ratio:
+    """How often something ran in a step: a whole number where each step has as many."""
+    return Ratio(calls / steps) if calls % steps else Count(calls // steps)
+
+
+# Sums over rows of an anatomy, in which what is not known stays apart from 0.
+
+
+SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
+
+
+class Total(Struct, frozen=True, kw_only=True):
+    """The sum of some rows; `flops` and `bytes` are `None` where no row knows them.
+
+    `costed_ns` is the time of the work that `flops` are known of, `bounded_ns` of the work that `bound_ns` is known of.
+    """
+
+    calls: int
+    time_ns: float
+    flops: float | None
+    bytes: float | None
+    costed_ns: float
+    bound_ns: float | None
+    bounded_ns: float
+
+    def a_step(self, steps: int) -> Total:
+        """The mean over so many steps; `calls` are still those of all."""
+        if steps == 1:
+            return self
+        return Total(
+            calls=self.calls,
+            time_ns=self.time_ns / steps,
+            flops=None if self.flops is None else self.flops / steps,
+            bytes=None if self.bytes is None else self.bytes / steps,
+            costed_ns=self.costed_ns / steps,
+            bound_ns=None if self.bound_ns is None else self.bound_ns / steps,
+            bounded_ns=self.bounded_ns / steps,
+        )
+
+    @property
+    def flops_are_all(self) -> bool:
+        """Whether `flops` are those of all the work, not of the part that has a formula."""
+        return self.costed_ns >= self.time_ns
+
+    @property
+    def flops_cover(self) -> bool:
+        """Whether the FLOPs are those of so much of the time that a share of them says something."""
+        return self.flops is not None and self.costed_ns >= MIN_COVERED * self.time_ns
+
+    @property
+    def covered(self) -> float | None:
+        """The part of the time whose bound is known; `None` where none is."""
+        return None if self.bound_ns is None or not self.time_ns else self.bounded_ns / self.time_ns
+
+    @property
+    def reached(self) -> float | None:
+        """bound / time where the bound is known; `None` where that is too little of the time to say anything."""
+        covered = self.covered
+        if covered is None or covered < MIN_COVERED or not self.bounded_ns:
+            return None
+        return (self.bound_ns or 0) / self.bounded_ns
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs a byte; `None` where one is not known or nothing moved."""
+        return None if self.flops is None or not self.bytes else self.flops / self.bytes
+
+
+def amounts(part: Total) -> tuple[Flops, Bytes]:
+    """The FLOPs and the bytes, lower bounds where some of the time has no formula; none where most has none."""
+    flops = known_flops(part.flops, part.costed_ns, part.time_ns)
+    return flops, Bytes(None if flops.flops is None else part.bytes, at_least=flops.at_least)
+
+
+def known_flops(flops: float | None, costed_ns: float, time_ns: float) -> Flops:
+    """FLOPs that are known of `costed_ns` of the time: a lower bound where that is not all, none below half of it."""
+    if flops is None or costed_ns < MIN_COVERED * time_ns:
+        return Flops(None)
+    return Flops(flops, at_least=costed_ns < time_ns)
+
+
+def total(rows: Iterable[SummedRow]) -> Total:
+    """The sum of class rows or of operator rows."""
+    rows = tuple(rows)
+    bounded = [row for row in rows if row.bound_ns is not None]
+    return Total(
+        calls=sum(row.calls for row in rows),
+        time_ns=sum(row.time_ns for row in rows),
+        flops=_known(row.flops for row in rows),
+        bytes=_known(moved(row) for row in rows),
+        costed_ns=sum(_costed_ns(row) for row in rows),
+        bound_ns=_known(row.bound_ns for row in rows),
+        bounded_ns=sum(row.bounded_ns for row in bounded),
+    )
+
+
+def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
+    """(launched by graphs, all else) of the device work that no operator call launched by itself, over all steps."""
+    left = sum(row.time_ns for row in anatomy.classes) - sum(row.time_ns for row in anatomy.operators)
+    # A kernel of a graph may be an operator's by its name.
+    graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
+    return graphs, left - graphs
+
+
+def moved(row: ClassRow | OperatorRow) -> int | None:
+    """Bytes read and written; `None` where one is not known."""
+    if row.read_bytes is None or row.written_bytes is None:
+        return None
+    return row.read_bytes + row.written_bytes
+
+
+def _costed_ns(row: ClassRow | OperatorRow) -> int:
+    if row.flops is None:
+        return 0
+    return row.time_ns - row.uncosted_ns
+
+
+def _known(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+# How an operator class looks in every format: its name, a short one for narrow places, its colour.
+
+
+LABEL: Final = {
+    OperatorClass.TENSOR_CONTRACTION: "tensor contraction",
+    OperatorClass.STATISTICAL_NORMALIZATION: "statistical normalization",
+    OperatorClass.ELEMENTWISE: "element-wise",
+    OperatorClass.DATA_MOVEMENT: "data movement",
+    OperatorClass.COMMUNICATION: "communication",
+    OperatorClass.OTHER: "other",
+    OperatorClass.UNKNOWN: "unknown",
+}
+
+SHORT_LABEL: Final = LABEL | {
+    OperatorClass.TENSOR_CONTRACTION: "contraction",
+    OperatorClass.STATISTICAL_NORMALIZATION: "normalization",
+}
+
+#: The palette of Okabe and Ito, which colour-blind readers can distinguish; the warning colour is for what is unknown.
+COLOUR: Final = {
+    OperatorClass.TENSOR_CONTRACTION: "#0072b2",
+    OperatorClass.STATISTICAL_NORMALIZATION: "#e69f00",
+    OperatorClass.ELEMENTWISE: "#009e73",
+    OperatorClass.DATA_MOVEMENT: "#56b4e9",
+    OperatorClass.COMMUNICATION: "#cc79a7",
+    OperatorClass.OTHER: "#888888",
+    OperatorClass.UNKNOWN: "#d55e00",
+}
+
+
+# What a file in `formats/` declares as its `FORMAT`.
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """What a format for readers lays the report out on: cells across, and whether it shows colour.
+
+    `brief` wants the first screen alone, `full` all of the report; where neither is said a terminal shows the first
+    screen. `sections` wants those of these names (of `sections.SECTIONS`) alone; tables have
+    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by,
+    `sides` what one calls each side of a comparison by; `None` is what none can call.
+    A first screen of more than `height` lines has fewer rows.
+    With `more` the first screen ends with how to see the rest. `gates` are those on a single report.
+    """
+
+    width: int = 80
+    color: bool = False
+    brief: bool = False
+    full: bool = False
+    sections: tuple[str, ...] = ()
+    top: int = 8
+    sort: str = "time"
+    source: str | None = None
+    sides: tuple[str | None, ...] = ()
+    height: int | None = None
+    more: bool = False
+    gates: tuple[GateResult, ...] = ()
+
+
+class Format(Struct, frozen=True, kw_only=True):
+    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
+
+    ending: str
+    write: Callable[[Report, Page], str]
+    machine_readable: bool
+
+
+# Names from anywhere as characters that can be seen.
+
+
+_MARK: Final = "\N{REPLACEMENT CHARACTER}"
+#: Printable by their category, but nothing is seen of them (Unicode's Default_Ignorable_Code_Point, without Cf).
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def printable(text: str) -> str:
+    """The text with a mark for each character that is acted on or not seen: escapes, line ends, writing directions."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSEEN.sub(_MARK, "".join(character if character.isprintable() else _MARK for character in text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.records.waiting import Straggler, Waiting
+from opanatomy.records.communication import Straggler, Waiting
 from opanatomy.report.section import Count, Phrase, Share, Time, joined, phrase
 
 #: Of what is charged to a rank: with less of it lost within its steps, nothing that it does in them is the cause.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from opanatomy.report.printable import printable
+from opanatomy.report.section import printable
 
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opanatomy.records.columns import KERNEL, DeviceWork, Int64, TraceDevice, distinct, rows_by_value
-from opanatomy.records.memory_columns import MemoryEvents
+from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, distinct, rows_by_value
 from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.

@@ -1,15 +1,230 @@
-"""Events out of text that does not decode as it stands: the end of the array, and whatever is damaged."""
+"""JSON text of events -> typed events: strictly first, then with what is known to be broken in traces mended.
+
+What still does not fit is decoded field by field, so that one odd value costs itself and not its event.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from decimal import Decimal
+from functools import cache
+from typing import Any, Final, TypeAlias, Union, cast
 
+import msgspec
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
-from opanatomy.trace.decoding import EventDecoder
-from opanatomy.trace.schema import Event
+from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent, event_of_category
+
+#: Text that is not copied where it is only looked at.
+Buffer: TypeAlias = "bytes | memoryview"
+#: What msgspec raises on text that is no JSON, does not fit, is no UTF-8 or nests too deep.
+NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_NOT_JSON = re.compile(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]}\s])")
+#: The same, or a whole string, in which such a word is only a word.
+_STRING_OR_NOT_JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|' + _NOT_JSON.pattern, re.DOTALL)
+_CONTROL = bytes(32 if code < 32 else code for code in range(256))
+#: A backslash that begins no escape of JSON, and half of a surrogate pair without the other half.
+_NO_ESCAPE = re.compile(rb'(?<!\\)((?:\\\\){0,50})\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_HALF_PAIR = re.compile(
+    rb"(?<!\\)((?:\\\\){0,50})\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
+#: How many escapes are mended in one batch of text: more are damage, and take memory.
+_MAX_MENDED: Final = 10_000
+#: Categories of a trace beyond which its events are decoded in full, and texts that may not fit for each that does.
+_MAX_CATEGORIES: Final = 40
+_MISFITS: Final = 8
+
+
+def listed(text: Buffer) -> bytes:
+    """Events with commas between as a JSON array."""
+    return b"".join((b"[", text, b"]"))
+
+
+def mend(text: bytes) -> bytes:
+    """The text without control characters, bare `NaN`, bytes that are no UTF-8 and escapes that JSON does not have."""
+    text = text.translate(_CONTROL)
+    if _NOT_JSON.search(text):
+        text = _STRING_OR_NOT_JSON.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", text)
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode(errors="replace").encode()
+    if b"\\" in text:
+        text = _NO_ESCAPE.sub(rb"\1\\\\", text, count=_MAX_MENDED)
+        text = _HALF_PAIR.sub(rb"\1\\ufffd", text, count=_MAX_MENDED)
+    return text
+
+
+class EventDecoder:
+    """Decodes events; from the first time that a float cannot hold on, times are exact decimals."""
+
+    def __init__(self) -> None:
+        self._event: type[Event] = Event
+        self._by_category: _CategoryDecoder | None = _CategoryDecoder()
+        self._make()
+
+    def _make(self) -> None:
+        self._strict: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event])  # type: ignore[name-defined]
+        self._lenient: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event], strict=False)  # type: ignore[name-defined]
+        self._single: msgspec.json.Decoder[Event] = msgspec.json.Decoder(self._event)
+
+    def many(self, text: Buffer) -> list[Event] | None:
+        """The events of a text of whole events with commas between; `None` where one of them does not fit."""
+        array = listed(text)
+        events = self._by_category.decode(array) if self._by_category else None
+        if events is None:
+            events = self._in_full(array)
+            if events is None:
+                return None
+            if self._by_category and not self._by_category.learn(events):
+                self._by_category = None
+        return self.many(text) if self._became_exact(events) else self._within(events)
+
+    def _in_full(self, array: bytes) -> list[Event] | None:
+        try:
+            return self._strict.decode(array)
+        except NOT_DECODABLE:
+            try:
+                return self._lenient.decode(mend(array))
+            except NOT_DECODABLE:
+                return None
+
+    def one(self, text: bytes) -> Event | None:
+        """An event without the fields that do not fit; `None` where the text is no JSON object at all."""
+        try:
+            event: Event | None = self._single.decode(text)
+        except NOT_DECODABLE:
+            event = _loose(self._event).decode(mend(text))
+        if event is None:
+            return None
+        return self.one(text) if self._became_exact([event]) else self._within([event])[0]
+
+    def _became_exact(self, events: list[Event]) -> bool:
+        """Whether a time has a fraction and is so large that a float cannot hold its nanoseconds."""
+        if self._event is ExactEvent or not any(
+            type(event.ts) is float and event.ts > 9e12 and event.ts % 1 != 0 for event in events[:200]
+        ):
+            return False
+        self._event, self._by_category = ExactEvent, None
+        self._make()
+        return True
+
+    def _within(self, events: list[Event]) -> list[Event]:
+        """The events, those without time whose decimals are out of range (floats are checked as they are decoded)."""
+        if self._event is ExactEvent:
+            for event in events:
+                if not (_is_within(event.ts, *TIMES_US) and _is_within(event.dur, -LONGEST_US, LONGEST_US)):
+                    event.ts = None
+        return events
+
+
+class _CategoryDecoder:
+    """Decodes events each by its category, of those categories that were learned."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, type[Event]] = {}
+        self._decoder: msgspec.json.Decoder[list[Event]] | None = None
+        #: How many texts fit, less those that did not though all their categories were known.
+        self._fitting = _MISFITS
+
+    def decode(self, array: bytes) -> list[Event] | None:
+        """The events; `None` where a category is not known, or an event has none or does not fit."""
+        if self._decoder is None:
+            return None
+        try:
+            events = self._decoder.decode(array)
+        except NOT_DECODABLE:
+            return None
+        self._fitting += 1
+        return events
+
+    def learn(self, events: list[Event]) -> bool:
+        """Know the categories of events that were decoded in full; whether it is worth it to go on."""
+        fresh = {event.cat for event in events} - self._events.keys() - {None}
+        if not fresh:
+            self._fitting -= 1
+            return self._fitting > 0
+        if len(self._events) + len(fresh) > _MAX_CATEGORIES:
+            return False
+        self._events.update((category, event_of_category(category)) for category in fresh if category is not None)
+        self._decoder = msgspec.json.Decoder(list[Union[tuple(self._events.values())]])  # type: ignore[misc]  # noqa: UP007
+        return True
+
+
+def _is_within(value: Any, low: float, high: float) -> bool:
+    return value is None or (value.is_finite() and low <= value <= high if isinstance(value, Decimal) else True)
+
+
+class _Loose:
+    """Decodes one event field by field."""
+
+    def __init__(self, event: type[Event]) -> None:
+        self._event = event
+        self._raw = msgspec.json.Decoder(_raw_twin(event))
+        self._raw_args = msgspec.json.Decoder(_raw_twin(Args))
+        self._fields = _decoders(event)
+        self._args_fields = _decoders(Args)
+
+    def decode(self, text: bytes) -> Event | None:
+        try:
+            raw = self._raw.decode(text)
+        except NOT_DECODABLE:
+            return None
+        fields = _fitting(raw, self._fields)
+        if not _absent(raw.dur) and "dur" not in fields:
+            fields.pop("ts", None)
+        try:
+            fields["args"] = Args(**_fitting(self._raw_args.decode(raw.args), self._args_fields))
+        except NOT_DECODABLE:
+            fields.pop("args", None)
+        return self._event(**fields)
+
+
+@cache
+def _loose(event: type[Event]) -> _Loose:
+    """What decodes such events field by field; few traces need it."""
+    return _Loose(event)
+
+
+def _absent(raw: Raw) -> bool:
+    return bytes(raw) in (b"", b"null")
+
+
+def _raw_twin(struct: type[msgspec.Struct]) -> Any:
+    """The same fields, none of them decoded."""
+    fields = [
+        (item.name, Raw, msgspec.field(default=Raw(), name=item.encode_name)) for item in msgspec.structs.fields(struct)
+    ]
+    return msgspec.defstruct("Raw" + struct.__name__, cast("Any", fields))
+
+
+def _decoders(struct: type[msgspec.Struct]) -> dict[str, msgspec.json.Decoder[Any]]:
+    return {
+        item.name: msgspec.json.Decoder(item.type, strict=False)
+        for item in msgspec.structs.fields(struct)
+        if item.name != "args"
+    }
+
+
+def _fitting(raw: msgspec.Struct, decoders: dict[str, msgspec.json.Decoder[Any]]) -> dict[str, Any]:
+    """The values that fit their types, by field."""
+    values = {}
+    for name, decoder in decoders.items():
+        value: Raw = getattr(raw, name)
+        if _absent(value):
+            continue
+        try:
+            values[name] = decoder.decode(value)
+        except NOT_DECODABLE:
+            continue
+    return values
+
+
+# Events out of text that does not decode as it stands: the end of the array, and whatever is damaged.
+
 
 #: A single event larger than this is damage.
 LONGEST_EVENT: Final = 8 << 20

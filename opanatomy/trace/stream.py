@@ -2,19 +2,310 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
-from opanatomy.trace.decoding import EventDecoder
-from opanatomy.trace.gunzip import ENDS_EARLY, Decompressor, open_text
-from opanatomy.trace.hashing import HashedFile
-from opanatomy.trace.header import LONGEST_METADATA, read_metadata
-from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
+from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, is_among
+from opanatomy.records.workload import Capture, Environment, MemoryObservations, StepObservations, Workload
+from opanatomy.trace.salvage import NOT_DECODABLE, EventDecoder, last_boundary, mend, next_boundary, salvage
 from opanatomy.trace.schema import Event
-from opanatomy.trace.validation import MIN_EVENT_BYTES
+
+# The SHA-256 of a file, taken while it is read.
+
+
+_CHUNK: Final = 1 << 20
+
+
+class HashedFile:
+    """A file that is read once from its beginning to its end; what is read is hashed."""
+
+    def __init__(self, raw: BufferedReader) -> None:
+        self._raw = raw
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end."""
+        chunk = self._raw.read(size)
+        self._hash.update(chunk)
+        return chunk
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, `size` of them where the file has that many; they are read again."""
+        return self._raw.peek(size)[:size]
+
+    def tell(self) -> int:
+        """How many bytes are read."""
+        return self._raw.tell()
+
+    def hexdigest(self) -> str:
+        """The SHA-256 of the whole file; what was not read yet is read now."""
+        while self.read(_CHUNK):
+            pass
+        return self._hash.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as raw:
+        return HashedFile(raw).hexdigest()
+
+
+# The bytes of a trace file, unpacked where it is gzip.
+
+
+#: The damage that leaves what comes before it whole.
+ENDS_EARLY: Final = "it ends early"
+_MAGIC = b"\x1f\x8b"
+#: What is unpacked at once is lost where it turns out to be damaged, so it is little.
+_PACKED_CHUNK = 1 << 14
+
+
+class Decompressor(Protocol):
+    """A file object to read decompressed bytes from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end."""
+        ...
+
+
+class Gunzip:
+    """Decompressed bytes of a gzip file; what comes before damage is given before the damage is raised."""
+
+    def __init__(self, raw: Decompressor) -> None:
+        self._raw = raw
+        self._member = _new_member()
+        self._damage: EOFError | None = None
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end; `EOFError` where the file is cut off or damaged."""
+        chunks: list[bytes] = []
+        missing = size
+        while missing > 0 and self._damage is None:
+            try:
+                text = self._next(missing)
+            except EOFError as error:
+                self._damage = error
+                break
+            if text is None:
+                break
+            chunks.append(text)
+            missing -= len(text)
+        if self._damage and missing == size:
+            raise self._damage
+        return b"".join(chunks)
+
+    def _next(self, size: int) -> bytes | None:
+        """Some text, maybe none yet; `None` at the end of the last member."""
+        packed = self._member.unconsumed_tail
+        if self._member.eof:
+            packed = self._member.unused_data
+            if len(packed) < len(_MAGIC):
+                packed += self._raw.read(_PACKED_CHUNK)
+            if packed[:2] != _MAGIC:
+                return None
+            self._member = _new_member()
+        elif not packed:
+            packed = self._raw.read(_PACKED_CHUNK)
+            if not packed:
+                raise EOFError(ENDS_EARLY)
+        return self._decompress(packed, size)
+
+    def _decompress(self, packed: bytes, size: int) -> bytes:
+        from isal import isal_zlib
+
+        try:
+            text: bytes = self._member.decompress(packed, size)
+        except isal_zlib.error as error:  # type: ignore[misc]  # the stub calls it a value
+            raise EOFError(str(error)) from error
+        return text
+
+
+def _new_member() -> Any:
+    from isal import isal_zlib
+
+    return isal_zlib.decompressobj(31)
+
+
+def open_text(raw: HashedFile) -> Decompressor:
+    """A reader of the text in `raw`, gzip or plain."""
+    return Gunzip(raw) if raw.peek(len(_MAGIC)) == _MAGIC else raw
+
+
+# What a trace says besides its events: the keys before and after `traceEvents`.
+
+
+#: Text before or after the events larger than this is not looked at.
+LONGEST_METADATA: Final = 16 << 20
+#: Bytes that decoded metadata may take at most.
+_HEAVIEST: Final = 48 << 20
+
+
+def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, object]:
+    """The keys of the text before the events (from its brace on) and after them (to its brace)."""
+    metadata: dict[str, object] = {}
+    left = _HEAVIEST
+    for text in (head.rstrip(b", \t\r\n") + b"}", b"{" + tail.lstrip(b", \t\r\n")):
+        keys = _keys(text, warnings)
+        for key, raw in keys.items():
+            weight = _weight(raw)
+            if weight > left:
+                warnings.append(f"the trace's metadata {key[:40]} are too large ({len(bytes(raw)) / 1e6:.1f} MB)")
+                continue
+            left -= weight
+            try:
+                value = msgspec.json.decode(raw)
+                msgspec.json.encode(value)
+            except (*NOT_DECODABLE, OverflowError) as error:
+                warnings.append(f"the trace's metadata {key[:40]} cannot be read ({error})")
+                continue
+            metadata[key] = value
+    return metadata
+
+
+def _keys(text: bytes, warnings: list[str]) -> dict[str, msgspec.Raw]:
+    try:
+        return msgspec.json.decode(mend(text), type=dict[str, msgspec.Raw])
+    except NOT_DECODABLE as error:
+        warnings.append(f"the trace's metadata cannot be read ({error})")
+        return {}
+
+
+def _weight(raw: msgspec.Raw) -> int:
+    """The bytes that the decoded value takes, at most and roughly."""
+    text = bytes(raw)
+    return len(text) + 240 * text.count(b"{") + 90 * text.count(b"[") + 60 * text.count(b",")
+
+
+# What no trace of a profiler has, and columns without it: the sums of later stages must hold in int64.
+
+
+#: A profiler writes 200 to 3000 bytes an event; below this, from some thousands on, a file is made to fill memory.
+MIN_EVENT_BYTES: Final = 64
+_MANY_EVENTS: Final = 150_000
+#: Nanoseconds that durations may add up to: half of what int64 holds, 146 years.
+_MAX_NS: Final = 2**62
+#: No bytes, parameters or nanoseconds of a step are more than this; JSON readers hold it exactly.
+_MAX_COUNTED: Final = 2**53
+
+Part = TypeVar("Part", Environment, Workload, MemoryObservations)
+Columns = TypeVar("Columns", HostEvents, Launches, DeviceWork)
+
+
+def check_density(path: Path, events: int, text_bytes: int) -> None:
+    """Raise `TraceError` where there are more events in the text than any profiler writes."""
+    if events > max(_MANY_EVENTS, text_bytes // MIN_EVENT_BYTES):
+        raise TraceError(
+            f"cannot read {path}: {events:,} events in {text_bytes / 1e6:.1f} MB, less than {MIN_EVENT_BYTES} bytes"
+            " each - is this a trace?"
+        )
+
+
+def without_negative(columns: Columns, warnings: list[str]) -> Columns:
+    """The columns with durations of at least 0; `TraceError` where they add up to more than int64 holds."""
+    negative = int((columns.duration_ns < 0).sum())
+    if negative:
+        warnings.append(f"{_events(negative)} a negative duration, which is read as 0")
+        columns = replace(columns, duration_ns=np.maximum(columns.duration_ns, 0))
+    if float(columns.duration_ns.astype(np.float64).sum()) > _MAX_NS:
+        raise TraceError("cannot read the trace: its durations add up to more than 146 years - is this a trace?")
+    return columns
+
+
+def told_share(cut_off: bool, launches: Int64, work: Int64, caveats: list[str]) -> None:
+    """Say of a trace that is cut off how many launches (correlation ids) have their work (likewise) before the cut."""
+    known = launches[launches > 0]
+    if cut_off and len(known) and len(work):
+        recorded = int(is_among(known, work).sum())
+        caveats.append(f"{recorded:,} of {len(known):,} launches have their device work before the cut")
+
+
+def check_content(path: Path, host: HostEvents, launches: Launches, work: DeviceWork, warnings: list[str]) -> None:
+    """Raise `TraceError` where there is nothing to analyze: neither an operator nor a launch nor device work."""
+    annotations = int((host.annotation != 0).sum())
+    if len(host.name) > annotations or len(launches.name) or len(work.name):
+        return
+    why = next((f" ({warning})" for warning in warnings if warning.isprintable()), "")
+    raise TraceError(
+        f"{path} has no operator and no device work that opanatomy knows{why} - give a torch.profiler trace"
+    )
+
+
+def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> Capture:
+    """What a capture wrote into the trace under `name`, without the counts, sizes and times that cannot be."""
+    wrong: list[str] = []
+    parts: dict[str, Any] = {
+        "environment": _possible(capture.environment, wrong),
+        "workload": _possible(capture.workload, wrong),
+        "memory": _possible_memory(capture.memory, wrong),
+    }
+    for key in ("unprofiled_step_ns", "profiled_step_ns"):
+        parts[key] = tuple(value for value in getattr(capture, key) if 0 < value <= _MAX_COUNTED)
+        if len(parts[key]) < len(getattr(capture, key)):
+            wrong.append(key)
+    if not wrong:
+        return capture
+    warnings.append(
+        f"the trace's own metadata ({name}) have numbers that cannot be, which are left out: {', '.join(wrong)}"
+    )
+    return replace(capture, **parts)
+
+
+def _possible_memory(memory: MemoryObservations, wrong: list[str]) -> MemoryObservations:
+    """The observations without numbers, and without rows and parts, that cannot be."""
+    changed: dict[str, Any] = {
+        "storage_bytes": {name: size for name, size in memory.storage_bytes.items() if 0 <= size <= _MAX_COUNTED},
+        "snapshots": tuple(snapshot for snapshot in memory.snapshots if _all_possible(snapshot)),
+    }
+    wrong.extend(f"memory.{name}" for name, rows in changed.items() if len(rows) < len(getattr(memory, name)))
+    parts = {"shape": memory.shape, "failure": memory.failure}
+    impossible = {name for name, part in parts.items() if part is not None and not _all_possible(part)}
+    if memory.shape is not None and min(memory.shape.layers, memory.shape.hidden, memory.shape.heads) < 1:
+        impossible.add("shape")
+    if memory.step is not None and not _step_is_possible(memory.step):
+        impossible.add("step")
+    wrong.extend(f"memory.{name}" for name in sorted(impossible))
+    changed |= dict.fromkeys(impossible)
+    return replace(_possible(memory, wrong), **changed)
+
+
+def _step_is_possible(step: StepObservations) -> bool:
+    """Whether the plain numbers of a memory step can be; its columns are looked at where they are unpacked."""
+    allocator = step.allocator
+    workspaces = all(0 <= size <= _MAX_COUNTED for size in allocator.workspace_bytes)
+    spans = all(0 <= span.begin_ns <= span.end_ns <= _MAX_NS for span in step.phases)
+    return workspaces and spans and _all_possible(allocator) and _all_possible(step)
+
+
+def _all_possible(part: Any) -> bool:
+    values = [getattr(part, name) for name in part.__struct_fields__]
+    numbers = [number for value in values for number in (value.values() if isinstance(value, dict) else (value,))]
+    return all(0 <= number <= _MAX_COUNTED for number in numbers if type(number) is int)
+
+
+def _possible(part: Part, wrong: list[str]) -> Part:
+    """The part with `None` for each number below 0 or beyond all that is counted; `wrong` grows by their names."""
+    bad = [
+        name
+        for name in part.__struct_fields__
+        if type(value := getattr(part, name)) is int and not 0 <= value <= _MAX_COUNTED and name != "seed"
+    ]
+    wrong.extend(bad)
+    nothing: dict[str, Any] = dict.fromkeys(bad)
+    return replace(part, **nothing)
+
+
+def _events(count: int) -> str:
+    return "1 event has" if count == 1 else f"{count:,} events have"
+
 
 #: Small enough that the events of a batch stay in the processor's caches.
 CHUNK = 1 << 18

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch._C._profiler import _EventType
 
-from opanatomy.capture.memory import step as memory_step
-from opanatomy.capture.memory import storages as memory_storages
+from opanatomy.capture.memory import observer, storages
 from opanatomy.capture.memory.events import Mark, ObservedEvents, observed_events
 
 DEVICE = "cuda:0"
@@ -43,8 +42,8 @@ class Standin:
         }  # fmt: skip
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)
-        patch.setattr(memory_storages, "same_device", lambda one, other: {one, other} <= {"cpu", DEVICE})
-        patch.setattr(memory_step, "observed_events", self._observed)
+        patch.setattr(storages, "same_device", lambda one, other: {one, other} <= {"cpu", DEVICE})
+        patch.setattr(observer, "observed_events", self._observed)
 
     def _snapshot(self) -> list[dict[str, Any]]:
         storages = {one.untyped_storage() for one in self.tensors()}

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from opanatomy.console.dispatch import main
+from opanatomy.cli.main import main
 from tests.allocator import FOLDER as ALLOCATOR
 
 _ROOT: Final = Path(__file__).parent.parent.parent

@@ -1,1 +1,1 @@
-"""The device of a capture: what torch can do with it, its start, its driver, the machine around it."""
+"""Ask torch and the driver about the device of a capture."""

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from opanatomy.capture.device import nvml
 from opanatomy.capture.device.accelerators import is_cuda
-from opanatomy.capture.model.quiet import first_line
+from opanatomy.capture.model.silence import first_line
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
-from opanatomy.option_values import as_asked
-from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.options import as_asked
+from opanatomy.records.memory import is_out_of_memory
 
 _NO_KERNELS: Final = re.compile(
     r"no kernel image is available|invalid device function|unsupported gpu architecture|unsupported toolchain"

@@ -1,1 +1,1 @@
-"""A step that several processes share: joined, prepared and agreed on by Accelerate."""
+"""Share a step between processes: joined, prepared and agreed on by Accelerate."""

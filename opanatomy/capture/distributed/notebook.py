@@ -16,10 +16,9 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from opanatomy import errors
-from opanatomy.capture.distributed.launcher import environment, quiet
-from opanatomy.capture.model.quiet import one_line
+from opanatomy.capture.distributed.ranks import environment, launched, quiet
+from opanatomy.capture.model.silence import one_line
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.launched import launched
 
 _MADE, _FAILED = "made", "failed"
 #: What each of the forks would import for itself, which takes seconds.

@@ -2,22 +2,254 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
+from datetime import timedelta
+from io import StringIO
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from opanatomy.capture.distributed.launcher import check_devices
-from opanatomy.capture.distributed.plugins import handlers_of, mesh_of, parallel_of, sharding_of
-from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.errors import CaptureError, UsageError
-from opanatomy.launched import Launched
-from opanatomy.run_options import RunOptions
+from opanatomy.capture.device.environment import choose_device
+from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.errors import CaptureError, SaidByRank, UsageError
+from opanatomy.options import CHECKPOINTED, COMPILE, DDP, FSDP2, HSDP, PARALLEL, TP, RunOptions, spelled
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+# Accelerate's own launcher, called: the command again on each of several processes.
+
+
+#: torch's launcher logs in many lines what the rank that failed has said in one.
+_LOGGER: Final = "torch.distributed.elastic"
+
+
+def launch(command: Sequence[str], processes: int, device: str) -> None:
+    """Run `opanatomy` with the words of `command` on that many processes, and wait for them.
+
+    `SaidByRank` where one failed, with its exit code: it has said why.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        from accelerate.commands.launch import launch_command, launch_command_parser
+    except ImportError as error:
+        raise CaptureError(
+            f"--processes {processes} needs accelerate, which is not installed - pip install accelerate"
+        ) from error
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"--device {device} is one for all processes: leave it out, each takes its own")
+    on_host = choose_device(device) == "cpu"
+    if not on_host:
+        check_devices(processes)
+    words = [
+        "--multi_gpu", "--num_processes", str(processes), "--num_machines", "1", "--mixed_precision", "no",
+        "--dynamo_backend", "no", "--main_process_port", "0", "--module", "opanatomy", *command,
+    ]  # fmt: skip
+    try:
+        with environment(on_host), quiet():
+            launch_command(launch_command_parser().parse_args(words))
+    except ChildFailedError as error:
+        raise _said(error) from error
+    except SignalException as error:
+        interrupted = int(error.sigval) == signal.SIGINT  # which the first rank says
+        said = "" if interrupted else f"ended by {signal.Signals(error.sigval).name}, and its processes with it"
+        raise SaidByRank(said, 128 + int(error.sigval)) from error
+
+
+def check_devices(local_processes: int) -> None:
+    """Refuse more processes on this machine than it has GPUs."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if local_processes > count:
+        raise UsageError(
+            f"{local_processes} processes on this machine take a GPU each, and it has {count} - start fewer, or add"
+            " --device cpu"
+        )
+
+
+def _said(error: Any) -> SaidByRank:
+    """The end of the rank that failed first; one that a signal ended could not say so."""
+    rank, failure = error.get_first_failure()
+    if failure.exitcode >= 0:
+        return SaidByRank("", failure.exitcode)
+    name = signal.Signals(-failure.exitcode).name
+    return SaidByRank(f"rank {rank} was ended by {name} - was there memory for all ranks?", 1)
+
+
+@contextmanager
+def environment(on_host: bool) -> Iterator[None]:
+    """What has Accelerate start several processes on the CPU: its own switch for that starts one (accelerate#2741)."""
+    from accelerate.utils import patch_environment
+
+    variables = {"accelerate_use_cpu": "true"} if on_host else {}
+    if on_host and sys.platform == "linux" and "GLOO_SOCKET_IFNAME" not in os.environ:
+        variables["gloo_socket_ifname"] = "lo"  # the machine's name may be that of no interface
+    with patch_environment(**variables):
+        yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the launcher from logging what the rank that failed says."""
+    logger = logging.getLogger(_LOGGER)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# What `--parallel` asks for, as Accelerate's plugins and handlers have it.
+
+
+#: A rank that waits longer than this in a collective waits for one that will not come.
+TIMEOUT: Final = timedelta(minutes=10)
+#: torch's own bucket, in MiB.
+_BUCKET_MB: Final = 25
+#: What `accelerate launch` sets for engines that are none of `--parallel`.
+_OTHER_ENGINES: Final = (("ACCELERATE_USE_DEEPSPEED", "DeepSpeed"), ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM"))
+
+
+def parallel_of(options: RunOptions) -> str:
+    """The requested kind of parallelism: by the option, else by `accelerate launch`, else data parallelism."""
+    for variable, name in _OTHER_ENGINES:
+        if _is_set(variable):
+            raise UsageError(
+                f"accelerate launch asks for {name}, which is not run here - give {spelled(PARALLEL, FSDP2)}"
+            )
+    if options.parallel is not None:
+        return options.parallel
+    if not _is_set("ACCELERATE_USE_FSDP"):
+        return DDP
+    if os.environ.get("FSDP_VERSION", "1") != "2":
+        raise UsageError("accelerate launch asks for FSDP version 1 - give --fsdp_version 2")
+    return CHECKPOINTED if _is_set("FSDP_ACTIVATION_CHECKPOINTING") else FSDP2
+
+
+def asked_of_launcher(options: RunOptions) -> RunOptions:
+    """The options with mixed precision and accumulation as `accelerate launch` has them, where they do not set them.
+
+    `UsageError` for what is not run here.
+    """
+    compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
+    if compiler != "no":
+        raise UsageError(f"accelerate launch asks for the compiler {compiler} - give {spelled(COMPILE, True)} instead")
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    if precision != "no" and options.amp is None:
+        options = replace(options, amp=precision)
+    steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
+    if steps.isdecimal() and int(steps) > 1 and options.accumulate == 1 and not options.inference:
+        options = replace(options, accumulate=int(steps))
+    return options
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes")
+
+
+def is_sharded(parallel: str) -> bool:
+    """Whether each rank holds a part of the weights by FSDP2."""
+    return parallel in (FSDP2, CHECKPOINTED, HSDP)
+
+
+def handlers_of(options: RunOptions, parallel: str) -> list[Any]:
+    """The timeout of the process group, and the buckets of DDP."""
+    from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+
+    handlers: list[Any] = [InitProcessGroupKwargs(timeout=TIMEOUT)]
+    if parallel == DDP:
+        buckets = DistributedDataParallelKwargs(
+            bucket_cap_mb=options.bucket_mb or _BUCKET_MB, gradient_as_bucket_view=options.bucket_view
+        )
+        handlers.append(buckets)
+    return handlers
+
+
+def sharding_of(options: RunOptions, parallel: str) -> Any:
+    """Accelerate's plugin for FSDP2; `None` where the weights are not sharded by it."""
+    if not is_sharded(parallel):
+        return None
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False,
+        activation_checkpointing=parallel == CHECKPOINTED,
+    )  # fmt: skip
+    if options.amp is not None:
+        plugin.set_mixed_precision(options.amp)
+    return plugin
+
+
+def mesh_of(parallel: str, world_size: int) -> Any:
+    """Accelerate's configuration of a mesh of the ranks; `None` where they are one group."""
+    if parallel not in (HSDP, TP):
+        return None
+    try:
+        from accelerate import ParallelismConfig
+    except ImportError:
+        raise UsageError(f"{spelled(PARALLEL, parallel)} needs accelerate 1.10 or later - update it") from None
+    if parallel == TP:
+        return ParallelismConfig(tp_size=world_size)
+    return ParallelismConfig(dp_replicate_size=2, dp_shard_size=world_size // 2)
+
+
+# The place of this process among those that a launcher started: torchrun, accelerate launch, mpirun.
+
+
+#: What torchrun and Accelerate call them, then what the launchers of MPI do.
+_RANK: Final = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+_WORLD: Final = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_LOCAL_RANK: Final = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+_LOCAL_WORLD: Final = (
+    "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE",
+)  # fmt: skip
+
+
+class Launched(Struct, frozen=True, kw_only=True):
+    """One of `world_size` processes; `local_rank` is its place among those of this machine."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the one that reports for all."""
+        return self.rank == 0
+
+
+def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
+    """This process among those of its launcher; `None` where it is the only one."""
+    environment = os.environ if environment is None else environment
+    rank, world = (_first(environment, names) for names in (_RANK, _WORLD))
+    if rank is None or world is None or world < 2:
+        return None
+    local_rank, local_world = (_first(environment, names) for names in (_LOCAL_RANK, _LOCAL_WORLD))
+    return Launched(
+        rank=rank, world_size=world, local_rank=rank if local_rank is None else local_rank,
+        local_world_size=world if local_world is None else local_world,
+    )  # fmt: skip
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    """The first of the variables that is a number."""
+    values = (environment.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal()), None)
+
 
 #: A rank whose step failed waits this long for the others to say that theirs did too; then its error is its own.
 _FAILED_TOO_SECONDS: Final = 20.0
@@ -177,3 +409,77 @@ def _are_there(store: Any, names: Sequence[str]) -> bool:
     except Exception:
         return False
     return True
+
+
+# A process that was meant to be one of several: `accelerate launch --cpu --num_processes 2` silently starts one.
+
+
+class Meant(Struct, frozen=True, kw_only=True):
+    """What `accelerate launch` was given: how many processes of which command."""
+
+    processes: int
+    command: tuple[str, ...]
+
+
+def lone_process() -> tuple[str, ...]:
+    """What to say of a run on one process whose launcher was told to start several; nothing where all is well."""
+    if launched() is not None or not any(name.startswith("ACCELERATE_") for name in os.environ):
+        return ()
+    meant = meant_by(_parents_command())
+    if meant is None or meant.processes < 2:
+        return ()
+    several = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(meant.processes), *meant.command]
+    return (
+        f"1 process ran, not the {meant.processes} that accelerate launch was told to start: without several GPUs it"
+        f" starts one (accelerate#2741); that many run with: ACCELERATE_USE_CPU=true {shlex.join(several)}",
+    )
+
+
+def meant_by(command: Sequence[str]) -> Meant | None:
+    """What a command line of `accelerate launch` asks for, its configuration file read; `None` for another one."""
+    words = _of_launch(command)
+    if words is None:
+        return None
+    try:
+        from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+        with _silence():
+            arguments: Any = launch_command_parser().parse_args(words)
+            arguments = _validate_launch_command(arguments)[0]
+    except (Exception, SystemExit):
+        return None
+    script = (*(("--module",) if arguments.module else ()), arguments.training_script, *arguments.training_script_args)
+    return Meant(processes=arguments.num_processes or 1, command=tuple(script))
+
+
+def _of_launch(command: Sequence[str]) -> list[str] | None:
+    """The words after `accelerate launch`, however it was invoked."""
+    for place, word in enumerate(command[:4]):
+        name = PurePath(word).name
+        if name in ("accelerate-launch", "accelerate.commands.launch") or word.endswith("commands/launch.py"):
+            return list(command[place + 1 :])
+        if name in ("accelerate", "accelerate_cli.py", "accelerate.commands.accelerate_cli"):
+            return list(command[place + 2 :]) if command[place + 1 : place + 2] == ["launch"] else None
+    return None
+
+
+def _parents_command() -> list[str]:
+    try:
+        import psutil  # Accelerate needs it too
+
+        parent = psutil.Process().parent()
+        return [] if parent is None else list(parent.cmdline())
+    except Exception:
+        return []
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Accelerate complains of what was left out once more."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -2,30 +2,234 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.distributed.plugins import is_sharded
-from opanatomy.capture.distributed.ranks import Joined, Ranks
-from opanatomy.capture.distributed.sharding import sharded_groups
-from opanatomy.capture.distributed.shared_weights import bucket_bytes, shared_weights
-from opanatomy.capture.distributed.tensor_parallel import cut
-from opanatomy.capture.model.quiet import one_line, quiet_libraries
-from opanatomy.capture.model.wrappers import own_modules
-from opanatomy.capture.step.loss_scale import LossScale
-from opanatomy.capture.step.roots import Roots
-from opanatomy.capture.step.stepper import make_optimizer
-from opanatomy.capture.step.training import Training
-from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.option_values import spelled
-from opanatomy.options import PARALLEL, TP
-from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.capture.distributed.ranks import Joined, Ranks, is_sharded
+from opanatomy.capture.model.parts import class_name, own_modules, stacks_of, unwrapped
+from opanatomy.capture.model.silence import one_line, quiet_libraries
+from opanatomy.capture.run.loss_scale import LossScale
+from opanatomy.capture.run.stepper import Roots, Training, make_optimizer
+from opanatomy.errors import CaptureError, OpanatomyError, UsageError
+from opanatomy.options import DDP, FSDP2, PARALLEL, TP, RunOptions, spelled
+from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.workload import SharedWeights
-from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch
+    from accelerate import Accelerator
+
+
+# What FSDP2 gathers together: the layers by the plan of the model, and modules that share a weight as one.
+
+
+@contextmanager
+def sharded_groups(module: torch.nn.Module, accelerator: Accelerator) -> Iterator[None]:
+    """Have `accelerator.prepare`, called while inside, shard `module` in the right groups.
+
+    Weights that are shared must be of one group. Accelerate (1.15) sees to that for input and output embeddings and
+    nothing else; BERT's head also shares its bias. Such modules are made a group here, which Accelerate then leaves.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    state, model = accelerator.state, _Model(module)
+    state.fsdp_plugin.transformer_cls_names_to_wrap = sharded_classes(module)
+    together = [group for group in tied_modules(module) if not {*map(id, group)} <= {*map(id, model.embeddings)}]
+    for group in together:
+        _shard(group, accelerator)
+    head = model.output
+    if not together or head is None or isinstance(head, FSDPModule):
+        yield
+        return
+    # The head is inside of such a group and would be sharded a second time.
+    hidden: Any = module
+    hidden.get_output_embeddings = lambda: None
+    try:
+        yield
+    finally:
+        del hidden.get_output_embeddings
+
+
+class _Model:
+    """The embeddings of a model, where it says them."""
+
+    def __init__(self, module: Any) -> None:
+        self.input = module.get_input_embeddings() if hasattr(module, "get_input_embeddings") else None
+        self.output = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
+
+    @property
+    def embeddings(self) -> tuple[torch.nn.Module, ...]:
+        return tuple(part for part in (self.input, self.output) if part is not None)
+
+
+def _shard(group: Sequence[torch.nn.Module], accelerator: Accelerator) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    state: Any = accelerator.state
+    mesh, config = state.device_mesh, state.parallelism_config
+    fully_shard(
+        list(group), mesh=None if mesh is None else mesh[tuple(config.fsdp_dim_names)], reshard_after_forward=False,
+        mp_policy=state.fsdp_plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+    )  # fmt: skip
+
+
+def sharded_classes(module: torch.nn.Module) -> list[str]:
+    """The classes of which each instance is gathered by itself: what the model says is not to be split, without what
+    holds the input embeddings, which Accelerate gathers by themselves; else those of its layers."""
+    embeddings = _Model(module).input
+    with_embeddings = {
+        type(part).__name__ for part in module.modules() if any(inner is embeddings for inner in part.modules())
+    }
+    there = {type(part).__name__ for part in module.modules()} - with_embeddings
+    whole = [name for name in getattr(module, "_no_split_modules", None) or () if name in there]
+    return whole or sorted({stack.kind for stack in stacks_of(module)} & there)
+
+
+def tied_modules(module: torch.nn.Module) -> list[list[torch.nn.Module]]:
+    """The modules that have weights in common, in groups that have none; of modules inside of others these."""
+    groups: list[tuple[set[int], list[torch.nn.Module]]] = []
+    for part in module.modules():
+        weights, members = {id(weight) for weight in part._parameters.values() if weight is not None}, [part]
+        for group in [group for group in groups if group[0] & weights]:
+            groups.remove(group)
+            weights |= group[0]
+            members = [*group[1], *members]
+        if weights:
+            groups.append((weights, members))
+    return [_outermost(members) for _, members in groups if len(members) > 1]
+
+
+def _outermost(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
+    inside = {id(inner) for part in modules for inner in part.modules() if inner is not part}
+    return [part for part in modules if id(part) not in inside]
+
+
+# The weights that ranks share: what DDP reduces, and what each group of FSDP2 gathers and scatters.
+
+
+def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str]) -> tuple[SharedWeights, ...]:
+    """The weights that ranks share; of `modules` the outer may be wrappers, `paths` has the path of each by its `id`.
+
+    Call it after a step, in which FSDP decides what it gathers twice. What this torch does not expose is left out.
+    """
+    shared: list[SharedWeights] = []
+    for module in modules:
+        for part in module.modules():
+            names = {kind.__name__ for kind in type(part).__mro__}
+            if "DistributedDataParallel" in names and not getattr(part, "_comm_hooks", None):
+                shared += _of_copies(part)
+            elif "FSDPModule" in names:
+                with suppress(AttributeError):
+                    shared += _of_shards(part, paths)
+    return tuple(dict.fromkeys(shared))
+
+
+def _of_copies(module: Any) -> Iterator[SharedWeights]:
+    ignored = set(getattr(module, "parameters_to_ignore", ()))
+    trained = [
+        parameter
+        for name, parameter in module.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    ]
+    size = _bytes(trained)
+    yield SharedWeights(
+        module="", ranks=module.process_group.size(), gathered_bytes=0, reduced_bytes=size, trained_bytes=size,
+        weight_bytes=_bytes(module.parameters()),
+    )  # fmt: skip
+
+
+def _bytes(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def bucket_bytes(module: torch.nn.Module) -> int | None:
+    """The buckets in which DDP reduces gradients, by its own account; 0 where gradients are views of them, `None`
+    without DDP, and where it gives no account."""
+    for part in module.modules():
+        if any(kind.__name__ == "DistributedDataParallel" for kind in type(part).__mro__):
+            wrapper: Any = part
+            account = wrapper._get_ddp_logging_data()
+            if account.get("gradient_as_bucket_view"):
+                return 0
+            sizes = account.get("rebuilt_bucket_sizes") or account.get("bucket_sizes")
+            return sum(int(size) for size in sizes.split(",")) if sizes else None
+    return None
+
+
+def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]:
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+    for group in filter(None, groups):
+        mesh = group.mesh_info
+        sizes = [_padded(parameter) * mesh.shard_mesh_size for parameter in group.fsdp_params]
+        weights = [
+            size * parameter.orig_dtype.itemsize for size, parameter in zip(sizes, group.fsdp_params, strict=True)
+        ]
+        gathered = sum(
+            size * (parameter.param_dtype or parameter.orig_dtype).itemsize
+            for size, parameter in zip(sizes, group.fsdp_params, strict=True)
+        )
+        reduced = sum(
+            size * (parameter.reduce_dtype or parameter.param_dtype or parameter.orig_dtype).itemsize
+            for size, parameter in zip(sizes, group.fsdp_params, strict=True)
+            if parameter.sharded_param.requires_grad
+        )
+        yield SharedWeights(
+            module=_path(group.modules, paths), ranks=mesh.shard_mesh_size, gathered_bytes=gathered,
+            reduced_bytes=reduced, regathered=group._reshard_after_forward,
+            replicas=getattr(mesh, "replicate_mesh_size", 1), weight_bytes=sum(weights),
+            trained_bytes=sum(
+                size
+                for size, parameter in zip(weights, group.fsdp_params, strict=True)
+                if parameter.sharded_param.requires_grad
+            ),
+        )  # fmt: skip
+
+
+def _path(modules: Sequence[torch.nn.Module], paths: Mapping[int, str]) -> str:
+    """What FSDP's own ranges call a group: the paths of its modules, in their order in the model."""
+    group = {id(unwrapped(module)) for module in modules}
+    return ", ".join(path for number, path in paths.items() if number in group)
+
+
+def _padded(parameter: Any) -> int:
+    """The elements of a parameter's part on each rank, which are as many on all."""
+    return int(parameter.padded_sharded_param_size.numel())
+
+
+# A model whose layers are cut over the ranks, by the plan that transformers has for it.
+
+
+def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
+    """Cut the weights of `module`, which all ranks have alike, in place; `UsageError` for one without a plan."""
+    asked = spelled(PARALLEL, TP)
+    try:
+        from transformers.distributed import DistributedConfig
+        from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+    except ImportError as error:
+        raise UsageError(f"{asked} needs transformers 5.18 or later - update it") from error
+    model: Any = module
+    state: Any = accelerator.state
+    if not getattr(model, "supports_tp_plan", False):
+        raise UsageError(
+            f"{asked}: {class_name(module)} has no plan of how to cut it - use {spelled(PARALLEL, DDP)} or"
+            f" {spelled(PARALLEL, FSDP2)}"
+        )
+    ranks = accelerator.num_processes
+    try:
+        plan = model._resolve_parallel_plans(DistributedConfig(tp_size=ranks))[0]
+        tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        tied -= {name for name, _ in model.named_parameters()}
+        plan = {name: style for name, style in plan.items() if name not in tied}
+        apply_tensor_parallelism(model, state.device_mesh[TP], plan)
+        if tied:
+            model.tie_weights()
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"{asked}: {class_name(module)} cannot be cut over {ranks} ranks: {one_line(error)}"
+        ) from error
+    model._tp_size = ranks
 
 
 class RankTraining(Training):

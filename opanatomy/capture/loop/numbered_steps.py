@@ -12,28 +12,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.kineto_log import toggled
+from opanatomy.capture.device.kineto import toggled
 from opanatomy.capture.loop.phases import LoopPhases
-from opanatomy.capture.loop.recording import LoopRecording, Recorded
-from opanatomy.capture.loop.session import Session, marked
-from opanatomy.capture.loop.stages import (
+from opanatomy.capture.loop.recording import (
+    LoopRecording,
     MemoryFollowed,
     Profiled,
+    Recorded,
+    Session,
     Stage,
     Timed,
     Watched,
     WatchedAgain,
+    marked,
     memory_after,
 )
-from opanatomy.capture.step.profiled import STEP_RANGE, StepProfiler
-from opanatomy.capture.step.restore import quiet_kineto
+from opanatomy.capture.run.profiled import STEP_RANGE, StepProfiler
+from opanatomy.capture.run.restore import quiet_kineto
+from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
-from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.run_options import RunOptions
+from opanatomy.records.workload import MemoryObservations
 
 if TYPE_CHECKING:
     import torch
-
 
 #: From this share of a step on that loading takes, a warning says so.
 NOTED_LOADING: Final = 0.05

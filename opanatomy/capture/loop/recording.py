@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,41 +14,528 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.devices import device_of, kineto_records, of_the_peak
+from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, of_the_peak
+from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.environment import environment_of
-from opanatomy.capture.device.events import require_device_events
-from opanatomy.capture.distributed.group import place_in_group
-from opanatomy.capture.distributed.lone import lone_process
-from opanatomy.capture.distributed.shared_weights import shared_weights
-from opanatomy.capture.loop.modules import LoopModules
-from opanatomy.capture.loop.seen import Seen
-from opanatomy.capture.loop.session import Session
-from opanatomy.capture.loop.stages import (
-    MemoryFollowed,
-    Profiled,
-    Stage,
-    Timed,
-    Watched,
-    WatchedAgain,
-    memory_after,
+from opanatomy.capture.device.kineto import require_device_events
+from opanatomy.capture.distributed.group import parallel_kind, place_in_group
+from opanatomy.capture.distributed.ranks import lone_process
+from opanatomy.capture.distributed.training import shared_weights
+from opanatomy.capture.loop.modules import LoopModules, hooked
+from opanatomy.capture.loop.phases import LoopPhases, marked_calls
+from opanatomy.capture.memory.measurement import PeakMeter, Snapshots, storage_bytes, storages_observed
+from opanatomy.capture.memory.observer import (
+    MemoryObserver,
+    MemoryProfiler,
+    StepSettings,
+    rng_bytes,
+    saved_tensor_hooks,
+    why_not_kept,
 )
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.storages import other_devices
+from opanatomy.capture.memory.saved import PointWatch, SavedTensors, StorageSet, saved_form, storages, weight_casts
+from opanatomy.capture.memory.storages import Holders, other_devices
+from opanatomy.capture.model.batches import input_texts, sizes
+from opanatomy.capture.model.parts import class_name, unwrapped
 from opanatomy.capture.model.shape import shape_of
-from opanatomy.capture.model.wrappers import unwrapped
-from opanatomy.capture.step.compiled_parts import compilations
-from opanatomy.capture.step.instruments import Instrument, blamed
-from opanatomy.capture.step.profiled import STEP_RANGE
-from opanatomy.capture.step.profiler_times import profiler_times_ns
-from opanatomy.capture.step.tensor_lists import tensor_lists
+from opanatomy.capture.model.workload import attention_of, data_type_name
+from opanatomy.capture.run.gradients import gradients_by_path
+from opanatomy.capture.run.instruments import Instrument, blamed
+from opanatomy.capture.run.observer import Observation, observing
+from opanatomy.capture.run.profiled import STEP_RANGE, StepProfiler
+from opanatomy.capture.run.ranges import OpenRanges, compilations, has_compiled_parts, mode_keeps_compiled
+from opanatomy.capture.run.restore import quiet_kineto
+from opanatomy.capture.run.step_runner import profiler_times_ns, tensor_lists
+from opanatomy.capture.run.stepper import StepObserver
 from opanatomy.errors import CaptureError
+from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
-from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.workload import Capture, ObservedCount
-from opanatomy.run_options import RunOptions
+from opanatomy.records.taxonomy import OPTIMIZERS, Optimizer, Phase
+from opanatomy.records.workload import Capture, MemoryObservations, ObservedCount, StepObservations, Workload
 
 if TYPE_CHECKING:
     import torch
+
+
+# What a loop showed of its workload: what it called, on what, with which optimizers and data types.
+
+
+#: What autocast computes in -> the name of the option.
+_AMP: Final = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a loop so far."""
+
+    modules: LoopModules
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    scaler: Any = None
+    device: str | None = None
+    amp: str | None = None
+    batch: int | None = None
+    sequence_length: int | None = None
+    inputs: tuple[str, ...] = ()
+    #: Whether forward operators ran again in backward, and how.
+    checkpointing: str | None = None
+
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps."""
+        if all(other is not optimizer for other in self.optimizers):
+            self.optimizers.append(optimizer)
+
+    def gradient_scaler(self, scaler: Any) -> None:
+        """A gradient scaler is used."""
+        self.scaler = scaler
+
+    def module(self, module: torch.nn.Module) -> None:
+        """A module is called: autocast may begin in any of them."""
+        import torch
+
+        kind = accelerators.kind_of(self.device or _device_of(module) or "cpu")
+        if torch.is_autocast_enabled(kind):
+            self.amp = _AMP.get(data_type_name(torch.get_autocast_dtype(kind)))
+
+    def forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An outermost module was called; the first with parameters says what a batch is, if it is not just traced."""
+        import torch
+
+        self.device = self.device or _device_of(module)
+        if (
+            self.batch is not None
+            or torch._C._is_tracing()
+            or (self.modules.trained and module not in self.modules.trained)
+        ):
+            return
+        named = dict(kwargs) | {str(place): value for place, value in enumerate(args)}
+        has_tensors = any(hasattr(value, "shape") and len(value.shape) for value in named.values())
+        if not has_tensors:
+            return
+        inputs: Any = kwargs if kwargs and not args else args if not kwargs else named
+        self.batch, self.sequence_length = sizes(inputs)
+        self.inputs = input_texts(inputs)
+
+    def loss_scale(self) -> float | None:
+        """The scale of the loss that is in force; on an accelerator this waits for it."""
+        return None if self.scaler is None or not self.scaler.is_enabled() else float(self.scaler.get_scale())
+
+    def workload(self, *, steps: int, warmup: int, passes: int, inference: bool) -> Workload:
+        """What was seen as a workload; what was not seen is `None`."""
+        modules = self.modules.trained or self.modules.outermost
+        parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
+        name = " + ".join(dict.fromkeys(class_name(module) for module in modules)) or None
+        place = place_in_group()
+        parts = passes if passes > 1 and len(modules) == 1 else 1
+        return Workload(
+            model=name, architecture=name, model_source="loop",
+            parameters=sum(parameter.numel() for parameter in parameters) if modules else None,
+            trainable_parameters=sum(one.numel() for one in parameters if one.requires_grad) if modules else None,
+            batch=None if self.batch is None else self.batch * parts, sequence_length=self.sequence_length,
+            inputs=self.inputs, accumulate=parts if parts > 1 else None,
+            dtype=data_type_name(parameters[0].dtype) if parameters else None,
+            amp=self.amp, loss_scale=self.loss_scale(),
+            attention=next(filter(None, map(attention_of, map(unwrapped, modules))), None),
+            checkpointing=self.checkpointing, compiled=any(map(has_compiled_parts, modules)),
+            optimizer=", ".join(dict.fromkeys(map(optimizer_name, self.optimizers))) or None,
+            inference=inference, steps=steps, warmup=warmup, world_size=place.world_size if place else None,
+            parallel=parallel_kind(self.modules.outermost) if place else None,
+        )  # fmt: skip
+
+
+def _device_of(module: torch.nn.Module) -> str | None:
+    first = next(module.parameters(), None)
+    return None if first is None or first.device.type == "meta" else str(first.device)
+
+
+def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
+    """The name of the option that makes an optimizer of such a class and state, else its class."""
+    kind = type(optimizer)
+    home = kind.__module__.partition(".")[0]
+    alike = [
+        known
+        for known in OPTIMIZERS
+        if known.torch_class == kind.__name__ and home == (known.package or "torch") and _has_state_of(known, optimizer)
+    ]
+    kernels = _kernels(optimizer)
+    exact = [known for known in alike if {name: known.arguments.get(name, False) for name in kernels} == kernels]
+    chosen = exact or (alike if len(alike) == 1 else [])
+    return chosen[0].name if chosen else kind.__name__
+
+
+def _has_state_of(known: Optimizer, optimizer: torch.optim.Optimizer) -> bool:
+    defaults = optimizer.defaults
+    same_momentum = bool(defaults.get("momentum")) == bool(known.arguments.get("momentum"))
+    return same_momentum and not defaults.get("amsgrad")
+
+
+def _kernels(optimizer: torch.optim.Optimizer) -> dict[str, bool]:
+    """Whether updates are fused, or over lists: torch's default on an accelerator."""
+    fused, foreach = optimizer.defaults.get("fused"), optimizer.defaults.get("foreach")
+    if not fused and foreach is None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        foreach = bool(parameters) and parameters[0].device.type != "cpu"
+    return {"fused": bool(fused), "foreach": bool(foreach)}
+
+
+# What the stages of a recording share: the loop's modules, what was seen of it, and what each stage found out.
+
+
+class Inputs(StepObserver):
+    """Keeps in mind what forwards were called with, without keeping it."""
+
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[torch.Tensor]] = []
+
+    def inputs(self, tensors: list[torch.Tensor]) -> None:
+        """Keep these in mind."""
+        self._references += [weakref.ref(tensor) for tensor in tensors]
+
+    def alive(self) -> list[torch.Tensor]:
+        """The tensors that are still alive."""
+        return [tensor for reference in self._references if (tensor := reference()) is not None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One recording."""
+
+    options: RunOptions
+    modules: LoopModules
+    seen: Seen
+    #: Where the loop is taken to run before it showed that.
+    device_at_first: str
+    points: Snapshots
+    inputs: Inputs = field(default_factory=Inputs)
+    observation: Observation | None = None
+    #: What the watched step did, as `LoopPhases.log`; the same, and the calls, of one after the profiled steps.
+    watched: list[str] | None = None
+    watched_again: list[str] | None = None
+    counts_again: tuple[ObservedCount, ...] = ()
+    gradients: dict[str, str] = field(default_factory=dict)
+    saved_bytes: int | None = None
+    cast_bytes: int | None = None
+    gradient_bytes: int | None = None
+    unprofiled_ns: list[int] = field(default_factory=list)
+    memory: MemoryObservations | None = None
+    memory_step: StepObservations | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def device(self) -> str:
+        """The device of the loop."""
+        return self.seen.device or self.device_at_first
+
+    def synchronize(self) -> None:
+        """Wait for every device that has a part of the model."""
+        for module in self.modules.outermost:
+            synchronize(devices_of(module, self.device))
+        synchronize((self.device,))
+
+    def holders(self) -> Holders:
+        """What holds the tensors of a step now."""
+        return Holders(
+            device=self.device, modules=self.modules.outermost, optimizers=tuple(self.seen.optimizers),
+            inputs=self.inputs.alive(),
+        )  # fmt: skip
+
+
+@contextmanager
+def marked(
+    session: Session,
+    watch: StepObserver,
+    *,
+    decide: Callable[[Phase], None] = lambda phase: None,
+    behind_module: Callable[[], None] = lambda: None,
+) -> Iterator[LoopPhases]:
+    """Mark the phases and modules of the loop with ranges while inside."""
+    phases = LoopPhases(watch=watch, decide=decide)
+    modules, seen = session.modules, session.seen
+    modules.rename()
+    ranges = OpenRanges(modules.range_names)
+
+    def enter(module: torch.nn.Module) -> None:
+        if not phases.is_here:
+            return
+        if not modules.knows(module):
+            if not phases.is_outside or not modules.add(module):
+                return
+            ranges.names = modules.range_names
+        phases.enter_module(module)
+        if session.watched is None:  # what is seen of every call is known by then
+            seen.module(module)
+        ranges.enter(module, ())
+
+    def leave(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not phases.is_here or not modules.knows(module):
+            return
+        ranges.leave(module)
+        behind_module()
+        if phases.leave_module(module, (args, kwargs)):
+            seen.forward(module, args, kwargs)
+
+    with hooked(modules, enter, leave), marked_calls(phases, seen.gradient_scaler, seen.optimizer):
+        try:
+            yield phases
+        finally:
+            ranges.close()
+            phases.new_step()
+
+
+# The stages of a recording: that many iterations of the loop each, watched in one way; nothing is left behind.
+
+
+class Stage:
+    """A stage; `begin` and `end` are called around each of its iterations, `open` and `close` around all of them."""
+
+    def __init__(self, session: Session, iterations: int) -> None:
+        self.session, self.iterations = session, iterations
+        self.stack = ExitStack()
+
+    def open(self) -> None:
+        """Make ready."""
+
+    def begin(self) -> None:
+        """An iteration begins."""
+
+    def end(self) -> None:
+        """An iteration is done."""
+
+    def close(self) -> None:
+        """Put everything back, also in the middle of an iteration."""
+        self.stack.close()
+
+
+class Timed(Stage):
+    """Iterations that run as they are, on the clock."""
+
+    def open(self) -> None:
+        """Forget the peak of memory so far."""
+        self.meter = PeakMeter(self.session.device)
+        self.meter.reset()
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self.session.synchronize()
+        self._begin_ns = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """Stop it; the storages are those after the last one."""
+        session = self.session
+        session.synchronize()
+        session.unprofiled_ns.append(time.perf_counter_ns() - self._begin_ns)
+        if len(session.unprofiled_ns) == self.iterations:
+            session.memory = replace(
+                memory_after(session), peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by
+            )
+
+
+def memory_after(session: Session) -> MemoryObservations:
+    """The storages as they stand after a step; of gradients that the loop has freed by then what they were."""
+    observations = storages_observed(session.holders(), session.saved_bytes, session.cast_bytes)
+    if "gradients" in observations.storage_bytes or not session.gradient_bytes:
+        return observations
+    return replace(observations, storage_bytes={**observations.storage_bytes, "gradients": session.gradient_bytes})
+
+
+class Profiled(Stage):
+    """Iterations under the profiler; with `warm` one more before them, in which the profiler warms up."""
+
+    def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
+        super().__init__(session, steps + warm)
+        self.steps, self.warm = steps, warm
+        #: What each step did, as `LoopPhases.log`, and how many batches it accumulated.
+        self.logs: list[list[str]] = []
+        self.passes = 1
+        self._number: int | None = None
+
+    def open(self) -> None:
+        """Register the hooks and start the profiler."""
+        self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm)
+        self.stack.enter_context(quiet_kineto())
+        self.profiler.start()
+        self.stack.callback(self.profiler.stop)
+        self.phases = self.stack.enter_context(marked(self.session, self.session.inputs))
+
+    def begin(self) -> None:
+        """A step begins, the first with `warm` is none."""
+        self.session.synchronize()
+        self.phases.new_step()
+        self.profiler.begin(self._number if self.warm and self._number is None else len(self.logs))
+
+    def end(self) -> None:
+        """The step is done."""
+        self.session.synchronize()
+        if self.warm and self._number is None:
+            self._number = 0
+            return
+        self.profiler.end()
+        self._keep()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was seen since the last step ended."""
+        return not self.phases.log
+
+    def _keep(self) -> None:
+        self.logs.append(self.phases.log)
+        self.passes = max(self.passes, self.phases.most_passes)
+
+
+class Watched(Stage):
+    """An iteration whose calls are counted a second time, and of which is seen what forward keeps for backward."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 1)
+
+    def open(self) -> None:
+        """Hang all instruments."""
+        session, stack = self.session, self.stack
+        self.saves = _Saves(session)
+        self.phases = stack.enter_context(marked(session, self.saves, decide=self._decide))
+        compiled = session.modules.compiled
+        if not compiled:
+            session.gradients = stack.enter_context(gradients_by_path(session.modules.path_of))
+            stack.enter_context(self.saves.counting(self.phases))
+        if not compiled or mode_keeps_compiled():
+            session.observation = stack.enter_context(observing(self.phases.phase, lambda: self.phases.creates_graph))
+
+    def _decide(self, phase: Phase) -> None:
+        if self.session.observation is not None:
+            self.session.observation.decide(phase)
+
+    def end(self) -> None:
+        """Keep what was seen."""
+        session = self.session
+        session.synchronize()
+        session.watched = self.phases.log
+        session.saved_bytes, session.cast_bytes = self.saves.bytes, self.saves.cast_bytes
+        session.gradient_bytes = self.saves.gradient_bytes
+        self.stack.close()
+        if session.observation is not None:
+            recomputes = any(count.phase is Phase.RECOMPUTE for count in session.observation.counts())
+            kind = "reentrant" if self.phases.reentered else "non-reentrant"
+            session.seen.checkpointing = kind if recomputes else None
+
+
+class WatchedAgain(Stage):
+    """An iteration whose calls are counted as well: where they are others, so may be those of the profiled ones."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 1)
+
+    def open(self) -> None:
+        """Enter the observer."""
+        self._observation: Observation | None = None
+        self.phases = self.stack.enter_context(marked(self.session, self.session.inputs, decide=self._decide))
+        self._observation = self.stack.enter_context(observing(self.phases.phase, lambda: self.phases.creates_graph))
+
+    def _decide(self, phase: Phase) -> None:
+        if self._observation is not None:
+            self._observation.decide(phase)
+
+    def end(self) -> None:
+        """Keep what was counted."""
+        self.session.watched_again = self.phases.log
+        self.stack.close()
+        if self._observation is not None:
+            self.session.counts_again = self._observation.counts()
+
+
+class _Saves(PointWatch):
+    """The maximum of what lives of autograd's saves whenever a backward begins, and of the gradients after one."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session.points)
+        self.session = session
+        holders = session.holders()
+        self.known = storages([*holders.parameters(), *holders.buffers()])
+        self.saved = SavedTensors(self.known, StorageSet(device=session.device))
+        self.casts = StorageSet()
+        self.bytes: int | None = None
+        self.cast_bytes: int | None = None
+        self.gradient_bytes = 0
+
+    @contextmanager
+    def counting(self, phases: LoopPhases) -> Iterator[None]:
+        """Count what is saved outside of backward while inside."""
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            if not phases.in_forward:
+                return saved_form(tensor)
+            if not tensor.requires_grad and not self.known.holds(tensor):
+                # A mask, which goes with the step, or what a loss is given besides the model's output.
+                base: Any = tensor._base
+                self.session.inputs.inputs([tensor if base is None else base])
+            return self.saved.pack(tensor)
+
+        with ExitStack() as stack:
+            stack.enter_context(saved_tensor_hooks(pack))
+            if self.session.seen.amp is not None:
+                stack.enter_context(weight_casts(storages(self.session.holders().parameters()), self.casts))
+            yield
+
+    def inputs(self, tensors: list[torch.Tensor]) -> None:
+        """Leave these out of the activations."""
+        self.session.inputs.inputs(tensors)
+        for tensor in tensors:
+            self.known.add(tensor)
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Count what lives."""
+        casts = self.saved.storages.live_bytes(within=self.casts)
+        size = self.saved.storages.live_bytes() - self.saved.storages.live_bytes(within=self.known) - casts
+        if self.bytes is None or size > self.bytes:
+            self.bytes = size
+            self.cast_bytes = casts or None
+        super().after_forward(roots)
+
+    def after_backward(self) -> None:
+        """Count the gradients."""
+        self.gradient_bytes = max(self.gradient_bytes, storage_bytes(self.session.holders().gradients()))
+        super().after_backward()
+
+
+class MemoryFollowed(Stage):
+    """An iteration that is followed allocation by allocation."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 1)
+
+    def open(self) -> None:
+        """Look at what is there, and start the profiler."""
+        session, stack = self.session, self.stack
+        self.profiler = MemoryProfiler(session.holders())
+        self.hooked = not session.modules.compiled
+        self.observer = MemoryObserver(
+            session.holders, session.device, session.points, hooked=self.hooked,
+            references=self.profiler.earlier.references,
+        )  # fmt: skip
+        stack.enter_context(quiet_kineto())
+        self.profiler.start()
+        stack.callback(self.profiler.stop)
+        self.phases = stack.enter_context(marked(session, self.observer, behind_module=self.observer.behind_module))
+        if self.hooked:
+            stack.enter_context(saved_tensor_hooks(self._pack))
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.observer.saved(tensor) if self.phases.in_forward else saved_form(tensor)
+
+    def end(self) -> None:
+        """Keep what was observed."""
+        session = self.session
+        session.synchronize()
+        self.observer.end()
+        self.stack.close()
+        settings = StepSettings(
+            hooked=self.hooked, autocast=session.seen.amp is not None,
+            checkpointing=session.seen.checkpointing is not None,
+            rng_bytes=rng_bytes(session.device) if session.seen.checkpointing else None,
+        )  # fmt: skip
+        step = self.profiler.observations(self.observer.marks, settings)
+        if (reason := why_not_kept(step)) is not None:
+            session.points.notes.append(reason)
+        else:
+            session.memory_step = step
+
 
 #: Iterations before those that are profiled: a cold one, one that is watched, the rest on the clock.
 WARMUP: Final = 5

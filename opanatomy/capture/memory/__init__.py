@@ -1,1 +1,1 @@
-"""What a capture observes of the memory of a step."""
+"""Observe the memory of a step."""

@@ -8,16 +8,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.capture.model.batches import Shape
-from opanatomy.capture.step.subject import Subject
+from opanatomy.capture.run.stepper import Subject
 from opanatomy.errors import OutOfMemory
-from opanatomy.option_values import Spelling, as_argument, as_flag
-from opanatomy.options import BEAMS, GENERATE
-from opanatomy.records.data_types import ITEM_SIZE
-from opanatomy.records.optimizers import BY_NAME
-from opanatomy.records.out_of_memory import is_out_of_memory
-from opanatomy.records.taxonomy import Phase
+from opanatomy.options import BEAMS, GENERATE, RunOptions, Spelling, as_argument, as_flag
+from opanatomy.records.memory import is_out_of_memory
+from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE, Phase
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -10,20 +10,23 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.capture.memory.storages import Storages
-from opanatomy.records.columns import Int64
-from opanatomy.records.memory_observations import (
+from opanatomy.records.columns import Int64, packed
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import (
+    LOOP_RANGE,
     MARK_KINDS,
+    MODULE_RANGE,
+    PHASE_RANGE,
     ContextColumns,
     EventColumns,
     MarkColumns,
+    MarkedCall,
     MarkKind,
     PhaseSpan,
+    Span,
     TensorType,
+    loop_spans,
 )
-from opanatomy.records.packed import packed
-from opanatomy.records.phase_spans import MarkedCall, Span, loop_spans
-from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import LOOP_RANGE, MODULE_RANGE, PHASE_RANGE
 
 #: Ranges without length that tie a moment of Python to the allocations around it: `<prefix><number>`.
 MARK_RANGE: Final = "opanatomy.mark/"

@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.memory.holders import holders_of
-from opanatomy.capture.memory.measurement import could_have, element_bytes, give_back, storages_observed
+from opanatomy.capture.memory.measurement import Snapshots, could_have, element_bytes, give_back, storages_observed
+from opanatomy.capture.memory.observer import PROFILER_BYTES, observe_step
 from opanatomy.capture.memory.saved import ForwardSaves
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import PROFILER_BYTES, observe_step
-from opanatomy.capture.memory.storages import on_device, other_devices, tensors_in
-from opanatomy.capture.model.quiet import first_line
-from opanatomy.capture.step.stepper import Stepper
+from opanatomy.capture.memory.storages import holders_of, on_device, other_devices, tensors_in
+from opanatomy.capture.model.silence import first_line
+from opanatomy.capture.run.stepper import Stepper
 from opanatomy.errors import OutOfMemory
-from opanatomy.records.memory import MemoryFailure
-from opanatomy.records.memory_observations import MemoryObservations, StepObservations
-from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
+from opanatomy.records.memory import MemoryFailure, is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import Environment, Workload
+from opanatomy.records.workload import Environment, MemoryObservations, StepObservations, Workload
 
 if TYPE_CHECKING:
     import torch

@@ -1,1 +1,1 @@
-"""From an id, a configuration or a function to a module with weights and a batch for it."""
+"""Make a module with weights and a batch from an id, a configuration or a function."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.device.start import device_text
 from opanatomy.capture.memory.storages import same_device
-from opanatomy.capture.model.hub import hub_answers
-from opanatomy.capture.model.quiet import one_line, quiet_libraries
-from opanatomy.errors import ModelError, OutOfMemory, UsageError
-from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.capture.model.configuration import hub_answers
+from opanatomy.capture.model.parts import Stack, embeddings_of, head_of, is_bias, stacks_of
+from opanatomy.capture.model.silence import one_line, quiet_libraries
+from opanatomy.errors import CaptureError, ModelError, OutOfMemory, UsageError
+from opanatomy.options import CHECKPOINT_EVERY, FREEZE, LORA, RunOptions, as_flag
+from opanatomy.records.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch
@@ -167,3 +172,466 @@ def enable_checkpointing(module: torch.nn.Module, kind: str) -> None:
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
     except ValueError as error:
         raise UsageError(f"--checkpointing {kind}: {name}: {one_line(error)} - leave it out") from error
+
+
+# `--lora RANK`: low-rank adapters of peft in a model whose own weights are frozen.
+
+
+def check_peft(rank: int | None) -> None:
+    """Refuse adapters where peft is not installed, before anything is built."""
+    if rank is not None and find_spec("peft") is None:
+        raise CaptureError(f"{as_flag(LORA, rank)} needs peft, which is not installed - pip install 'opanatomy[peft]'")
+
+
+def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
+    """Put adapters of that rank into `module`, in place: the paths of its own modules stay as they are.
+
+    They are at the layers that peft takes for this type of model, where it knows it, else at all linear layers but
+    those of the head. All else is frozen, but the head of a classifier, which is new for its task and is trained as
+    peft does it.
+    """
+    if rank is None:
+        return
+    check_peft(rank)
+    from peft import LoraConfig, inject_adapter_in_model
+
+    words = _output_layer(module)
+    head = head_of(module) if words is None else {}
+    targets = _known_targets(module) or _linear_layers(module, [*head.values(), *(words.parameters() if words else ())])
+    if not targets:
+        raise UsageError(f"{as_flag(LORA, rank)}: {type(module).__name__} has no linear layer - leave it out")
+    try:
+        with quiet_libraries():
+            inject_adapter_in_model(LoraConfig(r=rank, target_modules=targets), module)
+    except ValueError as error:
+        raise UsageError(f"{as_flag(LORA, rank)}: {type(module).__name__}: {one_line(error)} - leave it out") from error
+    for parameter in head.values():
+        parameter.requires_grad_(True)
+
+
+def _output_layer(module: torch.nn.Module) -> torch.nn.Module | None:
+    """The layer that gives words, whose weights are trained already; `None` for another head."""
+    model: Any = module
+    layer: torch.nn.Module | None = None
+    if hasattr(model, "get_output_embeddings"):
+        layer = model.get_output_embeddings()
+    return layer
+
+
+def _known_targets(module: torch.nn.Module) -> list[str]:
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as BY_TYPE
+
+    return list(BY_TYPE.get(getattr(getattr(module, "config", None), "model_type", ""), ()))
+
+
+def _linear_layers(module: torch.nn.Module, head: list[torch.nn.Parameter]) -> list[str]:
+    import torch
+
+    left_out = set(map(id, head))
+    return [
+        path
+        for path, child in module.named_modules()
+        if isinstance(child, torch.nn.Linear) and path and id(child.weight) not in left_out
+    ]
+
+
+# `--freeze`: parts of a model whose weights are not trained.
+
+
+def freeze(module: torch.nn.Module, parts: str | None) -> None:
+    """Have the weights of `parts` (as `--freeze` has them) require no gradient; what was frozen before stays so.
+
+    `UsageError` says what the model has where it has no such part, or where nothing would be left to train.
+    """
+    if parts is None:
+        return
+    for part in parts.split(","):
+        name, _, number = part.partition(":")
+        for parameter in _FROZEN[name](module, number, as_flag(FREEZE, parts)):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise UsageError(f"{as_flag(FREEZE, parts)}: nothing is left to train - freeze less")
+
+
+def _embeddings(module: torch.nn.Module, _number: str, asked: str) -> list[torch.nn.Parameter]:
+    embeddings = embeddings_of(module)
+    if not embeddings:
+        raise UsageError(f"{asked}: {type(module).__name__} has no embeddings - {_what_there_is(module)}")
+    return [parameter for part in embeddings.values() for parameter in part.parameters()]
+
+
+def _layers(module: torch.nn.Module, number: str, asked: str) -> list[torch.nn.Parameter]:
+    """The weights of the lowest layers: of an encoder and a decoder counted through both, of several towers in each."""
+    stacks, lowest = [stack.layers for stack in stacks_of(module)], int(number)
+    if getattr(getattr(module, "config", None), "is_encoder_decoder", False):
+        stacks = [tuple(layer for layers in stacks for layer in layers)]
+    fewest = min((len(layers) for layers in stacks), default=0)
+    if lowest > fewest:
+        raise UsageError(
+            f"{asked}: {type(module).__name__} has {fewest} layers"
+            f"{' in a stack' if len(stacks) > 1 else ''} - {_what_there_is(module)}"
+        )
+    return [parameter for layers in stacks for layer in layers[:lowest] for parameter in layer.parameters()]
+
+
+def _all_but_biases(module: torch.nn.Module, _number: str, asked: str) -> list[torch.nn.Parameter]:
+    named = dict(module.named_parameters())
+    if not any(map(is_bias, named)):
+        raise UsageError(f"{asked}: {type(module).__name__} has no biases - {_what_there_is(module)}")
+    return [parameter for name, parameter in named.items() if not is_bias(name)]
+
+
+def _all_but_head(module: torch.nn.Module, _number: str, asked: str) -> list[torch.nn.Parameter]:
+    head = head_of(module)
+    if not head:
+        raise UsageError(
+            f"{asked}: {type(module).__name__} has no weights outside of its base model - {_what_there_is(module)}"
+        )
+    return [parameter for name, parameter in module.named_parameters() if name not in head]
+
+
+#: Part -> its weights, of a model, the number after the colon, and the option as it is spoken of.
+_FROZEN: Final[dict[str, Callable[[Any, str, str], list[Any]]]] = {
+    "embeddings": _embeddings, "layers": _layers, "all-but-biases": _all_but_biases, "all-but-head": _all_but_head,
+}  # fmt: skip
+
+
+def undone_by_checkpointing(module: torch.nn.Module) -> list[str]:
+    """The warning where the output of frozen embeddings is made to require a gradient, as transformers does it for
+    checkpointing: backward then goes down through frozen layers that it could leave out."""
+    if not getattr(module, "_require_grads_hooks", None):
+        return []
+    if any(_is_trained(part) for part in embeddings_of(module).values()):
+        return []
+    lowest = sum(
+        len(list(takewhile(lambda layer: not _is_trained(layer), stack.layers))) for stack in stacks_of(module)
+    )
+    if not lowest:
+        return []
+    layers = "the lowest layer, in which" if lowest == 1 else f"the {lowest} lowest layers, in which"
+    return [
+        f"checkpointing undoes freezing: for it transformers has the output of the embeddings require a gradient, so"
+        f" {layers} nothing is trained, are recomputed and pass on gradients that nothing uses"
+        " - checkpoint the layers above them alone, or use --checkpoint-every"
+    ]
+
+
+def _is_trained(module: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _what_there_is(module: torch.nn.Module) -> str:
+    """What of the model can be frozen."""
+    stacks = stacks_of(module)
+    parts = ["embeddings"] if embeddings_of(module) else []
+    lists = " and ".join(f"{len(stack.layers)} {stack.kind} in {stack.path}" for stack in stacks)
+    parts += [f"layers:N ({lists})"] if stacks else []
+    parts += ["all-but-biases"] if any(is_bias(name) for name, _ in module.named_parameters()) else []
+    parts += ["all-but-head"] if head_of(module) else []
+    return f"it has {', '.join(parts)}" if parts else "leave it out"
+
+
+# `--fused-loss`: head and cross entropy of a language model in one function of torch, in chunks of the tokens.
+#
+# The head is called as ever and gives logits that are not computed. What a model does with them on the way to its loss
+# is to give them another shape or type; the cross entropy takes what they would be made of. Anything else needs values
+# that are not there, and is refused.
+
+
+def fuse_loss(module: torch.nn.Module) -> None:
+    """Have the head of `module` give logits that its cross entropy computes chunk by chunk, never whole."""
+    import torch
+
+    model: Any = module
+    if not hasattr(torch.nn.functional, "linear_cross_entropy"):
+        raise CaptureError(
+            f"--fused-loss needs torch.nn.functional.linear_cross_entropy, which torch {torch.__version__} does not"
+            " have - use torch 2.13 or later"
+        )
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if not isinstance(head, torch.nn.Linear):
+        raise UsageError(f"--fused-loss: {type(module).__name__} has no linear head that gives words - leave it out")
+    _replace_forward(head)
+
+
+def _replace_forward(head: Any) -> None:
+    import torch
+
+    def forward(states: torch.Tensor) -> Any:
+        if not head.training:
+            return torch.nn.functional.linear(states, head.weight, head.bias)
+        return Logits(states, head.weight, head.bias, (*states.shape[:-1], head.out_features))
+
+    head.forward = forward
+
+
+class Logits:
+    """What a head would give for hidden states: it has a shape and a type, and no values."""
+
+    def __init__(
+        self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: tuple[int, ...]
+    ) -> None:
+        self.states, self.weight, self.bias = states, weight, bias
+        self.shape, self.device, self.dtype = shape, states.device, states.dtype
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The cross entropy of the logits and labels; nothing else is known of them."""
+        import torch
+
+        if function is not torch.nn.functional.cross_entropy:
+            raise _refused(getattr(function, "__name__", str(function)))
+        return cls._cross_entropy(*args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        if hasattr(torch.Tensor, name) and not name.startswith("__"):
+            raise _refused(name)
+        raise AttributeError(name)
+
+    def size(self, dimension: int) -> int:
+        """The size of a dimension."""
+        return self.shape[dimension]
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def float(self) -> Logits:
+        """The logits unchanged: the function computes with the precision that it needs."""
+        return self
+
+    def contiguous(self) -> Logits:
+        """The logits unchanged."""
+        return self
+
+    def to(self, *_: Any, **__: Any) -> Logits:
+        """The logits unchanged, as with `float`."""
+        return self
+
+    def view(self, *shape: int) -> Logits:
+        """The logits as a table of one row for each token."""
+        if len(shape) != 2 or shape[-1] not in (-1, self.shape[-1]):
+            raise _refused(f"view{shape}")
+        rows = self.states.reshape(-1, self.states.shape[-1])
+        return Logits(rows, self.weight, self.bias, (rows.shape[0], self.shape[-1]))
+
+    reshape = view
+
+    def __getitem__(self, key: Any) -> Logits:
+        """The logits of some of the tokens: all words of them."""
+        places = key if isinstance(key, tuple) else (key,)
+        every = slice(None)
+        words = places[-1] if Ellipsis in places or len(places) == self.dim() else every
+        if words != every or any(not isinstance(place, slice) and place is not Ellipsis for place in places):
+            raise _refused(f"[{key}]")
+        states = self.states[key]
+        return Logits(states, self.weight, self.bias, (*states.shape[:-1], self.shape[-1]))
+
+    def _cross_entropy(
+        self, target: torch.Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+        reduce: Any = None, reduction: str = "mean", label_smoothing: Any = 0.0,
+    ) -> Any:  # fmt: skip
+        import torch
+
+        if len(self.shape) != 2 or size_average is not None or reduce is not None:
+            raise _refused("cross_entropy of more than rows of words")
+        fused: Callable[..., Any] = torch.nn.functional.linear_cross_entropy
+        # As a linear layer under autocast does; the function itself is on none of autocast's lists.
+        states, words, bias = (_cast(tensor) for tensor in (self.states, self.weight, self.bias))
+        return fused(
+            states, words, target, linear_bias=bias, weight=weight, reduction=reduction, ignore_index=ignore_index,
+            label_smoothing=label_smoothing, options=torch.nn.LinearCrossEntropyOptions(),
+        )  # fmt: skip
+
+
+def _cast(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    import torch
+
+    if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+
+
+def _refused(what: str) -> UsageError:
+    return UsageError(
+        f"--fused-loss: the model takes {what} of its logits, which are never there as a whole - leave it out"
+    )
+
+
+def _no_values(name: str) -> Callable[..., Any]:
+    def refused(*_: object) -> Any:
+        raise _refused(name)
+
+    return refused
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "matmul"):
+    setattr(Logits, f"__{_name}__", _no_values(_name))
+
+
+# `--checkpoint-every N`: the layers of a model recomputed in segments of N, of which only the input is kept.
+#
+# transformers checkpoints layer by layer. Here the model's loop over its layers stays as it is: its call of the first
+# layer of a segment runs all layers of it under one `torch.utils.checkpoint`, its calls of the others give back what
+# comes in. That is the same only where every layer gets the same arguments besides the hidden states and gives nothing
+# but these: where one does not (T5 hands its relative positions from layer to layer) it is refused, not computed wrong.
+
+
+def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int) -> None:
+    """Have every stack of `module` run its layers again in segments of `every`, the last of them shorter if need be."""
+    stacks = stacks_of(module)
+    asked, name = as_flag(CHECKPOINT_EVERY, every), type(module).__name__
+    if not stacks:
+        raise UsageError(f"{asked}: {name} has no list of like layers - leave it out")
+    longest = max(len(stack.layers) for stack in stacks)
+    if every > longest:
+        raise UsageError(f"{asked}: {name} has {longest} layers - give 1 to {longest}")
+    for stack in stacks:
+        for first in range(0, len(stack.layers), every):
+            _Segment(stack=stack, layers=stack.layers[first : first + every], kind=kind, asked=asked).take_over()
+
+
+@dataclass(kw_only=True, slots=True)
+class _Segment:
+    """Consecutive layers that are recomputed together."""
+
+    stack: Stack
+    layers: tuple[torch.nn.Module, ...]
+    kind: str
+    asked: str
+    #: The layers' own forwards, in their order.
+    forwards: list[Callable[..., Any]] = field(default_factory=list)
+    #: Whether the layers run for the segment, in forward or in backward; else it is the model that calls them.
+    running: bool = False
+    #: What the first layer was called with besides the hidden states, and gave, for the model's calls of the others.
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    result: Any = None
+
+    def take_over(self) -> None:
+        """Put the segment in the place of its layers' forwards."""
+        for place, layer in enumerate(self.layers):
+            self.forwards.append(layer.forward)
+            layer.forward = self._forward_of(place)
+
+    def _forward_of(self, place: int) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self.running or not self.layers[0].training:
+                return self.forwards[place](*args, **kwargs)
+            hidden, others, named = self._taken(args, kwargs)
+            if place == 0:
+                self.arguments, self.result = (others, named), self._run(hidden, others, named)
+            else:
+                self._check(place, hidden, others, named)
+            result = self.result
+            if place == len(self.layers) - 1:
+                self.arguments = self.result = None
+            return result
+
+        return forward
+
+    def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """The hidden states of a call, and its other arguments by place and by name."""
+        if args:
+            return args[0], args[1:], kwargs
+        return kwargs["hidden_states"], (), {key: value for key, value in kwargs.items() if key != "hidden_states"}
+
+    def _run(self, hidden: torch.Tensor, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """All layers under one checkpoint. Tensors are its arguments, for the reentrant kind looks at nothing else."""
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+        from torch.utils.checkpoint import checkpoint
+
+        values, form = tree_flatten((others, named))
+
+        def run(states: torch.Tensor, *values: Any) -> Any:
+            others, named = tree_unflatten(list(values), form)
+            before, self.running = self.running, True
+            try:
+                output: Any = None
+                for layer in self.layers:
+                    output = layer(states, *others, **named)
+                    states = self._states(output)
+                return output
+            finally:
+                self.running = before
+
+        return checkpoint(run, hidden, *values, use_reentrant=self.kind == "reentrant")
+
+    def _states(self, output: Any) -> Any:
+        """The hidden states of a layer's output, of which the next layer takes nothing else."""
+        if not isinstance(output, (tuple, list)):
+            return output
+        if any(value is not None for value in output[1:]):
+            raise self._refused("gives the model more than hidden states, which other layers may take")
+        return output[0]
+
+    def _check(self, place: int, hidden: Any, others: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Refuse a call of another layer than the first that does not fit what the segment has computed for it."""
+        if self.arguments is None or hidden is not self._states(self.result):
+            raise self._refused("does not get the hidden states of the layer before as they are")
+        first, first_named = self.arguments
+        same = len(first) == len(others) and first_named.keys() == named.keys()
+        if not same or not all(map(_is_same, first, others)):
+            raise self._refused("gets other arguments than the layer before")
+        different = [key for key, value in named.items() if not _is_same(value, first_named[key])]
+        if different:
+            raise self._refused(f"gets another {different[0]} than the layer before")
+
+    def _refused(self, why: str) -> UsageError:
+        return UsageError(
+            f"{self.asked}: a {self.stack.kind} of {self.stack.path} {why}: layers cannot be recomputed together"
+            " - use --checkpointing alone"
+        )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two arguments are the same: of tensors the same one, or the same view of the same memory."""
+    import torch
+
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one is other or (
+            one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+            and one.grad_fn is other.grad_fn
+        )  # fmt: skip
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one is other or bool(type(one) is type(other) and one == other)
+
+
+# What the options of a run change of a model that is built: what of it is trained, what it keeps for backward.
+
+
+def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
+    """Change `module` as the options say; `UsageError` says why it cannot be."""
+    if options.fused_loss:
+        fuse_loss(module)
+    add_adapters(module, options.lora)
+    freeze(module, options.freeze)
+    if options.checkpointing is None:
+        return
+    if options.checkpoint_every is not None:
+        checkpoint_in_segments(module, options.checkpointing, options.checkpoint_every)
+    else:
+        enable_checkpointing(module, options.checkpointing)
+    if options.checkpointing == "reentrant":
+        _require_gradients_of_inputs(module)
+
+
+def _require_gradients_of_inputs(module: torch.nn.Module) -> None:
+    """Have the output of frozen embeddings require a gradient: without one the reentrant kind gives the layers none.
+
+    transformers does that itself where the inputs are token ids.
+    """
+    model: Any = module
+    embeddings = embeddings_of(module).values()
+    trained = any(parameter.requires_grad for part in embeddings for parameter in part.parameters())
+    if not embeddings or trained or getattr(model, "_require_grads_hooks", None):
+        return
+    if hasattr(model, "enable_input_require_grads"):
+        model.enable_input_require_grads()
+    if not getattr(model, "_require_grads_hooks", None):
+        raise UsageError(
+            f"--checkpointing reentrant: {type(module).__name__} is frozen below its layers, which would get no"
+            " gradients - use --checkpointing non-reentrant"
+        )

@@ -3,17 +3,104 @@
 from __future__ import annotations
 
 import json
+import socket
 from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from msgspec import Struct
 
-from opanatomy.capture.model.catalog import find_name, read_configuration
-from opanatomy.capture.model.hub import download_configuration
-from opanatomy.capture.model.quiet import one_line, quiet_libraries
-from opanatomy.errors import ModelError
+from opanatomy.capture.model.catalog import catalog_names, find_name, near_names, read_configuration
+from opanatomy.capture.model.silence import one_line, quiet_libraries
+from opanatomy.errors import ModelError, UsageError
+
+# The Hub: the folder of a model id's `config.json`, or one line that says why not, within seconds.
+
+
+TIMEOUT_SECONDS = 4.0
+
+
+def download_configuration(name: str) -> Path:
+    """The path of the `config.json` of the Hub model `name`, from the cache where the Hub has not changed it."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    offline = constants.HF_HUB_OFFLINE
+    reachable = hub_answers()
+    try:
+        with quiet_libraries():
+            path = hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_SECONDS, local_files_only=not reachable)
+            return Path(path)
+    except HFValidationError as error:
+        raise ModelError(f"no model {name!r}: not a catalog name, file or Hub id - {_instead(name)}") from error
+    except GatedRepoError as error:
+        raise ModelError(
+            f"cannot read {name}: its licence must be accepted on the Hub - accept it there, then `hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"no model {name!r} in the catalog or on the Hub (unless private) - {_instead(name)}"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        why = "the Hub is switched off (HF_HUB_OFFLINE)" if offline else f"{constants.ENDPOINT} does not answer"
+        raise ModelError(f"no model {name!r} in the catalog or the cache, and {why} - {_instead(name)}") from error
+    except EntryNotFoundError as error:
+        raise ModelError(
+            f"cannot read {name}: the Hub has no config.json for it - name a transformers model"
+        ) from error
+    except OSError as error:
+        raise ModelError(
+            f"cannot read {name} from the Hub: {one_line(error)} - try again or {_instead(name)}"
+        ) from error
+
+
+def _instead(name: str) -> str:
+    if name in catalog_names():
+        return "leave --hub out, the catalog has it"
+    near = near_names(name)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return "name a local folder, or a model of the catalog such as google-bert/bert-large-uncased"
+
+
+def hub_answers() -> bool:
+    """Whether the Hub is switched on and its host, or the proxy before it, takes a connection; known within seconds.
+
+    huggingface_hub tries five more times with growing waits, 23 seconds in all, where a name cannot be resolved.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    parts = urlsplit(constants.ENDPOINT)
+    proxy = getproxies().get(parts.scheme)
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    connected: list[bool] = []
+
+    def connect() -> None:
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=TIMEOUT_SECONDS).close()
+        except OSError:
+            return
+        connected.append(True)
+
+    # Name resolution knows no timeout: a thread that is left behind does not hold the user.
+    probe = Thread(target=connect, daemon=True)
+    probe.start()
+    probe.join(TIMEOUT_SECONDS)
+    return bool(connected)
 
 
 class Configuration(Struct, frozen=True, kw_only=True):
@@ -132,3 +219,282 @@ def make_config(configuration: Configuration, content: dict[str, Any], *, trust_
     if config.architectures is None:  # an auto class with two candidates loops over them
         config.architectures = []
     return config
+
+
+# `--set` and `--layers`: a configuration with other values, and what they changed.
+
+
+#: The keys that count layers; `depths` has one count per stage.
+LAYER_KEYS = (
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_encoder_layers",
+    "num_decoder_layers", "depths",
+)  # fmt: skip
+#: Layers that are skipped at random make one step differ from the next.
+LAYER_DROP_KEYS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+
+
+#: Keys that an option of its own sets.
+_OPTIONS = {
+    "dtype": "--dtype", "torch_dtype": "--dtype", "attn_implementation": "--attention",
+    "_attn_implementation": "--attention", "architectures": "--task",
+}  # fmt: skip
+
+
+def parse_value(text: str) -> Any:
+    """The value of `--set key=text`: JSON where it is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def apply_settings(
+    content: dict[str, Any], config: Any, layers: int | None, settings: tuple[tuple[str, str], ...]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The content of a `config.json` with the settings and the number of layers applied, and what that changed.
+
+    `config` is the configuration object of `content`: it knows the keys that `content` leaves at their default.
+    """
+    content = deepcopy(content)
+    changes = _keep_layers(content, config, layers) if layers is not None else []
+    for key, text in settings:
+        changes += _set(content, config, key, parse_value(text))
+    asked = {key.rpartition(".")[2] for key, _ in settings}
+    for key in LAYER_DROP_KEYS:
+        if key not in asked and getattr(config, key, None):
+            changes += _set(content, config, key, 0.0)
+    return content, tuple(changes)
+
+
+def check_fit(config: Any) -> None:
+    """Refuse sizes that only the forward pass of a model would trip over."""
+    for part in (config, *(getattr(config, name) for name in _parts(config))):
+        heads, shared = getattr(part, "num_attention_heads", None), getattr(part, "num_key_value_heads", None)
+        if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+            raise UsageError(
+                f"num_key_value_heads {shared}: {heads} attention heads of {part.model_type} cannot share them - "
+                "set a divisor of the heads"
+            )
+        used = getattr(part, "num_experts_per_tok", None)
+        experts = getattr(part, "num_local_experts", None) or getattr(part, "num_experts", None)
+        if isinstance(used, int) and isinstance(experts, int) and not 0 < used <= experts:
+            raise UsageError(
+                f"num_experts_per_tok {used}: {part.model_type} has {experts} experts - set 1 to {experts}"
+            )
+
+
+def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[str]:
+    *parents, key = path.split(".")
+    for parent in parents:
+        below = getattr(config, parent, None)
+        if not hasattr(below, "to_dict"):
+            names = _parts(config)
+            instead = f"its parts are {', '.join(names)}" if names else "it has no parts, leave the dots out"
+            raise UsageError(f"--set {path}={_text(value)}: {config.model_type} has no part {parent!r} - {instead}")
+        if not isinstance(content.get(parent), dict):
+            content[parent] = _plain(below)
+        content, config = content[parent], below
+    if key in _OPTIONS:
+        raise UsageError(f"--set {path}={_text(value)}: not a setting here - use {_OPTIONS[key]}")
+    if key == "model_type":
+        raise UsageError(
+            f"--set {path}={_text(value)}: {config.model_type} has no 'model_type' to set - name another MODEL"
+        )
+    key = _canonical(config, key)
+    known = _known_keys(content, config)
+    if key not in known:
+        near = get_close_matches(key, sorted(known), n=3, cutoff=0.5) or sorted(known)[:3]
+        raise UsageError(
+            f"--set {path}={_text(value)}: {config.model_type} has no {key!r} - did you mean {', '.join(near)}?"
+        )
+    if isinstance(getattr(config, key, None), int) and isinstance(value, str):
+        raise UsageError(f"--set {path}={value}: {value!r} is not a number - {key} is {getattr(config, key)}")
+    before = content.get(key, getattr(config, key, None))
+    _write(content, config, key, value)
+    return [f"{path} {_text(before)} -> {_text(value)}"] if before != value else []
+
+
+def _known_keys(content: dict[str, Any], config: Any) -> set[str]:
+    known = set(content) | set(config.to_dict()) | {"num_labels"}
+    if "num_channels" in known:  # a convolutional network takes any image: `image_size` is ours
+        known.add("image_size")
+    return known - {"model_type", "architectures", "transformers_version", "auto_map", "dtype", "torch_dtype"}
+
+
+def _canonical(config: Any, key: str) -> str:
+    return str(getattr(config, "attribute_map", {}).get(key, key))
+
+
+def _write(content: dict[str, Any], config: Any, key: str, value: Any) -> None:
+    """Set `key`, which is canonical, and drop what would say otherwise: its other names, labels of another number."""
+    for alias, target in getattr(config, "attribute_map", {}).items():
+        if target == key:
+            content.pop(alias, None)
+    if key == "num_labels":
+        content.pop("id2label", None)
+        content.pop("label2id", None)
+    content[key] = value
+
+
+def _parts(config: Any) -> list[str]:
+    """The names of the sub-configurations, such as `text_config`."""
+    return [name for name in config.to_dict() if hasattr(getattr(config, name, None), "to_dict")]
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    content: dict[str, Any] = config.to_dict()
+    return content
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# ------------------------------------------------------------------------------------------------------------- layers
+
+
+def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]:
+    if layers < 1:
+        raise UsageError(f"--layers {layers}: a model needs at least one layer - give 1 or more")
+    counts = list(_layer_counts(content, config, ""))
+    if not counts:
+        raise UsageError(f"--layers {layers}: no layer count in the configuration of {config.model_type} - use --set")
+    maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
+    if layers > maximum:
+        raise UsageError(f"--layers {layers}: {config.model_type} has {maximum} here - give 1 to {maximum}")
+    changes = {}
+    for where, values, part, before in counts:
+        key = where.rpartition(".")[2]
+        after = [min(count, layers) for count in before] if isinstance(before, list) else min(before, layers)
+        _write(values, part, key, after)
+        if isinstance(before, int):
+            _cut_lists(values, part, before, after)
+        if before != after:
+            changes[where] = f"{_text(before)} -> {_text(after)}"
+    if len(set(changes.values())) == 1:
+        return [f"layers {change}" for change in set(changes.values())]
+    return [f"{where} {change}" for where, change in changes.items()]
+
+
+def _layer_counts(content: dict[str, Any], config: Any, prefix: str) -> list[tuple[str, dict[str, Any], Any, Any]]:
+    """Each layer count as (dotted key, the dictionary to write it to, its configuration, count), parts included."""
+    plain = _plain(config)
+    counts: list[tuple[str, dict[str, Any], Any, Any]] = []
+    staged = isinstance(content.get("depths", plain.get("depths")), list)
+    keys = ("depths",) if staged else dict.fromkeys(_canonical(config, key) for key in LAYER_KEYS)
+    for key in keys:
+        count = content.get(key, plain.get(key))
+        if isinstance(count, int) or staged:
+            counts.append((prefix + key, content, config, count))
+    for name in _parts(config):
+        if not isinstance(content.get(name), dict):
+            content[name] = _plain(getattr(config, name))
+        counts += _layer_counts(content[name], getattr(config, name), f"{prefix}{name}.")
+    return counts
+
+
+def _cut_lists(content: dict[str, Any], config: Any, before: int, after: Any) -> None:
+    """Shorten the lists with one entry per layer (`layer_types`, `no_rope_layers`, ...)."""
+    if hasattr(config, "attention_types"):  # GPT-Neo: [[kinds, times], ...]
+        content["attention_types"] = [[list(config.attention_layers)[:after], 1]]
+    for key, value in content.items():
+        if isinstance(value, list) and len(value) == before and "layer" in key:
+            content[key] = value[:after]
+
+
+# What a model is trained for: a task from its `architectures`, and the class of transformers that has its loss.
+
+
+#: Task -> (auto class, the table of its model classes). Where a model class is in several tables the first task has it.
+TASKS: dict[str, tuple[tuple[str, str], ...]] = {
+    "sequence-classification": (
+        ("AutoModelForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"),
+        ("AutoModelForAudioClassification", "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES"),
+    ),
+    "token-classification": (("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),),
+    "causal-lm": (("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),),
+    "speech": (
+        ("AutoModelForSpeechSeq2Seq", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES"),
+        ("AutoModelForCTC", "MODEL_FOR_CTC_MAPPING_NAMES"),
+    ),
+    "seq2seq-lm": (("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),),
+    "masked-lm": (("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),),
+    "image-classification": (("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),),
+    "contrastive": (
+        ("AutoModelForZeroShotImageClassification", "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
+    ),
+    "base": (("AutoModel", "MODEL_MAPPING_NAMES"),),
+}
+
+
+def choose_task(config: Any, task: str | None) -> tuple[str, str]:
+    """The task and the name of the auto class that builds its model: `task` where given, else what `config` says.
+
+    A configuration that names no head (`BartModel`, or nothing) gets the task that such a model is usually tuned for.
+    """
+    names = list(getattr(config, "architectures", None) or ())
+    possible = _possible(config)
+    if task is not None:
+        if task not in possible:
+            raise UsageError(f"--task {task}: transformers has no {config.model_type} for it - {_choices(possible)}")
+        return task, _auto_class(config, task, names)
+    for candidate in possible:
+        for auto_class, table in TASKS[candidate]:
+            if candidate != "base" and _classes(table, config.model_type).intersection(names):
+                return candidate, auto_class
+    headless = not names or names[0].endswith(("Model", "Encoder", "ForPreTraining"))
+    if not headless and not getattr(config, "auto_map", None):
+        raise ModelError(f"no batch is known for {names[0]} - give --task; {_choices(possible)}")
+    for candidate in _usual(config, names, possible):
+        if candidate in possible:
+            return candidate, _auto_class(config, candidate, names)
+    raise ModelError(f"no task is known for {config.model_type} - hand over package.module:function with its inputs")
+
+
+def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...]:
+    if remote := getattr(config, "auto_map", None):
+        # The class that is named like the architecture (`ForCausalLM`) before the others that the code has.
+        own = [(task, auto_class) for task in TASKS for auto_class, _ in TASKS[task] if auto_class in remote]
+        own.sort(key=lambda entry: not any(name.endswith(entry[1].removeprefix("AutoModel")) for name in names))
+        return tuple(task for task, _ in own)
+    if getattr(config, "is_encoder_decoder", False):
+        return "speech", "seq2seq-lm", "base"
+    if names and names[0].endswith("ForPreTraining"):
+        return "masked-lm", "contrastive", "base"
+    if "causal-lm" in possible and "masked-lm" not in possible:
+        return ("causal-lm",)
+    if hasattr(config, "vision_config"):
+        return ("contrastive",)
+    return "sequence-classification", "image-classification", "speech", "base"
+
+
+def _possible(config: Any) -> list[str]:
+    """The tasks that transformers, or code of the configuration's own, has a model of this type for."""
+    remote = getattr(config, "auto_map", None) or {}
+    return [
+        task
+        for task, kinds in TASKS.items()
+        if any(auto_class in remote or _classes(table, config.model_type) for auto_class, table in kinds)
+    ]
+
+
+def _auto_class(config: Any, task: str, names: list[str]) -> str:
+    remote = getattr(config, "auto_map", None) or {}
+    fitting = [
+        (auto_class, _classes(table, config.model_type))
+        for auto_class, table in TASKS[task]
+        if auto_class in remote or _classes(table, config.model_type)
+    ]
+    return next((auto_class for auto_class, classes in fitting if classes.intersection(names)), fitting[0][0])
+
+
+def _classes(table: str, model_type: str) -> set[str]:
+    """The model classes of `model_type` in a table of transformers."""
+    from transformers.models.auto import modeling_auto
+
+    names = getattr(modeling_auto, table, {}).get(model_type, ())
+    return {names} if isinstance(names, str) else set(names)
+
+
+def _choices(possible: list[str]) -> str:
+    return f"it has {', '.join(possible)}" if possible else "hand over package.module:function with its own inputs"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from opanatomy.capture.device.accelerators import is_cuda
-from opanatomy.records.memory import ModelShape
+from opanatomy.capture.run.generation import Generator
+from opanatomy.records.memory import CacheShape, ModelShape
 
 if TYPE_CHECKING:
     import torch
@@ -52,3 +56,92 @@ def _first(config: Any, *names: str) -> float:
 
 def _named(config: Any, *names: str) -> Any:
     return next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
+
+
+# The numbers of a model's configuration that the key-value cache of its generations is a function of.
+
+
+#: The kinds of layers that keep keys and values of all tokens, and of those in a window.
+_FULL: Final = frozenset({"full_attention"})
+_SLIDING: Final = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+#: Configurations with one of these keep something else than keys and values of one size in each layer.
+_OTHERWISE: Final = (
+    "kv_lora_rank", "v_head_dim", "kv_sharing_modes", "num_kv_shared_layers", "multi_query", "num_kv_heads",
+    "new_decoder_architecture", "cross_attention_layers", "state_size",
+)  # fmt: skip
+#: What a prompt is called; with other inputs besides it more is repeated for each beam.
+_PROMPTS: Final = ("input_ids", "inputs", "input_features")
+
+
+def cache_shape_of(generator: Generator) -> CacheShape | None:
+    """What the cache of these generations is a function of; `None` where that is not known."""
+    config: Any = getattr(generator.module, "config", None)
+    if not hasattr(config, "get_text_config"):
+        return None
+    # That of a decoder in an encoder-decoder says its own numbers next to those of its encoder.
+    text = config if config.is_encoder_decoder else config.get_text_config(decoder=True)
+    cached = getattr(generator.module.generation_config, "use_cache", None) is not False
+    if not cached or any(getattr(text, name, None) for name in _OTHERWISE):
+        return None
+    layers, heads = _first_integer(text, "num_decoder_layers", "decoder_layers", "num_hidden_layers"), _heads(text)
+    windows = _windows(text, layers)
+    size = _first_integer(text, "head_dim", "d_kv") or (text.hidden_size // (_attention_heads(text) or 1))
+    if not layers or not heads or windows is None or not size:
+        return None
+    shape = CacheShape(
+        windows=windows, key_value_heads=heads, head_size=size, prompt=1,
+        prompt_copies=1 if set(generator.arguments) <= set(_PROMPTS) else None,
+    )  # fmt: skip
+    return _encoded(shape, config, generator) if config.is_encoder_decoder else _prompted(shape, generator)
+
+
+def _prompted(shape: CacheShape, generator: Generator) -> CacheShape | None:
+    """The shape with the prompt of a decoder alone; its positions are copied for beams where its forward takes them."""
+    length = _length(generator.arguments)
+    if length is None:
+        return None
+    positions = "position_ids" in inspect.signature(generator.module.forward).parameters
+    copies = shape.prompt_copies and shape.prompt_copies + positions
+    return replace(shape, prompt=length, prompt_copies=copies)
+
+
+def _encoded(shape: CacheShape, config: Any, generator: Generator) -> CacheShape | None:
+    """The shape with what the decoder keeps of its encoder: as many tokens of text, half of Whisper's audio frames."""
+    length = _length(generator.arguments)
+    if length is None and "input_features" in generator.arguments:
+        length = getattr(config, "max_source_positions", None)
+    if length is None or "decoder_input_ids" in generator.arguments:
+        return None
+    return replace(shape, cross_length=length, encoder_hidden=config.hidden_size)
+
+
+def _length(arguments: dict[str, Any]) -> int | None:
+    """The tokens of a prompt of text."""
+    shapes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in _PROMPTS]
+    return next((int(shape[1]) for shape in shapes if len(shape) == 2), None)
+
+
+def _windows(text: Any, layers: int | None) -> tuple[int, ...] | None:
+    """The window of each layer, 0 where there is none; `None` where a layer is of another kind."""
+    if layers is None:
+        return None
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        window = getattr(text, "sliding_window", None) or getattr(text, "attention_chunk_size", None) or 0
+        return (window,) * layers
+    if len(kinds) != layers or not set(kinds) <= _FULL | set(_SLIDING):
+        return None
+    return tuple(getattr(text, _SLIDING[kind]) if kind in _SLIDING else 0 for kind in kinds)
+
+
+def _heads(text: Any) -> int | None:
+    return _first_integer(text, "num_key_value_heads") or _attention_heads(text)
+
+
+def _attention_heads(text: Any) -> int | None:
+    return _first_integer(text, "decoder_attention_heads", "num_attention_heads")
+
+
+def _first_integer(config: Any, *names: str) -> int | None:
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)

@@ -2,23 +2,226 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib
 import inspect
+import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from opanatomy.capture.model.user_file import defined_at, file_and_function, imported_file, said_by
+from opanatomy.capture.model.silence import one_line
 from opanatomy.errors import ModelError
-from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.records.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch
+
+
+# A Python file of the user's own, imported as `python FILE` would find what it imports; where its code failed.
+
+
+_FILE: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>.*))?", re.DOTALL)
+_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
+#: Modules that files brought with them, by the folder that they were imported from.
+_BROUGHT: Final[dict[str, str]] = {}
+
+
+def file_and_function(model: str) -> tuple[Path, str] | None:
+    """The file and the function that `file.py:function` names; `None` where `model` is no Python file.
+
+    Raises `ModelError` where the file is not there, or the function is not named.
+    """
+    match = _FILE.fullmatch(model)
+    if match is None:
+        return None
+    path = Path(match["file"]).expanduser()
+    # Without a function it may be a Hub id, with one a file of that very name.
+    if not path.parent.is_dir() if match["function"] is None else os.path.exists(model):
+        return None
+    if not path.is_file():
+        raise ModelError(f"no file {path} - {_near_files(path)}")
+    if _NAME.fullmatch(match["function"] or "") is None:
+        named = f"{match['function']!r} names no function" if match["function"] else "no function is named"
+        raise ModelError(f"{model}: {named} - give the one that returns (module, inputs): {path}:{_example(path)}")
+    return path, match["function"]
+
+
+def _example(path: Path) -> str:
+    """A function of the file, as far as is known without running it."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        body = []
+    names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.args.args]
+    return names[0] if names else "make_model"
+
+
+@contextmanager
+def imported_file(path: Path) -> Iterator[ModuleType]:
+    """The file as a module, its folder importable while it is imported and used; that of its package, if it is in one.
+
+    Raises `ModelError` with the file and line of the user's own code where it cannot be imported.
+    """
+    file = path.resolve()
+    root, name = _root_and_name(file)
+    _forget_others(root)
+    before = set(sys.modules)
+    sys.path.insert(0, root)
+    importlib.invalidate_caches()
+    try:
+        yield _imported(file, name, path)
+    finally:
+        with suppress(ValueError):  # the user's code may have taken it out
+            sys.path.remove(root)
+        for other in set(sys.modules) - before:
+            if _lies_in(sys.modules[other], root):
+                _BROUGHT[other] = root
+
+
+def _imported(file: Path, name: str, path: Path) -> ModuleType:
+    try:
+        return importlib.import_module(name) if "." in name else _as_module(file, name)
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"cannot import {path}: {said_by(error)} - {_todo(error, path)}") from error
+
+
+def _todo(error: BaseException, path: Path) -> str:
+    if isinstance(error, SystemExit):
+        return 'put what is to run as a script under `if __name__ == "__main__":`'
+    if isinstance(error, SyntaxError):
+        return "correct it"
+    if isinstance(error, ModuleNotFoundError):
+        return "install it, or put it next to that file"
+    return f"try it by itself: python {path}"
+
+
+def _as_module(file: Path, name: str) -> ModuleType:
+    """The module of a file under this name, or under one of its own where another module has it."""
+    loaded = sys.modules.get(name)
+    if loaded is not None and _is_of(loaded, file):
+        return loaded
+    if loaded is not None or name in sys.stdlib_module_names or _is_installed(name, file):
+        name = f"{name}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
+        if name in sys.modules:
+            return sys.modules[name]
+    spec = spec_from_file_location(name, file)
+    assert spec is not None  # the name ends in .py
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _is_installed(name: str, file: Path) -> bool:
+    """Whether another file would be imported by this name if the folder of `file` were not asked."""
+    asked = sys.path.pop(0)
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return True
+    finally:
+        sys.path.insert(0, asked)
+    if spec is None:
+        return False
+    return spec.origin is None or not os.path.exists(spec.origin) or not os.path.samefile(spec.origin, file)
+
+
+def _root_and_name(file: Path) -> tuple[str, str]:
+    """The folder to import from, and the name there: dotted in a package, where imports may be relative."""
+    parts, folder = [] if file.stem == "__init__" else [file.stem], file.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(parts) or file.stem
+    top = sys.modules.get(parts[0]) if len(parts) > 1 else None
+    if top is not None and not _lies_in(top, str(folder)) and _BROUGHT.get(parts[0]) is None:
+        raise ModelError(
+            f"cannot import {file}: its package is called {parts[0]}, as one that is in use ({top.__file__}) - rename"
+            " the folder, or take the __init__.py out of it"
+        )
+    return str(folder), name
+
+
+def _forget_others(root: str) -> None:
+    """Modules that a file of another folder brought are not what this one means by their names."""
+    for name in [name for name, folder in _BROUGHT.items() if folder != root]:
+        sys.modules.pop(name, None)
+        del _BROUGHT[name]
+
+
+def _lies_in(module: ModuleType, folder: str) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and file.startswith(os.path.join(folder, ""))
+
+
+def _is_of(module: ModuleType, file: Path) -> bool:
+    return getattr(module, "__file__", None) == str(file)
+
+
+def _near_files(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"no folder {path.parent} either"
+    near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=3)
+    return f"did you mean {', '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
+
+
+# ----------------------------------------------------------------------------------------------------- whose code it is
+
+
+def said_by(error: BaseException) -> str:
+    """What an error of the user's code says, and the file and line of that code."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{type(error).__name__}: {error.msg} ({_shown(error.filename)}:{error.lineno})"
+    text = f"SystemExit {error.code}" if isinstance(error, SystemExit) else f"{type(error).__name__}: {one_line(error)}"
+    place = _place(error)
+    return f"{text} ({place})" if place else text
+
+
+def defined_at(function: Callable[..., Any]) -> str:
+    """Where a function is written: ` (net.py:12)`; nothing for one that is not of Python code."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
+
+
+def _place(error: BaseException) -> str | None:
+    """The last line of the user's own code on the way to the error."""
+    own = [frame for frame in extract_tb(error.__traceback__) if _is_own(frame.filename)]
+    return f"{_shown(own[-1].filename)}:{own[-1].lineno}" if own else None
+
+
+def _is_own(name: str) -> bool:
+    """Whether a file of code is neither ours, nor Python's, nor installed, nor made by torch.compile."""
+    folders = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    others = (_PACKAGE, *(os.path.join(folder, "") for folder in folders))
+    return not name.startswith(("<", *others)) and "torchinductor" not in name
+
+
+def _shown(name: str) -> str:
+    """The path as it is from here, where that is shorter."""
+    try:
+        here = os.path.relpath(name)
+    except (OSError, ValueError):
+        return name
+    return here if len(here) < len(name) else name
+
 
 #: Functions of a module are named up to this many.
 _NAMED: Final = 8

@@ -9,26 +9,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.memory.advice import inputs_fit
-from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, make_batch, move, sizes, tensors_of
-from opanatomy.capture.model.building import build_module, build_on_meta
-from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
-from opanatomy.capture.model.micro_batches import check_divides
+from opanatomy.capture.model.batches import (
+    Shape,
+    check_divides,
+    choose_shape,
+    input_texts,
+    make_batch,
+    move,
+    sizes,
+    tensors_of,
+)
+from opanatomy.capture.model.building import apply_techniques, build_module, build_on_meta
+from opanatomy.capture.model.configuration import (
+    Configuration,
+    apply_settings,
+    check_fit,
+    choose_task,
+    find_configuration,
+    make_config,
+)
 from opanatomy.capture.model.parts import stacks_of, trained_tables
-from opanatomy.capture.model.quiet import one_line
-from opanatomy.capture.model.settings import apply_settings, check_fit
-from opanatomy.capture.model.tasks import choose_task
-from opanatomy.capture.model.techniques import apply_techniques
+from opanatomy.capture.model.silence import one_line
 from opanatomy.capture.model.user_function import call_function, is_function
-from opanatomy.capture.step.generation import check_generates
-from opanatomy.capture.texts.inputs import TextInputs, TextPlan, plan_texts
-from opanatomy.capture.texts.tokenizing import OfModel
+from opanatomy.capture.run.generation import check_generates
+from opanatomy.capture.texts import TextInputs, TextPlan, plan_texts
+from opanatomy.capture.tokenizing import OfModel
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
-from opanatomy.option_values import as_flag
-from opanatomy.options import DTYPE, GENERATE, RUN
-from opanatomy.records.optimizers import SMALL
-from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, as_flag, recorded
+from opanatomy.records.memory import is_out_of_memory
+from opanatomy.records.taxonomy import SMALL
 from opanatomy.records.workload import Workload
-from opanatomy.run_options import RunOptions, recorded
 
 if TYPE_CHECKING:
     import torch

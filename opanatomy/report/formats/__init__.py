@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opanatomy.report.format import Format
+    from opanatomy.report.section import Format
 
 
 @cache

@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison, FigureRow
+from opanatomy.records.comparison import Comparison, FigureRow
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.techniques import Techniques
 from opanatomy.report import units
-from opanatomy.report.format import Format
 from opanatomy.report.metrics import metrics_of
+from opanatomy.report.section import Format
 
 #: The headline figures, and of those in parts the time of each class: each is a chart.
 _CHARTED: Final = re.compile(r"[^.]+|class\.\w+\.time_ns")

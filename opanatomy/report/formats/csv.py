@@ -12,15 +12,12 @@ from io import StringIO
 from typing import Final
 
 from opanatomy.records.anatomy import OperatorRow
-from opanatomy.records.compared import Comparison, Part, Work
+from opanatomy.records.comparison import Comparison, Part, Work
+from opanatomy.records.experiment import ScaledGradients, StepFigures, TechniqueRow, Techniques, Underflow
 from opanatomy.records.reports import Report
-from opanatomy.records.signature_text import SignatureText
-from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
-from opanatomy.records.underflow import ScaledGradients, Underflow
+from opanatomy.records.signature import SignatureText
 from opanatomy.report import units
-from opanatomy.report.format import Format
-from opanatomy.report.printable import printable
-from opanatomy.report.totals import moved
+from opanatomy.report.section import Format, moved, printable
 
 _RECORD: Final = OperatorRow.__struct_fields__
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")

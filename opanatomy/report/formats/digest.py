@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from opanatomy.records.compared import Comparison
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.techniques import Techniques
-from opanatomy.report.format import Format
-from opanatomy.report.markdown_cells import markdown_cell
-from opanatomy.report.markdown_text import markdown_code
-from opanatomy.report.section import Fact, Phrase, Section
-from opanatomy.report.sections.digest import NAME_WIDTH, digest_of
-from opanatomy.report.sections.digest_compared import digest_of_comparison, findings_of_comparison
-from opanatomy.report.sections.technique_digest import digest_of_techniques, technique_findings
+from opanatomy.report.markdown import markdown_cell, markdown_code
+from opanatomy.report.section import Fact, Format, Phrase, Section
+from opanatomy.report.sections.digest import (
+    NAME_WIDTH,
+    digest_of,
+    digest_of_comparison,
+    digest_of_techniques,
+    findings_of_comparison,
+    technique_findings,
+)
 from opanatomy.report.sections.verdict import Finding, findings
 
 #: The most bytes of a digest, in UTF-8, and of one of its lines.

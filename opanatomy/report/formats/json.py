@@ -8,11 +8,11 @@ import msgspec
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
-from opanatomy.records.compared import COMPARISON_SCHEMA, Comparison
+from opanatomy.records.comparison import COMPARISON_SCHEMA, Comparison
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.signature_text import SignatureText
-from opanatomy.records.techniques import Techniques
-from opanatomy.report.format import Format
+from opanatomy.records.signature import SignatureText
+from opanatomy.report.section import Format
 
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (

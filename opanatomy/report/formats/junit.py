@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from opanatomy.records.compared import Comparison, GateResult
+from opanatomy.records.comparison import Comparison, GateResult
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.techniques import Techniques
-from opanatomy.report.format import Format, Page
+from opanatomy.report.section import Format, Page
 
 _CLASS: Final = "opanatomy.gates"
 _EPOCH: Final = datetime(1970, 1, 1)

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from opanatomy.records.compared import Comparison
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.techniques import Techniques
 from opanatomy.report import units
-from opanatomy.report.curve import curve_lines
-from opanatomy.report.format import Format, Page
-from opanatomy.report.markdown_cells import markdown_cell
-from opanatomy.report.markdown_text import markdown_code, markdown_text
-from opanatomy.report.section import WITH, Cell, Fact, Holds, Name, Note, Row, Section, Tone
+from opanatomy.report.markdown import markdown_cell, markdown_code, markdown_text
+from opanatomy.report.section import WITH, Cell, Fact, Format, Holds, Name, Note, Page, Row, Section, Tone
 from opanatomy.report.sections import first_screen, page_sections
+from opanatomy.report.sections.memory import curve_lines
 
 #: GitHub takes 65,536 characters; what is left is room for words around the report.
 MOST_BYTES: Final = 60_000

@@ -11,9 +11,23 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
-from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
-from opanatomy.report.format import Format, Page
-from opanatomy.report.section import WITH, Cell, Fact, Holds, Name, Note, Phrase, Section, Share, Tone
+from opanatomy.report.section import (
+    COLOUR,
+    LABEL,
+    SHORT_LABEL,
+    WITH,
+    Cell,
+    Fact,
+    Format,
+    Holds,
+    Name,
+    Note,
+    Page,
+    Phrase,
+    Section,
+    Share,
+    Tone,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -174,7 +188,7 @@ def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
 def _curve(section: Section, width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    from opanatomy.report.curve import curve_lines
+    from opanatomy.report.sections.memory import curve_lines
     from opanatomy.report.table import PAGE, prose
 
     lines, legend = curve_lines(section.curve, min(width, PAGE))

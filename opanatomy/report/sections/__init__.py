@@ -9,35 +9,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.techniques import Techniques
-from opanatomy.report.format import Page
-from opanatomy.report.section import Note, Section, Tone
+from opanatomy.report.section import Note, Page, Section, Tone
 from opanatomy.report.sections import (
     checks,
     classes,
     collectives,
-    communication,
-    generation,
-    idle,
-    kernels,
-    ledger,
     memory,
-    memory_theory,
     modules,
     operators,
     ranks,
-    ratios,
     roofline,
     run,
     step,
     suggestions,
-    texts,
     verdict,
-    waiting,
 )
-from opanatomy.report.sections.compared import sections_of_comparison
+from opanatomy.report.sections.comparison import sections_of_comparison
 from opanatomy.report.sections.techniques import sections_of_techniques
 
 #: How many operators are listed by name.
@@ -72,8 +62,8 @@ _FIRST: Final[Mapping[str, _Maker]] = {
     "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),
     "run": _of(run.what_ran),
     "step": _of(step.one_step),
-    "generation": _of(generation.generation),
-    "texts": _of(texts.texts),
+    "generation": _of(step.generation),
+    "texts": _of(run.texts),
     "classes": _of(classes.classes),
     "operators": lambda anatomy, wanted: operators.operators(anatomy, wanted.top, wanted.sort),
 }
@@ -81,37 +71,37 @@ _FIRST: Final[Mapping[str, _Maker]] = {
 _HEADED: Final = ("classes", "operators")
 #: The rest of the page, heading by heading, and what is below each.
 _REST: Final[Mapping[str, Mapping[str, _Maker]]] = {
-    "idle": {"idle": _of(idle.idle)},
-    "kernels": {"kernels": lambda anatomy, wanted: kernels.kernels(anatomy, wanted.top)},
+    "idle": {"idle": _of(step.idle)},
+    "kernels": {"kernels": lambda anatomy, wanted: operators.kernels(anatomy, wanted.top)},
     "modules": {"modules": lambda anatomy, wanted: modules.modules(anatomy, wanted.top)},
     "roofline": {
         "ceilings": _of(step.ceilings),
         "bounds": lambda anatomy, wanted: roofline.roofline(anatomy, wanted.top),
     },
-    "ratios": {"ratios": _of(ratios.ratios)},
-    "paper": {"paper": _of(ratios.paper)},
-    "batches": {"batches": _of(texts.batches)},
+    "ratios": {"ratios": _of(classes.ratios)},
+    "paper": {"paper": _of(classes.paper)},
+    "batches": {"batches": _of(run.batches)},
     "communication": {
         "collectives": _of(collectives.collectives),
-        "communication-phases": _of(communication.phases),
-        "communication-modules": _of(communication.modules),
+        "communication-phases": _of(collectives.phases),
+        "communication-modules": _of(collectives.modules),
     },
     "ranks": {"ranks": _of(ranks.ranks)},
-    "waiting": {"waiting-steps": _of(waiting.steps), "matched": _of(waiting.collectives)},
+    "waiting": {"waiting-steps": _of(ranks.steps), "matched": _of(ranks.collectives)},
     "memory": {
         "components": _of(memory.components),
         "memory-curve": _of(memory.curve),
         "memory-peak": _of(memory.blocks),
         "saved-activations": _of(memory.activations),
         "snapshots": _of(memory.snapshots),
-        "activation-terms": _of(memory_theory.terms),
-        "published": _of(memory_theory.published),
-        "out-of-memory": _of(memory_theory.failure),
-        "savings": _of(memory_theory.savings),
+        "activation-terms": _of(memory.terms),
+        "published": _of(memory.published),
+        "out-of-memory": _of(memory.failure),
+        "savings": _of(memory.savings),
         "memory-notes": _of(memory.remarks),
     },
     "suggestions": {"suggestions": _of(suggestions.suggestions)},
-    "ledger": {"ledger": lambda anatomy, wanted: ledger.ledger(anatomy, explained=wanted.asked)},
+    "ledger": {"ledger": lambda anatomy, wanted: checks.ledger(anatomy, explained=wanted.asked)},
     "source": {"source": _of(run.source)},
     "warnings": {"warnings": _of(run.warnings)},
 }
@@ -191,7 +181,7 @@ def _nothing(name: str) -> Section:
 
 def _is_shown(anatomy: Anatomy, heading: str) -> bool:
     """Whether the page has it unasked: what the paper found goes with a model of its kind only."""
-    return heading != "paper" or ratios.is_encoder(anatomy)
+    return heading != "paper" or classes.is_encoder(anatomy)
 
 
 def page_sections(report: Report, page: Page) -> tuple[Section, ...]:

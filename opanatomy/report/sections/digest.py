@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy, Step
+from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
+from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report.costs import costs_of
-from opanatomy.report.scope import is_whole_trace, steps_of, steps_of_window
 from opanatomy.report.section import (
     Bytes,
+    Change,
     Count,
     Name,
     Phrase,
@@ -18,17 +20,24 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
+    TimeChange,
+    Total,
+    amounts,
     facts_of,
+    is_whole_trace,
     joined,
     phrase,
+    steps_of,
+    steps_of_window,
+    total,
 )
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
-from opanatomy.report.sections.idle import label_of
+from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
 from opanatomy.report.sections.operators import grouped
-from opanatomy.report.sections.step import left_out
+from opanatomy.report.sections.step import costs_of, label_of, left_out
+from opanatomy.report.sections.verdict import Finding, Further, Next, looked_at
 from opanatomy.report.table import cut_apart
-from opanatomy.report.totals import Total, amounts, total
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many operators, kernels, modules, components and warnings are named.
@@ -198,3 +207,227 @@ def _part(ns: float | None, whole_ns: float | None) -> Phrase | None:
     if ns is None:
         return None
     return phrase("{} ({})", Time(ns), Share(ns, whole_ns)) if whole_ns else _time(ns)
+
+
+# The few figures of a comparison that a machine asks for first: one fact a line, and its findings.
+
+
+#: How many causes are named.
+_COMPARED_CAUSES: Final = 12
+#: The rows of a table that is to have what changed among them.
+_TOP: Final = "--top 30"
+_BY_CALLS: Final = f"--sort calls {_TOP}"
+#: Where a report says more of work that changed for this cause: kernels where they are what is other.
+_OF_WORK: Final = {
+    Cause.SAME_CALLS: Further(section="kernels", options=_TOP),
+    Cause.ANOTHER_KERNEL: Further(section="kernels", options=_TOP),
+    Cause.MORE_CALLS: Further(section="operators", options=_BY_CALLS),
+    Cause.FEWER_CALLS: Further(section="operators", options=_BY_CALLS),
+}  # fmt: skip
+_MORE_OPERATORS: Final = Further(section="operators", options=_TOP)
+#: The same of what is no work.
+_OF_TIME: Final = {
+    Cause.FRAMEWORK: Further(section="operators", options=_BY_CALLS), Cause.OUTSIDE: Further(section="step"),
+}  # fmt: skip
+_IDLE: Final = Further(section="idle")
+
+
+def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
+    """What was compared, where the difference comes from, the figures, gates and warnings."""
+    parts = comparison.decomposition
+    groups = [] if parts is None else [group for group in groups_of(parts.parts) if group.change_ns]
+    causes = [
+        (group.name, phrase("{} ({} before, {} after)", TimeChange(group.change_ns), Time(group.before_ns),
+                            Time(group.after_ns)))
+        for group in groups[:_COMPARED_CAUSES]
+    ]  # fmt: skip
+    if more := groups[_COMPARED_CAUSES:]:
+        left = phrase("{} causes: {}", Count(len(more)), TimeChange(sum(group.change_ns for group in more)))
+        causes.append(("and", left))
+    step = [] if parts is None else [("step", headline(comparison, parts))]
+    figures = [(row.name, _values(row, comparison)) for row in shown_figures(comparison)]
+    sides = [(f"side {place}", _side(side)) for place, side in enumerate(comparison.sides, 1)]
+    gates = [("gate", gate.line) for gate in comparison.gates]
+    warnings = [("warning", text) for text in comparison.warnings]
+    reasons = [("not comparable", why) for why in comparison.not_comparable]
+    if comparison.no_claim is not None and not reasons:
+        warnings.insert(0, ("nothing is called significant", comparison.no_claim))
+    blocks = (
+        ("run", "What is compared", [*reasons, *sides, *step]), ("causes", "Where the difference comes from", causes),
+        ("figures", "Figures of one step, side by side", figures), ("gates", "Gates", gates),
+        ("warnings", "Warnings", warnings),
+    )  # fmt: skip
+    return tuple(Section(name=name, title=title, facts=facts_of(*facts)) for name, title, facts in blocks)
+
+
+def _values(row: FigureRow, comparison: Comparison) -> Phrase:
+    """A figure on every side, and what the last one is more or less than the first, where these are of the same."""
+    if comparison.not_comparable:
+        return joined((with_bound(row, place) for place in range(len(row.values))), " against ") or phrase("")
+    values = joined((with_bound(row, place) for place in range(len(row.values))), " -> ") or ""
+    return phrase("{} ({})", values, Change(row.values[-1], row.values[0]))
+
+
+def _side(side: Side) -> Phrase | None:
+    counts = (Count(side.ranks, "rank"), Count(side.runs, "run"))
+    several = (phrase("{}", each) for each, number in zip(counts, (side.ranks, side.runs), strict=True) if number > 1)
+    return joined((phrase("{}", Name(side.name)), side.model, side.device, *several))
+
+
+def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] = ()) -> tuple[Finding, ...]:
+    """The largest causes of the difference, each with its share of the step before.
+
+    The command shows what is most of the cause on the side that has more of it; it calls that as in `sides`.
+    """
+    parts = comparison.decomposition
+    if parts is None:
+        return ()
+    return tuple(
+        Finding(
+            name=group.name, text=sentence_of(group),
+            evidence=phrase("{} before, {} after, {} of the step before", Time(group.before_ns), Time(group.after_ns),
+                            Change(parts.before_ns + group.change_ns, parts.before_ns)),
+            next=_next_of_cause(group, comparison, sides),
+        )
+        for group in groups_of(parts.parts) if group.change_ns
+    )  # fmt: skip
+
+
+def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | None]) -> Next:
+    """The sections that say more of a cause, of the side on which it takes longer; an overlap is negative time."""
+    before, after = abs(group.before_ns), abs(group.after_ns)
+    place = 0 if before > after else 1
+    side = sides[place] if place < len(sides) else None
+    several = comparison.sides[place].ranks > 1
+    return looked_at(further_of(group, several=several), side)
+
+
+def further_of(group: Group, *, several: bool) -> tuple[Further, ...]:
+    """Where a report says more of a cause; of `several` ranks also who waits for whom."""
+    if group.cause is Cause.OVERLAP:
+        pair = group.parts[0].pair or ()
+        return (_IDLE, Further(section="communication")) if "communication" in pair else (_IDLE,)
+    if not group.cause.is_work:
+        return (_OF_TIME.get(group.cause, _IDLE),)
+    if group.operator_class is OperatorClass.COMMUNICATION:
+        sections = ("communication", "waiting") if several else ("communication",)
+        return tuple(Further(section=section) for section in sections)
+    return (_OF_WORK.get(group.cause, _MORE_OPERATORS),)
+
+
+# The few figures of an experiment with techniques: the baseline, and the three that change most for the better.
+
+
+#: What saves less of the peak or of the step than this part is no finding.
+_LEAST: Final = 0.01
+
+
+def digest_of_techniques(report: Techniques) -> tuple[Section, ...]:
+    """What ran, the step and the memory of the baseline, and warnings."""
+    base, workload = figures_of(report.baseline) or StepFigures(), report.workload
+    count = phrase("{}", Count(len(report.rows) - 1))
+    run = facts_of(
+        ("model", phrase("{}", Name(workload.model)) if workload.model else None),
+        ("batch", None if workload.batch is None else phrase("{}", Count(workload.batch))),
+        ("device", phrase("{}", Name(report.environment.device)) if report.environment.device else None),
+        ("techniques", count),
+        ("figures", "predicted, not run" if report.predicted_only else "measured"),
+        ("repetitions", None if report.predicted_only else phrase("{}", Count(report.repetitions))),
+        ("seed", str(report.seed)),
+        ("opanatomy", report.opanatomy),
+    )
+    components = sorted(base.components.items(), key=lambda part: -part[1])[:_COMPONENTS]
+    rate = base.samples_per_second
+    return (
+        Section(name="run", title="What ran", facts=run),
+        Section(
+            name="step",
+            title="The step",
+            facts=facts_of(
+                ("step of the baseline", None if base.step_ns is None else phrase("{}", Time(base.step_ns))),
+                ("samples", None if rate is None else phrase("{}", Rate(rate, "samples"))),
+            ),
+        ),
+        Section(
+            name="time",
+            title="Where the time went",
+            facts=facts_of(
+                *((f"phase {name}", phrase("{}", Time(time_ns))) for name, time_ns in base.phase_ns.items()),
+                *((f"class {name.replace('_', ' ')}", phrase("{}", Time(ns))) for name, ns in base.class_ns.items()),
+            ),
+        ),
+        Section(
+            name="memory",
+            title="Memory",
+            facts=facts_of(
+                ("peak of the baseline", None if base.peak_bytes is None else phrase("{}", Bytes(base.peak_bytes))),
+                *((name.replace("_", " "), phrase("{}", Bytes(size))) for name, size in components),
+            ),
+        ),
+        Section(name="warnings", title="Warnings", facts=facts_of(*_technique_warnings(report))),
+    )
+
+
+def technique_findings(report: Techniques) -> tuple[Finding, ...]:
+    """The techniques that save the largest part of the peak or of the step, the largest first."""
+    base = figures_of(report.baseline)
+    if base is None:
+        return ()
+    gains = [(max(_saved(row, base)), row) for row in report.rows[1:]]
+    ranked = sorted((pair for pair in gains if pair[0] >= _LEAST), key=lambda pair: -pair[0])
+    return tuple(_finding(row, base, report) for _, row in ranked)
+
+
+def _saved(row: TechniqueRow, base: StepFigures) -> tuple[float, float]:
+    """The parts of the peak and of the step that a technique saves; 0 where that is not known, or within the noise."""
+    figures = figures_of(row)
+    if figures is None:
+        return 0.0, 0.0
+    peak = 0.0
+    if base.peak_bytes and figures.peak_bytes is not None:
+        peak = 1 - figures.peak_bytes / base.peak_bytes
+    noise = row.measured is not None and within_noise(figures, base)
+    step = 0.0 if not base.step_ns or figures.step_ns is None or noise else 1 - figures.step_ns / base.step_ns
+    return peak, step
+
+
+def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Finding:
+    figures = figures_of(row)
+    assert figures is not None
+    noise = row.measured is not None and within_noise(figures, base)
+    step: Phrase | str = phrase("{}", Change(figures.step_ns, base.step_ns))
+    return Finding(
+        name=row.name,
+        text=phrase(
+            "{}: peak memory {}, step {}", row.title, Change(figures.peak_bytes, base.peak_bytes),
+            "within the noise" if noise else step,
+        ),
+        evidence=joined(
+            (
+                "predicted" if row.measured is None else "measured",
+                phrase("peak {} for {}", Bytes(figures.peak_bytes), Bytes(base.peak_bytes)),
+                phrase("step {} for {}", Time(figures.step_ns), Time(base.step_ns)),
+            )
+        ),
+        next=_next_of_technique(row, report),
+    )  # fmt: skip
+
+
+def _next_of_technique(row: TechniqueRow, report: Techniques) -> Next | None:
+    """What shows the step with the technique: its trace where it ran and is kept, else a run of its own."""
+    if row.measured is not None and row.trace and report.folder:
+        return Next(text=f"opanatomy analyze {shlex.quote(f'{report.folder}/{row.trace}')}")
+    model = report.workload.model
+    return Next(text=f"opanatomy profile {shlex.quote(model)} {row.option}") if model and row.option else None
+
+
+def _technique_warnings(report: Techniques) -> list[tuple[str, str | Phrase]]:
+    failed = [row for row in report.rows if row.failed]
+    texts = [*report.warnings, *report.baseline.warnings]
+    rows: list[tuple[str, str | Phrase]] = [("not run", f"{row.name}: {row.failed}") for row in failed[:_WARNINGS]]
+    if failed[_WARNINGS:]:
+        rows.append(("not run", phrase("and {} more", Count(len(failed) - _WARNINGS))))
+    rows += [("warning", text) for text in texts[:_WARNINGS]]
+    if texts[_WARNINGS:]:
+        rows.append(("warning", phrase("and {} more", Count(len(texts) - _WARNINGS))))
+    return rows

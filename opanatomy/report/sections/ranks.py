@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import string
-from statistics import fmean
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median
 from typing import Final
 
+import numpy as np
+from msgspec import Struct
+
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.ranks import Rank, Spread
-from opanatomy.report.glossary import note
-from opanatomy.report.like_ranks import LIKE, Group, groups_of
+from opanatomy.records.communication import Rank, RankWaiting, Spread, StepParts, Straggler, Waiting, numbers_in_short
+from opanatomy.report import units
 from opanatomy.report.section import (
+    ByteRate,
+    Bytes,
     Cell,
     Change,
     Column,
@@ -23,8 +29,71 @@ from opanatomy.report.section import (
     Share,
     Time,
     Tone,
+    joined,
     phrase,
 )
+from opanatomy.report.straggler import how_late, name_of
+from opanatomy.report.terms import note
+
+# Many ranks -> groups of like ones, so that a report of thousands can be read.
+
+
+#: Figures of like ranks differ by no more than this part of the median step.
+LIKE: Final = 0.05
+#: So many numbers or spans of numbers are said at most.
+_NAMED: Final = 12
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Ranks that are alike, in order, and the median of each figure over them."""
+
+    ranks: tuple[Rank, ...]
+    medians: tuple[int, ...]
+
+    @property
+    def members(self) -> str:
+        """Who is in it: `ranks 0-124, 127`."""
+        names = _progression(self.ranks) or names_of(self.ranks)
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"ranks {', '.join(names[:_NAMED])}{more}"
+
+
+def names_of(ranks: Sequence[Rank]) -> list[str]:
+    """Their numbers in short, the traces of those without one."""
+    numbers = numbers_in_short(rank.rank for rank in ranks if rank.rank is not None)
+    return [*numbers, *(rank.trace or "?" for rank in ranks if rank.rank is None)]
+
+
+def _progression(ranks: Sequence[Rank]) -> list[str] | None:
+    """The numbers of ranks that are equally far apart, as those of the same place on each node are."""
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    steps = {after - before for before, after in pairwise(numbers)}
+    if len(numbers) < max(len(ranks), 3) or len(steps) != 1 or steps == {1}:
+        return None
+    return [f"{numbers[0]} to {numbers[-1]} in steps of {steps.pop()}"]
+
+
+def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
+    """The ranks in groups, the largest first.
+
+    The most typical rank, the one nearest to the medians of all figures, has around it all ranks none of whose figures
+    (which all ranks have) differs from its own by more than `LIKE` of the median step; of the others the most typical
+    one again, and so on.
+    """
+    values = np.array([[rank.a_step(figure) or 0 for figure in figures] for rank in ranks], dtype=np.float64)
+    walls = [wall for rank in ranks if (wall := rank.wall_ns or rank.window_ns)]
+    allowed = LIKE * median(walls) if walls else 0.0
+    away = np.abs(values - np.median(values, axis=0)).max(axis=1, initial=0.0)
+    left = np.argsort(away, kind="stable")
+    groups = []
+    while len(left):
+        like = np.abs(values[left] - values[left[0]]).max(axis=1, initial=0.0) <= allowed
+        own = np.sort(left[like])
+        medians = tuple(int(value) for value in np.median(values[own], axis=0))
+        groups.append(Group(ranks=tuple(ranks[place] for place in own.tolist()), medians=medians))
+        left = left[~like]
+    return sorted(groups, key=lambda group: -len(group.ranks))
+
 
 #: More ranks than this are shown in groups of like ones, the largest of them.
 _SHOWN: Final = 16
@@ -60,7 +129,7 @@ def ranks(anatomy: Anatomy) -> Section | None:
 def _rows(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[Row], list[Note]]:
     """A row a rank, or a group of like ones, and what to say of that."""
     if len(ranks) <= _SHOWN:
-        return [_row(rank, figures) for rank in ranks], []
+        return [_rank_row(rank, figures) for rank in ranks], []
     groups = groups_of(ranks, figures)
     shown = groups[:_SHOWN]
     letters = [string.ascii_uppercase[place] if len(group.ranks) > 1 else "" for place, group in enumerate(shown)]
@@ -90,7 +159,7 @@ def _group_name(group: Group, letter: str) -> str:
     return f"{letter}: {len(group.ranks)} ranks" if letter else _name(only.rank, only.trace)
 
 
-def _row(rank: Rank, figures: list[str]) -> Row:
+def _rank_row(rank: Rank, figures: list[str]) -> Row:
     times: list[Cell] = [Time(rank.a_step(figure)) for figure in figures]
     return Row(cells=(_name(rank.rank, rank.trace), *times))
 
@@ -139,3 +208,110 @@ def _longest(anatomy: Anatomy, step: Spread) -> Phrase:
 
 def _name(rank: int | None, trace: str | None, before: str = "") -> str:
     return (trace or "?") if rank is None else f"{before}{rank}"
+
+
+# Several ranks: where their steps went once waiting is separated from transferring, and who was waited for.
+
+
+def steps(anatomy: Anatomy) -> Section | None:
+    """A step of each rank in its parts, and how long the others waited for it."""
+    waiting = anatomy.waiting
+    if waiting is None:
+        return None
+    shown = waiting.each
+    if len(shown) > _SHOWN:
+        shown = tuple(sorted(shown, key=lambda row: -row.charged_ns)[: _SHOWN // 2])
+    columns = (
+        Column(header="a step of rank", holds=Holds.NAMES), Column(header="step"),
+        Column(header="other work", expendable=3), Column(header="transfer", expendable=1), Column(header="waiting"),
+        Column(header="unmatched", expendable=4),
+        Column(header="idle", expendable=2), Column(header="waited for"),
+    )  # fmt: skip
+    notes = [Note(text=text) for text in _notes(waiting, len(shown))]
+    return Section(
+        name="waiting-steps", title="Waiting", columns=columns,
+        rows=tuple(_waiting_row(rank, waiting) for rank in shown), notes=(*notes, *_waiting_conclusions(waiting)),
+    )  # fmt: skip
+
+
+def collectives(anatomy: Anatomy) -> Section | None:
+    """The matched collectives: what of their time data could flow in, and the bandwidth of that."""
+    waiting = anatomy.waiting
+    if waiting is None:
+        return None
+    columns = (
+        Column(header="matched", holds=Holds.NAMES), Column(header="type", expendable=4),
+        Column(header="ranks", expendable=3), Column(header="number", expendable=5), Column(header="time"),
+        Column(header="waiting"), Column(header="bytes", expendable=2), Column(header="bus", expendable=1),
+        Column(header="bus in transfer"),
+    )  # fmt: skip
+    rows = tuple(
+        Row(
+            cells=(
+                row.collective.replace("_", " "), row.dtype or units.UNKNOWN, Count(row.group_size),
+                Count(row.collectives), Time(row.duration_ns), Share(row.waiting_ns, row.duration_ns),
+                Bytes(row.bytes), ByteRate(row.bus_bytes_per_second), ByteRate(row.transfer_bus_bytes_per_second),
+            )
+        )
+        for row in waiting.collectives
+    )  # fmt: skip
+    notes = (Note(text=note("matched", "time and waiting", "bus in transfer")),)
+    return Section(name="matched", title="Collectives of all ranks", columns=columns, rows=rows, notes=notes)
+
+
+def _waiting_row(rank: RankWaiting, waiting: Waiting) -> Row:
+    name = rank.trace or "?" if rank.rank is None else str(rank.rank)
+    fields = ("wall_ns", "other_work_ns", "transfer_ns", "waiting_ns", "unmatched_ns", "idle_ns")
+    times: list[Cell] = [Time(_mean(rank.steps, field)) for field in fields]
+    if not any(step.unmatched_ns for row in waiting.each for step in row.steps):
+        times[fields.index("unmatched_ns")] = None
+    return Row(cells=(name, *times, Time(rank.charged_ns // max(len(rank.steps), 1))))
+
+
+def _mean(steps: tuple[StepParts, ...], field: str) -> float | None:
+    return sum(getattr(step, field) for step in steps) / len(steps) if steps else None
+
+
+def _notes(waiting: Waiting, shown: int) -> list[str | Phrase]:
+    notes: list[str | Phrase] = []
+    if shown < len(waiting.each):
+        notes.append(phrase("the {} that were waited for most of {} ranks", Count(shown), Count(len(waiting.each))))
+    notes.append(f"means of the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
+    if waiting.is_lower_bound:
+        notes.append(
+            phrase(
+                "{} of {} ranks were given: waiting is a lower bound", Count(waiting.ranks), Count(waiting.world_size)
+            )
+        )
+    matched = joined(
+        phrase("{} by " + how, Count(count))
+        for count, how in (
+            (waiting.by_number, "their number in the group"), (waiting.by_order, "order"), (waiting.by_time, "time"),
+        )
+        if count
+    )  # fmt: skip
+    if matched is not None:
+        notes.append(phrase("collectives matched: {}; clocks: {}", matched, _clocks(waiting)))
+    return notes
+
+
+def _clocks(waiting: Waiting) -> Phrase:
+    clocks = waiting.clocks
+    how = "set by the ends of collectives" if clocks.was_set else "agree as they are"
+    within = phrase("{}, to within {}", how, Time(clocks.within_ns)) if clocks.within_ns is not None else phrase(how)
+    if not clocks.ended_too_early:
+        return within
+    return phrase("{}; {} end before they have begun on every rank", within, Count(clocks.ended_too_early))
+
+
+def _waiting_conclusions(waiting: Waiting) -> list[Note]:
+    if waiting.straggler is not None:
+        return [Note(text=_straggler(waiting.straggler, waiting), tone=Tone.CONCLUSION)]
+    return [Note(text=f"no straggler is named: {waiting.no_straggler}")] if waiting.no_straggler else []
+
+
+def _straggler(straggler: Straggler, waiting: Waiting) -> Phrase:
+    """Who was waited for, how often, and since when it was late."""
+    share = Share(straggler.charged_ns, straggler.waiting_ns)
+    return phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share,
+                  how_late(straggler, waiting))  # fmt: skip

@@ -10,8 +10,6 @@ from msgspec import Struct
 from opanatomy.records.anatomy import COMPUTE, MEMORY, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
-from opanatomy.report.glossary import note
-from opanatomy.report.scope import per_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
     Cell,
@@ -26,11 +24,15 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
+    Total,
+    per_step,
     phrase,
+    steps_of,
+    total,
 )
 from opanatomy.report.sections.classes import PARTLY, by_class
 from opanatomy.report.sections.operators import Group, grouped, spare_ns
-from opanatomy.report.totals import Total, total
+from opanatomy.report.terms import note
 
 #: Phases that bounds differ between: of many tokens at once, and of one by one.
 _OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.suggestion import Suggestions
-from opanatomy.report.glossary import note
+from opanatomy.records.anatomy import Anatomy, Suggestions
 from opanatomy.report.section import Bytes, Change, Column, Holds, Note, Row, Section
+from opanatomy.report.terms import note
 
 
 def suggestions(anatomy: Anatomy) -> Section | None:

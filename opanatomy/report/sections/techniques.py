@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
-from opanatomy.records.sameness import Sameness
-from opanatomy.records.techniques import TechniqueRow, Techniques
-from opanatomy.report.glossary import note
+from opanatomy.records.experiment import (
+    GuideClaim,
+    GuideRow,
+    Sameness,
+    ScaledGradients,
+    TechniqueRow,
+    Techniques,
+    Underflow,
+)
 from opanatomy.report.section import (
     Bytes,
     Cell,
@@ -27,8 +34,139 @@ from opanatomy.report.section import (
     Tone,
     phrase,
 )
-from opanatomy.report.sections.technique_gradients import gradients_in_float16
-from opanatomy.report.sections.technique_guides import what_guides_say
+from opanatomy.report.terms import note
+
+# What the guides say next to what was measured: claim, figure, and why the two disagree where the figures say.
+
+
+def what_guides_say(report: Techniques) -> Section:
+    """A row for each claim that the experiment has a figure of."""
+    columns = (
+        Column(header="claim", holds=Holds.NAMES),
+        Column(header="guide"),
+        Column(header="measured"),
+        Column(header="at the peak", expendable=2),
+        Column(header="of", holds=Holds.NAMES, expendable=1),
+    )
+    rows = tuple(_guide_row(row) for row in report.guides)
+    notes = tuple(_notes(report.guides)) if rows else ()
+    return Section(name="guides", title="What the guides say", columns=columns, rows=rows, notes=notes)
+
+
+def _guide_row(row: GuideRow) -> Row:
+    claim, measurement = row.claim, row.measurement
+    unit = _short(claim)
+    return Row(
+        cells=(
+            claim.claim,
+            _claimed(claim),
+            Figure(measurement.measured, unit),
+            None if measurement.at_peak is None else Figure(measurement.at_peak, unit),
+            measurement.technique,
+        )
+    )
+
+
+def _short(claim: GuideClaim) -> str:
+    return "B" if claim.unit.startswith("bytes") else claim.unit
+
+
+def _claimed(claim: GuideClaim) -> str:
+    """The claimed figure as it is said: one number, or from one to another."""
+    said = f"{claim.figure:g}" if claim.figure_to is None else f"{claim.figure:g} to {claim.figure_to:g}"
+    return f"{said} {_short(claim)}"
+
+
+def _notes(rows: Sequence[GuideRow]) -> Iterator[Note]:
+    if any(row.measurement.parts for row in rows):
+        yield Note(text=note("guides", "B", "at the peak"))
+    for row in rows:
+        measurement = row.measurement
+        parts = [f"{part.replace('_', ' ')} {size:.2f}" for part, size in measurement.parts.items()]
+        said = [text for text in (", ".join(parts) if len(parts) > 1 else None, measurement.reason) if text]
+        if said:
+            yield Note(text=f"{row.claim.claim}: {'; '.join(said)}", tone=Tone.REMARK)
+    for source in dict.fromkeys(row.claim.source for row in rows):
+        names = "; ".join(row.claim.claim for row in rows if row.claim.source == source)
+        yield Note(text=f"{source}: {names}", tone=Tone.REMARK)
+
+
+# Gradients in float16: which elements become zero with the loss scaled and without, and which overflow.
+
+
+def gradients_in_float16(report: Techniques) -> Section:
+    """Of each technique that computes in float16 the gradient elements that are lost at each scale of the loss."""
+    columns = (
+        Column(header="gradients of", holds=Holds.NAMES),
+        Column(header="loss scale"),
+        Column(header="zero"),
+        Column(header="elements", expendable=2),
+        Column(header="inf or NaN", expendable=1),
+    )
+    counted = [(row, row.underflow) for row in report.rows if row.underflow is not None]
+    rows = tuple(
+        _gradients_row(row, underflow, gradients)
+        for row, underflow in counted
+        for gradients in _at_each_scale(underflow)
+    )
+    notes = [
+        Note(text=text, tone=Tone.REMARK) for row, underflow in counted for text in _gradient_sentences(row, underflow)
+    ]
+    if rows:
+        notes.insert(0, Note(text=note("underflow", "zero")))
+    return Section(
+        name="underflow", title="Gradients in float16", columns=columns, rows=rows, notes=tuple(notes)
+    )  # fmt: skip
+
+
+def _at_each_scale(underflow: Underflow) -> Iterator[ScaledGradients]:
+    """With scaling, then at the scaler's own first scale, then without."""
+    yield underflow.scaled
+    if underflow.at_first_scale is not None:
+        yield underflow.at_first_scale
+    yield underflow.unscaled
+
+
+def _gradients_row(row: TechniqueRow, underflow: Underflow, gradients: ScaledGradients) -> Row:
+    return Row(
+        cells=(
+            row.name,
+            _scale(gradients),
+            Share(gradients.zeros, underflow.nonzero, decimals=2),
+            Count(gradients.zeros),
+            Count(gradients.not_finite),
+        )
+    )
+
+
+def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phrase]:
+    """What the counts come to."""
+    zeros, nonzero = underflow.unscaled.zeros, underflow.nonzero
+    if not zeros:
+        yield phrase(f"{row.name}: none of {{}} becomes zero without scaling either", Count(nonzero, "element"))
+    else:
+        yield phrase(
+            f"{row.name}: without scaling {{}} of {{}} become zero, with it {{}}",
+            Share(zeros, nonzero, decimals=2), Count(nonzero, "element"),
+            Share(underflow.scaled.zeros, nonzero, decimals=2),
+        )  # fmt: skip
+    first = underflow.at_first_scale
+    if first is not None and first.not_finite:
+        yield phrase(
+            f"{row.name}: at the scaler's first scale, {{}}, {{}} overflow: it skips that update and halves the scale",
+            _scale(first), Count(first.not_finite, "element"),
+        )  # fmt: skip
+    if underflow.scaled.not_finite:
+        yield phrase(
+            f"{row.name}: {{}} overflow at the scale of the run too: each update is skipped",
+            Count(underflow.scaled.not_finite, "element"),
+        )  # fmt: skip
+
+
+def _scale(gradients: ScaledGradients) -> Count | Figure:
+    """A scale of the loss; it is a power of two, which may be below 1."""
+    return Count(int(gradients.scale)) if gradients.scale >= 1 else Figure(gradients.scale, "")
+
 
 #: Marks of the table.
 _SAME, _DISAGREES = "~", "!"
@@ -82,7 +220,7 @@ def _table(report: Techniques) -> Section:
         Column(header="FLOPs", expendable=7),
         Column(header="", expendable=4),
     )
-    rows = tuple(_row(row, report) for row in report.rows if figures_of(row) is not None)
+    rows = tuple(_technique_row(row, report) for row in report.rows if figures_of(row) is not None)
     if base is None:
         rows = ()
     notes = [Note(text=note("techniques", "d.", "B/F"))]
@@ -94,7 +232,7 @@ def _table(report: Techniques) -> Section:
     return Section(name="techniques", title=title, columns=columns, rows=rows, notes=tuple(notes))
 
 
-def _row(row: TechniqueRow, report: Techniques) -> Row:
+def _technique_row(row: TechniqueRow, report: Techniques) -> Row:
     figures, base = figures_of(row), figures_of(report.baseline)
     assert figures is not None
     assert base is not None

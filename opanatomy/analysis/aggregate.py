@@ -1,0 +1,300 @@
+"""Calls and device work, grouped into the rows of the report; every sum is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields
+
+from opanatomy.records.anatomy import ClassRow, KernelRow, ModuleRow, OperatorRow
+from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable, distinct
+from opanatomy.records.signature import NO_SIGNATURE
+from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE
+
+_LARGEST = 2**62
+
+
+class Groups:
+    """The rows of a table by the values of some of its columns."""
+
+    def __init__(self, *keys: Categorical[Any]) -> None:
+        place, most = np.zeros(len(keys[0].codes), dtype=np.int64), 1
+        for key in keys:
+            if most * (len(key.values) + 1) > _LARGEST:
+                known = distinct(place)
+                place, most = known.inverse, len(known.values)
+            place = place * (len(key.values) + 1) + key.codes + 1
+            most *= len(key.values) + 1
+        self._order = np.argsort(place, kind="stable")
+        self._starts = np.flatnonzero(np.diff(place[self._order], prepend=-1))
+        self._first = self._order[self._starts]
+        self._keys = keys
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*(key.take(self._first).decoded() for key in self._keys), strict=True)
+
+    def rows(self) -> list[Int64]:
+        """The rows of each group."""
+        return np.split(self._order, self._starts[1:]) if len(self._starts) else []
+
+    def sums(self, column: Int64 | Bool) -> list[int]:
+        """The sum of a column in each group."""
+        if not len(self._starts):
+            return []
+        sums: list[int] = np.add.reduceat(column[self._order].astype(np.int64), self._starts).tolist()
+        return sums
+
+    def known_sums(self, column: Int64) -> list[int | None]:
+        """The sum of what is known (not -1) in each group; `None` where nothing is."""
+        known = column >= 0
+        sums, counts = self.sums(np.where(known, column, 0)), self.sums(known)
+        return [amount if count else None for amount, count in zip(sums, counts, strict=True)]
+
+
+class _Sums(Struct, frozen=True, kw_only=True):
+    """The sums of one group of calls. `calls` leaves out those that are part of another one."""
+
+    rows: int
+    calls: int
+    kernels: int
+    time_ns: int
+    uncosted_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    causal_flops: int | None
+    normalization_flops: int | None
+
+
+#: The columns of costs, by the names of the rows' fields.
+_COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
+
+
+def _sums(calls: CallTable, groups: Groups) -> Iterator[_Sums]:
+    counts = {
+        "rows": np.ones(len(calls.time_ns), dtype=np.int64), "calls": ~calls.inner, "kernels": calls.kernels,
+        "time_ns": calls.time_ns, "uncosted_ns": np.where(calls.costed, 0, calls.time_ns),
+    }  # fmt: skip
+    columns: dict[str, list[Any]] = {name: groups.sums(column) for name, column in counts.items()}
+    columns.update({name: groups.known_sums(getattr(calls, name)) for name in _COSTS})
+    for figures in zip(*columns.values(), strict=True):
+        yield _Sums(**dict(zip(columns, figures, strict=True)))
+
+
+def class_rows(calls: CallTable) -> tuple[ClassRow, ...]:
+    """One row a class and phase, in the order of the enumerations."""
+    groups = Groups(calls.operator_class, calls.phase)
+    rows = [
+        ClassRow(
+            operator_class=name, phase=phase, calls=sums.calls, kernels=sums.kernels,
+            time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
+            uncosted_ns=sums.uncosted_ns,
+        )
+        for (name, phase), sums in zip(groups, _sums(calls, groups), strict=True)
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: (CLASS_CODE[row.operator_class], PHASE_CODE[row.phase])))
+
+
+def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
+    """One row an operator, signature and phase, the longest first; work without an operator has none."""
+    crosses = Categorical(calls.crosses_host_link.astype(np.int64), (False, True))
+    groups = Groups(
+        calls.operator, calls.signature, calls.phase, calls.operator_class, calls.rule, calls.part_of,
+        calls.compute_type, crosses,
+    )  # fmt: skip
+    rows = [
+        OperatorRow(
+            operator=operator, signature=signature or NO_SIGNATURE, phase=phase, operator_class=name, rule=rule or "",
+            calls=sums.rows, time_ns=sums.time_ns,
+            flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
+            causal_flops=sums.causal_flops, normalization_flops=sums.normalization_flops, part_of=part_of,
+            uncosted_ns=sums.uncosted_ns, compute_type=compute_type, crosses_host_link=crosses_host_link,
+        )
+        for (operator, signature, phase, name, rule, part_of, compute_type, crosses_host_link), sums in zip(
+            groups, _sums(calls, groups), strict=True
+        )
+        if operator is not None
+    ]  # fmt: skip
+
+    def place(row: OperatorRow) -> tuple[Any, ...]:
+        parts = row.part_of or "", row.compute_type or ""
+        return -row.time_ns, row.operator, row.signature, row.phase, row.rule, row.crosses_host_link, *parts
+
+    return tuple(sorted(rows, key=place))
+
+
+def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:
+    """One row a module, phase and class, in the order of the model; work outside every known module is left out."""
+    order = {path: index for index, path in enumerate(kinds)}
+    groups = Groups(calls.module, calls.phase, calls.operator_class)
+    rows = [
+        ModuleRow(
+            module=module, kind=kinds.get(module), phase=phase, operator_class=name,
+            time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
+        )
+        for (module, phase, name), sums in zip(groups, _sums(calls, groups), strict=True)
+        if module is not None
+    ]  # fmt: skip
+
+    def place(row: ModuleRow) -> tuple[int, str, int, int]:
+        known = order.get(row.module, len(order))
+        return known, row.module, PHASE_CODE[row.phase], CLASS_CODE[row.operator_class]
+
+    return tuple(sorted(rows, key=place))
+
+
+def kernel_rows(kernels: KernelTable) -> tuple[KernelRow, ...]:
+    """One row a kernel name and class, the longest first; the name classes it, where that says nothing its operator."""
+    inside = np.flatnonzero(kernels.inside)
+    operator, duration_ns = kernels.operator.take(inside), kernels.duration_ns[inside]
+    groups = Groups(*(key.take(inside) for key in (kernels.kernel, kernels.kernel_class, kernels.kernel_rule)))
+    rows = [
+        KernelRow(
+            kernel=kernel or "", operator_class=name, rule=rule or "", count=len(events), time_ns=time,
+            operators=_texts(operator.take(events)),
+        )
+        for (kernel, name, rule), time, events in zip(groups, groups.sums(duration_ns), groups.rows(), strict=True)
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kernel)))
+
+
+def _texts(column: Categorical[str]) -> tuple[str, ...]:
+    """The texts of a column, in alphabetical order."""
+    return tuple(sorted(column.values[code] for code in set(column.codes.tolist()) if code >= 0))
+
+
+# Records of many ranks, taken one rank at a time -> their sums, and what they have in common.
+#
+# What is kept grows with the number of different rows, not with that of the ranks; the order in which ranks come does
+# not matter: of what has an order the place in the rank that stands first counts.
+
+
+WHOLE: Final = (int, int | None)
+FRACTION: Final = (float, float | None)
+
+Record = TypeVar("Record", bound=Struct)
+Item = TypeVar("Item")
+#: Where a rank stands among the others.
+Order: TypeAlias = "tuple[bool, int, str, int]"
+_Place: TypeAlias = "tuple[Order, int]"
+
+
+class RowSums(Generic[Record]):
+    """Rows that differ in whole numbers only are one, with their sums; fields named `apart` do not distinguish them."""
+
+    def __init__(self, record: type[Record], *, apart: Collection[str] = ()) -> None:
+        kinds = [(name, kind) for name, kind in types_of(record) if name not in apart]
+        self._record = record
+        self._keys = [name for name, kind in kinds if kind not in (*WHOLE, *FRACTION)]
+        self._summed = [name for name, kind in kinds if kind in WHOLE]
+        self._groups: dict[Any, list[Any]] = {}
+
+    def add(self, rows: Iterable[Record], order: Order) -> None:
+        """Take the rows of one rank."""
+        key_of, values_of, groups = _getter(self._keys), _getter(self._summed), self._groups
+        for place, row in enumerate(rows):
+            group = groups.get(key := key_of(row))
+            if group is None:
+                groups[key] = [(order, place), *values_of(row)]
+                continue
+            if order < group[0][0]:
+                group[0] = (order, place)
+            for column, value in enumerate(values_of(row), 1):
+                if value is not None:
+                    group[column] = value if group[column] is None else group[column] + value
+
+    def rows(self, more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> tuple[Record, ...]:
+        """One row a group, in the order of their first; `more` fills in the fields that are `apart`."""
+        ordered = sorted(self._groups.items(), key=lambda item: item[1][0])
+        return tuple(
+            self._record(**more(dict(zip((*self._keys, *self._summed), (*key, *group[1:]), strict=True))))
+            for key, group in ordered
+        )
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives these fields of a record, as a tuple whatever their number."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple(getattr(record, name) for name in names)
+
+
+class Firsts(Generic[Item]):
+    """Different things, in the order in which the ranks have them first."""
+
+    def __init__(self) -> None:
+        self._places: dict[Item, _Place] = {}
+
+    def add(self, items: Iterable[Item], order: Order) -> None:
+        """Take the things of one rank."""
+        for place, item in enumerate(items):
+            known = self._places.get(item)
+            if known is None or (order, place) < known:
+                self._places[item] = (order, place)
+
+    def items(self) -> list[Item]:
+        """All items, in order."""
+        return sorted(self._places, key=self._places.__getitem__)
+
+
+class Common(Generic[Record]):
+    """What records have in common."""
+
+    def __init__(self) -> None:
+        self._first: Record | None = None
+        self._unlike: set[str] = set()
+
+    def add(self, record: Record) -> None:
+        """Take one more."""
+        if self._first is None:
+            self._first = record
+        elif record != self._first:
+            names = (name for name, _ in types_of(type(record)))
+            self._unlike |= {name for name in names if getattr(record, name) != getattr(self._first, name)}
+
+    def record(self) -> Record:
+        """The fields that are alike in all; of others lists are empty, what else there is is `None`."""
+        if self._first is None:
+            raise ValueError("nothing was added")
+        kinds = types_of(type(self._first))
+        values = {name: self.value(name, () if kind == tuple[str, ...] else None) for name, kind in kinds}
+        return type(self._first)(**values)
+
+    def value(self, name: str, unlike: Any = None) -> Any:
+        """A field where it is alike in all, else `unlike`; `None` of no record."""
+        return unlike if name in self._unlike else getattr(self._first, name, None)
+
+
+# -------------------------------------------------------------------------------------------------- a few small records
+
+
+def merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:
+    """One record for several: each field by the rule for its type; without one, the value if all have the same."""
+    record: type = type(records[0])
+    together = {}
+    for name, kind in types_of(record):
+        values = [getattr(record, name) for record in records]
+        together[name] = by_type.get(kind, same)(values)
+    return record(**together)
+
+
+@cache
+def types_of(record: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The name and type of each field; finding them out takes time."""
+    return tuple((field.name, field.type) for field in fields(record))
+
+
+def sum_of(values: list[int | None]) -> int | None:
+    """The sum of the known values; `None` where none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def same(values: list[Any]) -> Any:
+    """The value that all have; `None` where they differ."""
+    return values[0] if all(value == values[0] for value in values) else None

@@ -1,0 +1,446 @@
+"""The tables of a trace -> `Anatomy`; the sums that must hold are checked here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from fractions import Fraction
+from statistics import median
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.aggregate import class_rows, kernel_rows, module_rows, operator_rows
+from opanatomy.analysis.breakdown import breakdown_of, step_kinds
+from opanatomy.analysis.intervals import LaunchedWork
+from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_rows, why_set_aside, without_pauses
+from opanatomy.analysis.timeline import (
+    DeviceTime,
+    StepWindow,
+    device_figures_of,
+    device_step_rows,
+    device_steps,
+    host_step_rows,
+    timeline_of,
+)
+from opanatomy.records.anatomy import (
+    Anatomy,
+    Breakdown,
+    ClassRow,
+    DeviceFigures,
+    Generation,
+    Ledger,
+    LinkedTime,
+    Provenance,
+    Ratio,
+    StepRow,
+    StepSpans,
+)
+from opanatomy.records.columns import Bool, CallTable, KernelTable
+from opanatomy.records.communication import Communication
+from opanatomy.records.memory import Memory
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import (
+    Capture,
+    Environment,
+    ObservedTokenizer,
+    PaddingFlops,
+    TextBatch,
+    TextBatchRow,
+    TextFigures,
+    TextObservations,
+    TokenizerRow,
+    Workload,
+)
+
+# The figures of a step that is a generation.
+
+
+def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: int) -> Generation | None:
+    """What a capture's generations took; `None` where its steps are none."""
+    workload = None if capture is None else capture.workload
+    if capture is None or workload is None or workload.generate is None:
+        return None
+    decoded = workload.generate - 1
+    generation = Generation(new_tokens=workload.generate, beams=workload.beams or 1, decoded_tokens=decoded)
+    generation = _timed(generation, capture)
+    if not decoded:
+        return generation
+    rows = [row for row in classes if row.phase is Phase.DECODING]
+    return replace(
+        generation,
+        token_flops=_each(rows, "flops", steps * decoded),
+        token_read_bytes=_each(rows, "read_bytes", steps * decoded),
+        token_written_bytes=_each(rows, "written_bytes", steps * decoded),
+        uncosted_ns=sum(row.uncosted_ns for row in rows),
+    )
+
+
+def _timed(generation: Generation, capture: Capture) -> Generation:
+    """The generation with the medians over the plain runs; decoding is each run less its prefill."""
+    walls, firsts = capture.unprofiled_step_ns, capture.unprofiled_first_token_ns
+    if not firsts or len(firsts) != len(walls):
+        return generation
+    generation = replace(generation, first_token_ns=int(median(firsts)))
+    decoding_ns = int(median(wall - first for wall, first in zip(walls, firsts, strict=True)))
+    if not generation.decoded_tokens or decoding_ns <= 0:
+        return generation
+    batch, tokens = capture.workload.batch, generation.decoded_tokens
+    return replace(
+        generation,
+        decoding_ns=decoding_ns,
+        token_ns=decoding_ns / tokens,
+        tokens_per_second=None if batch is None else batch * tokens * 1e9 / decoding_ns,
+    )
+
+
+def _each(rows: Iterable[ClassRow], name: str, tokens: int) -> float | None:
+    """The known sum of a column over that many tokens; `None` where nothing is known."""
+    known = [value for row in rows if (value := getattr(row, name)) is not None]
+    return sum(known) / tokens if known else None
+
+
+# What theory says of the backward of this step: from its forward products and what needs a gradient.
+#
+# Y = X W has two products in its backward, dX = dY W' and dW = X' dY, each with the FLOPs of the forward; one whose
+# result nobody needs is not computed: the input gradient of a first layer, the weight gradient of a frozen one. Fused
+# attention computes five products for the two of its forward, the scores being computed again. None of this looks at
+# the backward.
+
+
+_PRODUCTS: Final = {"weight": 1, "input": 1, "both": 2, "none": 0}
+_ATTENTION: Final = re.compile(r"scaled_dot_product|(?:flash|efficient|cudnn)_attn|(?:flash|efficient|cudnn)_attention")
+_OF_ACTIVATIONS: Final = re.compile(r"^aten::(?:bmm|baddbmm)")
+#: One call has products of several kinds, with the input and with what came out of the step before.
+_RECURRENT: Final = re.compile(r"rnn|lstm|gru", re.IGNORECASE)
+
+
+def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> float | None:
+    """FLOPs of the backward's contractions over those of the forward, by theory and without recomputation.
+
+    `gradients` says of each module what of its products needs a gradient. `None` where a forward contraction has no
+    cost, is in no module that it knows, or there is none.
+    """
+    contraction = calls.operator_class.equals(OperatorClass.TENSOR_CONTRACTION)
+    rows = np.flatnonzero(contraction & calls.phase.equals(Phase.FORWARD) & ~calls.inner)
+    forward = 0
+    backward = Fraction()
+    for row in rows.tolist():
+        flops, operator, module = int(calls.flops[row]), calls.operator.at(row), calls.module.at(row)
+        factor = None if operator is None or module is None else _factor(operator, gradients.get(module))
+        if flops < 0 or factor is None:
+            return None
+        forward += flops
+        backward += flops * factor
+    return float(backward / forward) if forward else None
+
+
+def _factor(operator: str, needs: str | None) -> Fraction | None:
+    """Products in the backward of a call for each in its forward; `None` where that is not known."""
+    if needs is None or needs not in _PRODUCTS:
+        return None
+    if needs == "none":
+        return Fraction(0)
+    if _ATTENTION.search(operator):
+        return Fraction(5, 2)
+    if _OF_ACTIVATIONS.match(operator):
+        return Fraction(2)
+    if _RECURRENT.search(operator) and needs != "both":
+        return None
+    return Fraction(_PRODUCTS[needs])
+
+
+def all_need_both(gradients: Mapping[str, str]) -> bool:
+    """Whether every product of the model needs both its gradients."""
+    return set(gradients.values()) <= {"both"}
+
+
+# Backward over forward, per class, next to what theory says.
+#
+# A ratio is of all the work of a class or not known: one call without a formula makes that of FLOPs and bytes `None`.
+# Nor is there one where the forward is next to nothing compared with the backward: it would say that the work is in the
+# backward only, not how the two compare.
+
+
+_BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
+#: A forward of less than this part of its backward is next to nothing: no ratio is above its inverse.
+_NEXT_TO_NOTHING = 0.01
+
+#: A contraction Y = X W has two in its backward (dX = dY W', dW = X' dY), each with the FLOPs of the forward and over
+#: the same three matrices. A map reads 1 and writes 1, its backward reads the gradient and a saved tensor and writes 1;
+#: softmax and layer norm move the same.
+_FLOPS = {OperatorClass.TENSOR_CONTRACTION: 2.0}
+_BYTES = {
+    OperatorClass.TENSOR_CONTRACTION: 2.0,
+    OperatorClass.STATISTICAL_NORMALIZATION: 1.5,
+    OperatorClass.ELEMENTWISE: 1.5,
+}
+
+
+class Theory(Struct, frozen=True, kw_only=True):
+    """What theory says of one step: contraction FLOPs of its backward over its forward, recompute left out."""
+
+    contraction_flops: float | None
+    all_need_both: bool
+
+
+def ratios_of(classes: tuple[ClassRow, ...], workload: Workload, theory: Theory | None = None) -> tuple[Ratio, ...]:
+    """One row for each class that has work in forward and in backward (recompute counts as backward).
+
+    `theory` is what is known of this step; without it theory is that of a step in which all is trained, where the
+    workload says that it is, else none.
+    """
+    ratios = []
+    for name in OperatorClass:
+        forward = [row for row in classes if row.operator_class is name and row.phase is Phase.FORWARD]
+        backward = [row for row in classes if row.operator_class is name and row.phase in _BACKWARD]
+        if not forward or not backward:
+            continue
+        ratios.append(
+            Ratio(
+                operator_class=name,
+                time=_over(_total(backward, "time_ns"), _total(forward, "time_ns")),
+                flops=_over(_costed(backward, "flops"), _costed(forward, "flops")),
+                bytes=_over(_moved(backward), _moved(forward)),
+                theory_flops=_theory_flops(name, workload, theory),
+                theory_bytes=_theory_bytes(name, workload, theory),
+            )
+        )
+    return tuple(ratios)
+
+
+def _theory_flops(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
+    if theory is None or name is not OperatorClass.TENSOR_CONTRACTION:
+        return _all_trained(_FLOPS.get(name), workload)
+    return _with_recompute(theory.contraction_flops, workload)
+
+
+def _theory_bytes(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
+    if theory is not None and not theory.all_need_both:
+        return None
+    return _all_trained(_BYTES.get(name), workload)
+
+
+def _all_trained(plain: float | None, workload: Workload) -> float | None:
+    """Theory of a step in which every weight is trained; `None` where one is not, or it is not known."""
+    trained = workload.parameters is not None and workload.parameters == workload.trainable_parameters
+    return _with_recompute(plain, workload) if trained else None
+
+
+def _with_recompute(plain: float | None, workload: Workload) -> float | None:
+    """Recomputing the whole forward adds 1; of a model that is frozen in part it is not known how much of it runs."""
+    if plain is None or not workload.checkpointing:
+        return plain
+    return None if workload.frozen else plain + 1
+
+
+def _total(rows: list[ClassRow], name: str) -> int | None:
+    values = [getattr(row, name) for row in rows]
+    return None if any(value is None for value in values) else sum(values)
+
+
+def _costed(rows: list[ClassRow], name: str) -> int | None:
+    """The sum of what costs say; `None` where a part of the time has no cost."""
+    return None if any(row.uncosted_ns for row in rows) else _total(rows, name)
+
+
+def _moved(rows: list[ClassRow]) -> int | None:
+    read, written = _costed(rows, "read_bytes"), _costed(rows, "written_bytes")
+    return None if read is None or written is None else read + written
+
+
+def _over(backward: int | None, forward: int | None) -> float | None:
+    if backward is None or not forward or forward < _NEXT_TO_NOTHING * backward:
+        return None
+    return backward / forward
+
+
+#: In alphabetical order, as a report that is read back has them.
+CONVENTIONS: dict[str, str | int] = {
+    "backward": "recompute included in the ratios",
+    "bytes": "each distinct input read once, each output written once",
+    "causal": "full",
+    "multiply_add": 2,
+}
+
+
+class MeasuredSteps(Struct, frozen=True, kw_only=True):
+    """All steps of a trace: how long each was and why it does not count, and what they are made of."""
+
+    window: StepWindow
+    rows: tuple[StepRow, ...]
+    breakdown: Breakdown
+    #: The work of the steps that count, which a device did; `None` on the CPU.
+    time: DeviceTime | None
+
+    @property
+    def counted(self) -> Bool:
+        """Which steps count."""
+        return np.array([row.set_aside is None for row in self.rows], dtype=bool)
+
+
+def measured_steps(
+    step_window: StepWindow,
+    calls: CallTable,
+    kernels: KernelTable | None,
+    launched: LaunchedWork | None,
+    spans: StepSpans | None = None,
+    numbers: Collection[int] | None = None,
+) -> MeasuredSteps:
+    """Measure all steps and say which count; with `numbers` no others do.
+
+    The tables are of all steps; without `kernels` and `launched` the steps are those of the CPU.
+    """
+    time = None
+    if kernels is not None and launched is not None:
+        time = DeviceTime(device_steps(step_window, launched), launched, kernels)
+    rows = host_step_rows(step_window, calls, spans) if time is None else device_step_rows(step_window, time)
+    kinds = step_kinds(step_window, calls, time)
+    reasons = why_set_aside(rows, kinds)
+    if numbers is not None:
+        reasons = [
+            reason or (None if row.number in numbers else OTHER_RANKS)
+            for row, reason in zip(rows, reasons, strict=True)
+        ]
+    rows = tuple(replace(row, set_aside=reason) for row, reason in zip(rows, reasons, strict=True))
+    breakdown = breakdown_of(rows, kinds, step_window, calls, time)
+    counted = np.array([reason is None for reason in reasons], dtype=bool)
+    return MeasuredSteps(
+        window=step_window, rows=rows, breakdown=breakdown,
+        time=time if time is None or counted.all() else time.only(counted),
+    )  # fmt: skip
+
+
+class AnatomyInputs(Struct, frozen=True, kw_only=True):
+    """What the stages before hand over, of the steps that count alone; `kernels` is `None` on the CPU, where calls are
+    the device work."""
+
+    provenance: Provenance
+    environment: Environment
+    capture: Capture | None
+    calls: CallTable
+    kernels: KernelTable | None
+    steps: MeasuredSteps
+    linked: LinkedTime
+    #: The steps of a rank on the CPU with collectives, which run alongside its operators; what collectives cost.
+    spans: StepSpans | None = None
+    communication: Communication | None = None
+    caveats: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
+
+
+def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
+    """The report of one trace."""
+    calls, kernels, steps, capture = inputs.calls, inputs.kernels, inputs.steps, inputs.capture
+    workload = capture.workload if capture else Workload()
+    classes = class_rows(calls)
+    step = step_of_rows(steps.rows, capture, recording_outside=steps.window.recording_outside)
+    timeline = timeline_of(steps.rows, steps.window, steps.time, inputs.spans, inputs.communication)
+    anatomy = Anatomy(
+        provenance=inputs.provenance,
+        environment=inputs.environment,
+        workload=workload,
+        step=step,
+        classes=classes,
+        ratios=ratios_of(classes, workload, _theory(calls, capture)),
+        operators=operator_rows(calls),
+        kernels=() if kernels is None else kernel_rows(kernels),
+        modules=module_rows(calls, capture.modules if capture else {}),
+        memory=Memory(),
+        timeline=timeline,
+        communication=inputs.communication,
+        breakdown=steps.breakdown,
+        device=_device_figures(steps.time, timeline.window_ns - (timeline.outside_ns or 0)),
+        ledger=_ledger(calls, inputs.linked),
+        conventions=CONVENTIONS,
+        generation=generation_of(capture, classes, step.count),
+        caveats=inputs.caveats,
+        warnings=inputs.warnings,
+    )
+    check_conservation(anatomy)
+    return anatomy
+
+
+def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:
+    """What theory says of this step; `None` where the capture did not see what needs gradients."""
+    gradients = capture.gradients if capture else {}
+    if not gradients:
+        return None
+    if capture is not None and capture.workload.fused_loss:
+        # The products of the head's backward run in its forward, chunk by chunk.
+        return Theory(contraction_flops=None, all_need_both=False)
+    return Theory(contraction_flops=backward_over_forward(calls, gradients), all_need_both=all_need_both(gradients))
+
+
+def _device_figures(time: DeviceTime | None, steps_ns: int) -> DeviceFigures:
+    return DeviceFigures() if time is None else device_figures_of(DeviceFigures(), time.launched, time.work, steps_ns)
+
+
+def _ledger(calls: CallTable, linked: LinkedTime) -> Ledger:
+    unknown = int(calls.time_ns[calls.operator_class.equals(OperatorClass.UNKNOWN)].sum())
+    inside = linked.linked_ns + linked.graph_launched_ns + linked.no_launch_record_ns
+    return Ledger(
+        device_work_ns=inside + linked.outside_window_ns,
+        linked_ns=linked.linked_ns,
+        graph_launched_ns=linked.graph_launched_ns,
+        no_launch_record_ns=linked.no_launch_record_ns,
+        outside_window_ns=linked.outside_window_ns,
+        set_aside_ns=linked.set_aside_ns,
+        classed_ns=int(calls.time_ns.sum()) - unknown,
+        costed_ns=int(calls.time_ns[calls.costed].sum()),
+        unknown_ns=unknown,
+    )
+
+
+def check_conservation(anatomy: Anatomy) -> None:
+    """Raise `AssertionError` unless every nanosecond of device work is in exactly one class."""
+    ledger = anatomy.ledger
+    inside = ledger.device_work_ns - ledger.outside_window_ns
+    parts = ledger.linked_ns + ledger.graph_launched_ns + ledger.no_launch_record_ns
+    classed = sum(row.time_ns for row in anatomy.classes)
+    if not inside == parts == classed == ledger.classed_ns + ledger.unknown_ns:
+        raise AssertionError(f"the ledger does not balance: {ledger}, classes sum to {classed} ns")
+
+
+# Real inputs in figures: from what a capture observed of its texts.
+
+
+def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> TextFigures:
+    """The figures of the texts of a run; `padding` are the FLOPs of its profiled batch."""
+    batches = tuple(_row(batch, place == observed.profiled) for place, batch in enumerate(observed.batches))
+    timed_ns = sum(row.step_ns or 0 for row in batches) if all(row.step_ns for row in batches) else 0
+    useful = _per_second(sum(row.useful_tokens for row in batches), timed_ns)
+    return TextFigures(
+        file=observed.file, column=observed.column, padding=observed.padding, count=observed.count,
+        more=observed.more, cut=observed.cut, maximum=observed.maximum, shortest=observed.shortest,
+        median=observed.median, all_batches=observed.all_batches, all_tokens=observed.all_tokens,
+        all_useful_tokens=observed.all_useful_tokens, memory_length=observed.longest.length,
+        mean_step_ns=round(timed_ns / len(batches)) if timed_ns else None,
+        samples_per_second=_per_second(sum(row.texts for row in batches), timed_ns),
+        tokens_per_second=_per_second(sum(row.tokens for row in batches), timed_ns),
+        useful_tokens_per_second=useful, padding_flops=padding, batches=batches,
+        tokenizers=tuple(_tokenizer(tokenizer, useful) for tokenizer in observed.tokenizers),
+    )  # fmt: skip
+
+
+def _per_second(number: int, duration_ns: int) -> float | None:
+    return number * 1e9 / duration_ns if duration_ns > 0 else None
+
+
+def _row(batch: TextBatch, profiled: bool) -> TextBatchRow:
+    return TextBatchRow(
+        texts=len(batch.lengths), length=batch.length, tokens=batch.tokens, useful_tokens=batch.useful_tokens,
+        step_ns=mean(without_pauses(batch.step_ns)), profiled=profiled,
+    )  # fmt: skip
+
+
+def _tokenizer(observed: ObservedTokenizer, steps: float | None) -> TokenizerRow:
+    """A tokenizer compared with the tokens a second that the steps take."""
+    rate = _per_second(observed.tokens, observed.duration_ns)
+    return TokenizerRow(
+        name=observed.name, slow=observed.slow, used=observed.used, trained_because=observed.trained_because,
+        same_ids=observed.same_ids, tokens_per_second=rate,
+        holds_back=None if rate is None or steps is None else rate < steps,
+    )  # fmt: skip

@@ -1,0 +1,574 @@
+"""Device work against what its launches, its stream and its own names say: what cannot have happened as it is written.
+
+A trace joins host and device by ids and by two clocks; where an id, a time or a record is wrong, the sums still hold.
+What cannot be is looked for: a class that its operator does not have, an order that no stream keeps, work before its
+launch or after the end of what waited for it, launches without work, and work that is there twice.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.linking import enclosing_rows
+from opanatomy.attribution.window import launches_of_work, lost_launches
+from opanatomy.classification.operators import classify_operator
+from opanatomy.records.anatomy import CLASSES as CLASSES_OF_KERNELS
+from opanatomy.records.anatomy import CLOCKS, EVENTS, LAUNCHES, ORDER, Check, Difference
+from opanatomy.records.columns import (
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NO_LAUNCH,
+    OUTSIDE,
+    Bool,
+    Int64,
+    at,
+    distinct,
+    is_among,
+    marked,
+    rows_by_value,
+    starts_work,
+)
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
+from opanatomy.trace.read import Trace
+
+#: The clocks of host and device differ by some tens of microseconds in traces that are right, and by as much more in
+#: what ends on one of them and begins on the other.
+CLOCKS_NS: Final = 100_000
+#: Work of one stream overlaps by less: the clock of a device is read at both ends of it.
+OVERLAP_NS: Final = 10_000
+#: A stream is late where this many launches found it idle with nothing to wait for, and all of them began so late.
+_LATE, _LATE_NS = 5, 5 * CLOCKS_NS
+#: From this many events on whose times cannot be, those of their whole stream may be wrong.
+_SEVERAL: Final = 3
+#: A stream's times are wrong by a constant where this much work, and this part of it, is held so long by another's.
+_HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
+#: Rows of a check at most.
+_ROWS: Final = 20
+ROUNDED = "the clocks of host and device differ, by no more than they do in traces that are right"
+CUT_OFF = "the trace ends before their device work"
+PROCESSES = "the trace has the launches of several processes, whose streams are not told apart"
+
+_GRAPH: Final = re.compile(r"GraphLaunch|CommandBufferEnqueue")
+_ON_STREAM: Final = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
+_ON_DEVICE: Final = re.compile(r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize")
+_COPIES: Final = re.compile(r"Memcpy\w*Async")
+#: Copies after which a host goes on when they are done; those to the host alone are sure.
+_BLOCKING: Final = re.compile(r"(?:cuda|hip)Memcpy(?:WithStream)?")
+_TO_HOST: Final = re.compile(r"DtoH|DeviceToHost")
+_WAITS: Final = re.compile(r"StreamWaitEvent|StreamWaitValue")
+#: Launches of kernels that may begin before the one before them ends (programmatic dependent launch).
+_OVERLAPPING: Final = re.compile(r"LaunchKernelEx|^hip")
+#: What NVIDIA's calls start, by their names.
+_STARTS: Final = ((re.compile(r"^cu\w*Launch(?!HostFunc)"), KERNEL), (re.compile(r"^cu\w*Memcpy"), MEMCPY),
+                  (re.compile(r"^cu\w*Memset"), MEMSET))  # fmt: skip
+_COMPILED: Final = re.compile(r"triton_\w+_fused_")
+_PROJECTED: Final = tuple(
+    CLASS_CODE[one]
+    for one in (OperatorClass.ELEMENTWISE, OperatorClass.STATISTICAL_NORMALIZATION, OperatorClass.DATA_MOVEMENT)
+)
+_CONTRACTION, _COMMUNICATION = (
+    CLASS_CODE[one] for one in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.COMMUNICATION)
+)
+
+
+def check_causality(trace: Trace, calls: TraceCalls, window: tuple[int, int]) -> tuple[Check, ...]:
+    """What a trace's device work and launches say of each other; none without either."""
+    if not len(trace.work.name) or not len(trace.launches.name):
+        return ()
+    events = _Events(trace, calls)
+    disordered = _disordered(events)
+    checks = (
+        _classes(events), _order(events, disordered), _clocks(events, disordered), _launches(events, window),
+        _doubled(events),
+    )  # fmt: skip
+    return tuple(check for check in checks if check.compared or check.not_checked)
+
+
+class _Events:
+    """Device work with its launches, as columns of one entry a device event."""
+
+    def __init__(self, trace: Trace, calls: TraceCalls) -> None:
+        self.trace, self.calls, self.names = trace, calls, trace.names
+        self.work, launches = trace.work, trace.launches
+        self.end_ns = self.work.start_ns + self.work.duration_ns
+        self.launch = calls.work.launch
+        self.launch_ns, self.launch_end_ns = (
+            np.where(self.launch >= 0, column[self.launch], 0)
+            for column in (launches.start_ns, launches.start_ns + launches.duration_ns)
+        )
+        graphs = self.named(_GRAPH)[launches.name]
+        self.of_graph: Bool = (self.launch >= 0) & graphs[self.launch]
+        #: Whether a launch of its own is sure.
+        self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.open
+        #: Its time in the figures.
+        self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
+        self.waits_ns = np.sort(launches.start_ns[self.named(_WAITS)[launches.name]])
+        processes = {str(trace.threads[number][0]) for number in distinct(launches.thread).values.tolist()}
+        self.one_process = len(processes) == 1
+        self.streams = [
+            (self._name_of_stream(rows), rows) for _, rows in rows_by_value(_pairs(self.work.device, self.work.stream))
+        ]
+
+    def named(self, pattern: re.Pattern[str]) -> Bool:
+        """Which names of the trace the pattern is found in."""
+        return np.array([pattern.search(name) is not None for name in self.names], dtype=bool)
+
+    def in_order(self, rows: Int64) -> Int64:
+        """These events as they ran."""
+        columns = (self.launch_ns[rows], self.end_ns[rows], self.work.start_ns[rows])
+        ordered: Int64 = rows[np.lexsort(columns)]
+        return ordered
+
+    def _name_of_stream(self, rows: Int64) -> str:
+        device, stream = int(self.work.device[rows[0]]), int(self.work.stream[rows[0]])
+        several = len(distinct(self.work.device).values) > 1
+        return f"work on stream {stream}" + (f" of device {device}" if several else "")
+
+
+def _pairs(first: Int64, second: Int64) -> Int64:
+    """A number for each pair of values."""
+    known = distinct(second)
+    return distinct(first).inverse * len(known.values) + known.inverse
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:,.3f} ms"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# ------------------------------------------------------------------------------------------------- classes of kernels
+
+
+def _classes(events: _Events) -> Check:
+    """The class of each kernel by its own name against that of the operator that launched it, where both are sure."""
+    calls, names = events.calls, events.names
+    host = calls.work.host
+    operator = at(calls.operator, host) if len(calls.operator) else host
+    linked = np.flatnonzero((operator >= 0) & (events.work.kind == KERNEL) & (calls.work.link != OUTSIDE))
+    name = calls.host.name[operator[linked]]
+    sure = np.full(len(names), -1, dtype=np.int64)
+    for number in distinct(name).values.tolist():
+        known = classify_operator(names[number])
+        library = names[number].startswith(("aten::", "c10d::", "nccl:")) or _COMPILED.match(names[number])
+        if library and known is not None and known.operator_class is not None:
+            sure[number] = CLASS_CODE[known.operator_class]
+    kernel = events.work.name[linked]
+    of_operator, of_kernel = sure[name], calls.kernels.operator_class[kernel]
+    compiled = events.named(_COMPILED)
+    compiled_kernel, compiled_operator = compiled[kernel], compiled[name]
+    wrong = is_among(of_operator, np.array(_PROJECTED)) & ((of_kernel == _CONTRACTION) | (of_kernel == _COMMUNICATION))
+    wrong |= (of_operator == _CONTRACTION) & (of_kernel == _COMMUNICATION)
+    wrong |= (of_operator == _COMMUNICATION) & ((of_kernel == _CONTRACTION) | compiled_kernel)
+    wrong |= compiled_operator & compiled_kernel & (name != kernel) & ~_begins_with(names, kernel, name)
+    differences = []
+    keys = np.stack((name, calls.work.phase[linked], kernel), axis=1)[wrong]
+    for key in sorted(set(map(tuple, keys.tolist()))):
+        rows = linked[wrong][(keys == key).all(axis=1)]
+        spent = int(events.time_ns[rows].sum())
+        said = CLASSES[int(calls.kernels.operator_class[key[2]])] if key[2] >= 0 else OperatorClass.UNKNOWN
+        own = CLASSES[int(sure[key[0]])] if sure[key[0]] >= 0 else OperatorClass.UNKNOWN
+        what = f"by its name {said}, not {own}" if said is not own else "another kernel than its own"
+        differences.append(
+            Difference(operator=names[key[0]], phase=PHASES[key[1]], ours=spent, other=0, time_ns=spent,
+                       evidence=f"{_ms(spent)} of it are {_short(names[key[2]])}, {what}")
+        )  # fmt: skip
+    compared = int((of_operator >= 0).sum())
+    return _check(CLASSES_OF_KERNELS, "the kernels' own names", "ns", compared, int(wrong.sum()), differences)
+
+
+def _begins_with(names: Sequence[str], kernel: Int64, operator: Int64) -> Bool:
+    """Whether the name of each kernel begins with that of its operator: older compilers add the types to it."""
+    pairs = distinct(kernel * len(names) + operator)
+    begins = [names[key // len(names)].startswith(names[key % len(names)]) for key in pairs.values.tolist()]
+    rows: Bool = np.array(begins, dtype=bool)[pairs.inverse]
+    return rows
+
+
+def _short(kernel: str) -> str:
+    """The name of a kernel without its arguments."""
+    return re.split(r"[<(]", kernel.removeprefix("void "))[0] or kernel
+
+
+# ---------------------------------------------------------------------------------------------------- order of streams
+
+
+def _disordered(events: _Events) -> Bool:
+    """Which events keep their stream from having run its work in the order of its launches: as few as possible."""
+    disordered = np.zeros(len(events.work.name), dtype=bool)
+    if not events.one_process:
+        return disordered
+    for _, stream in events.streams:
+        rows = events.in_order(stream[events.sure[stream]])
+        begins, ends = events.launch_ns[rows], events.launch_end_ns[rows]
+        if (np.diff(begins) < 0).any():
+            disordered[rows[_out_of_order(begins.tolist(), ends.tolist())]] = True
+    return disordered
+
+
+def _out_of_order(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """The places that are in no longest run of launches in order; both of two that alone contradict each other.
+
+    Launches that overlap, on two threads, may have come in either order.
+    """
+    kept = _longest_run(begins)
+    values = [begins[place] for place in kept]
+    wrong: set[int] = set()
+    for place in sorted(set(range(len(begins))) - set(kept)):
+        by_time, by_launch = bisect_left(kept, place), bisect_left(values, begins[place])
+        low, high = sorted((by_time, by_launch))
+        against = [
+            other for other in kept[low:high]
+            if (begins[other] >= ends[place] if other < place else begins[place] >= ends[other])
+        ]  # fmt: skip
+        if against:
+            wrong.add(place)
+            wrong.update(against if len(against) == 1 else ())
+    return sorted(wrong)
+
+
+def _longest_run(values: Sequence[int]) -> list[int]:
+    """The places of a longest run that does not decrease."""
+    tails: list[int] = []
+    places: list[int] = []
+    before: list[int] = []
+    for place, value in enumerate(values):
+        at_place = bisect_right(tails, value)
+        before.append(places[at_place - 1] if at_place else -1)
+        tails[at_place : at_place + 1] = [value]
+        places[at_place : at_place + 1] = [place]
+    run = []
+    place = places[-1] if places else -1
+    while place >= 0:
+        run.append(place)
+        place = before[place]
+    return run[::-1]
+
+
+def _order(events: _Events, disordered: Bool) -> Check:
+    """The order in which each stream ran its work against that of its launches."""
+    if not events.one_process:
+        return Check(quantity=ORDER, source="the order of the launches", unit="events", not_checked=PROCESSES)
+    differences = []
+    for name, stream in events.streams:
+        rows = stream[disordered[stream]]
+        if len(rows):
+            # by the first launch of a stream it is known which of its work without a launch is of the window
+            touched = stream[disordered[stream] | (events.calls.work.link[stream] == NO_LAUNCH)]
+            differences.append(
+                Difference(operator=name, ours=len(rows), other=0, time_ns=int(events.time_ns[touched].sum()),
+                           evidence=f"{_count(len(rows), 'device event')} out of the order of the launches")
+            )  # fmt: skip
+    compared, wrong = int(events.sure.sum()), int(disordered.sum())
+    return _check(ORDER, "the order of the launches", "events", compared, wrong, differences)
+
+
+# ----------------------------------------------------------------------------------------------- clocks and waiting
+
+
+def _clocks(events: _Events, disordered: Bool) -> Check:
+    """When work ran against when it was launched and waited for."""
+    known = np.flatnonzero(events.sure & ~disordered)
+    early_ns = np.zeros(len(events.work.name), dtype=np.int64)
+    early_ns[known] = events.launch_ns[known] - events.work.start_ns[known]
+    late_ns = _after_waiting(events, disordered)
+    differences = []
+    wrong = np.zeros(len(early_ns), dtype=bool)
+    for name, stream in events.streams:
+        for by_ns, what in (
+            (early_ns, "{} up to {} before their launch"),
+            (late_ns, "{} end up to {} after the host had waited for them"),
+        ):
+            far = stream[by_ns[stream] > CLOCKS_NS]
+            near = stream[by_ns[stream] > 1000]
+            rows = far if len(far) else near
+            if not len(rows):
+                continue
+            touched = stream if len(far) >= _SEVERAL else rows
+            most, spent = int(by_ns[rows].max()), int(events.time_ns[touched].sum())
+            wrong[rows] = True
+            differences.append(
+                Difference(operator=name, ours=most, other=0, cause=None if len(far) else ROUNDED, time_ns=spent,
+                           evidence=what.format(_count(len(rows), "device event"), _ms(most)))
+            )  # fmt: skip
+        held = _held_ns(events, stream)
+        if held > _LATE_NS:
+            wrong[stream] = True
+            differences.append(
+                Difference(operator=name, ours=held, other=0, time_ns=int(events.time_ns[stream].sum()),
+                           evidence=f"none of it begins less than {_ms(held)} after its launch, with nothing to wait"
+                                    " for")
+            )  # fmt: skip
+    differences += _apart(events)
+    return _check(CLOCKS, "launches and synchronizations", "ns", int(events.sure.sum()), int(wrong.sum()), differences)
+
+
+def _after_waiting(events: _Events, disordered: Bool) -> Int64:
+    """By how much each event ends after the first return of a call that had to wait for it; 0 where none had."""
+    late_ns = np.zeros(len(events.work.name), dtype=np.int64)
+    if not events.one_process or len(distinct(events.work.device).values) > 1:
+        return late_ns
+    launches = events.trace.launches
+    ends = launches.start_ns + launches.duration_ns
+    of_device = np.flatnonzero(events.named(_ON_DEVICE)[launches.name] & (launches.duration_ns > 0))
+    of_stream = _stream_of_waits(events)
+    for _, stream in events.streams:
+        number = int(events.work.stream[stream[0]])
+        waits = np.concatenate((of_device, np.flatnonzero(of_stream == number)))
+        waits = waits[np.argsort(launches.start_ns[waits], kind="stable")]
+        rows = stream[events.sure[stream] & ~disordered[stream]]
+        if not len(waits) or not len(rows):
+            continue
+        returned = np.minimum.accumulate(ends[waits][::-1])[::-1]
+        first = np.searchsorted(launches.start_ns[waits], events.launch_end_ns[rows])
+        waited = first < len(waits)
+        late_ns[rows[waited]] = events.end_ns[rows[waited]] - returned[first[waited]]
+    blocking = events.named(_BLOCKING)[launches.name] & ~events.named(_COPIES)[launches.name]
+    to_host = events.sure & events.named(_TO_HOST)[events.work.name] & blocking[np.maximum(events.launch, 0)]
+    late_ns[to_host] = np.maximum(late_ns[to_host], (events.end_ns - events.launch_end_ns)[to_host])
+    return late_ns
+
+
+def _stream_of_waits(events: _Events) -> Int64:
+    """The stream of each call that waits for one: that of the copy which the same operator started right before it.
+
+    -1 of any other launch or call: a trace does not say which stream it waits for.
+    """
+    launches, host = events.trace.launches, events.calls.host
+    streams = np.full(len(launches.name), -1, dtype=np.int64)
+    streams[events.launch[events.sure]] = events.work.stream[events.sure]
+    waits, copies = (events.named(pattern)[launches.name] for pattern in (_ON_STREAM, _COPIES))
+    order = np.lexsort((launches.start_ns, launches.thread))
+    order = order[events.named(re.compile(r"Launch|Memcpy|Memset|Synchronize"))[launches.name[order]]]
+    before, wait = order[:-1], order[1:]
+    chosen = copies[before] & waits[wait] & (launches.thread[before] == launches.thread[wait]) & (streams[before] >= 0)
+    before, wait = before[chosen], wait[chosen]
+    ends = host.start_ns + host.duration_ns
+    around = [
+        enclosing_rows(host.thread, host.start_ns, ends, host.parent, (launches.thread[one], launches.start_ns[one]))
+        for one in (before, wait)
+    ]
+    library = np.array([name.startswith("aten::") for name in events.names], dtype=bool)
+    same = (around[0] == around[1]) & (around[0] >= 0)
+    same[same] = library[host.name[around[0][same]]]
+    found = np.full(len(launches.name), -1, dtype=np.int64)
+    found[wait[same]] = streams[before[same]]
+    return found
+
+
+def _held_ns(events: _Events, stream: Int64) -> int:
+    """The least time after a launch at which work of a stream began that had nothing to wait for; 0 where no telling.
+
+    Such work was launched when all before it on its stream had ended, and not right behind a wait for an event. Where
+    there are several streams and no such call is recorded, it is not known what waits for what.
+    """
+    if not events.one_process or (len(events.streams) > 1 and not len(events.waits_ns)):
+        return 0
+    rows, before, _ = _in_turn(events, stream)
+    free = (before <= events.launch_ns[rows]) & ~_behind_waits(events)[events.launch[rows]]
+    if free.sum() < _LATE:
+        return 0
+    return int((events.work.start_ns[rows] - events.launch_end_ns[rows])[free].min())
+
+
+def _behind_waits(events: _Events) -> Bool:
+    """Which launches follow a wait for an event on their thread, with no other launch in between."""
+    launches = events.trace.launches
+    waits, starts = events.named(_WAITS)[launches.name], starts_work(events.names, launches)
+    chosen = np.flatnonzero(waits | starts)
+    chosen = chosen[np.lexsort((launches.start_ns[chosen], launches.thread[chosen]))]
+    behind = waits[chosen[:-1]] & (launches.thread[chosen[:-1]] == launches.thread[chosen[1:]])
+    return marked(chosen[1:][behind], len(waits))
+
+
+def _in_turn(events: _Events, stream: Int64) -> tuple[Int64, Int64, Bool]:
+    """The work of a stream that follows other work of it, when all before it ended, and whether between the launches
+    of both an event was waited for."""
+    rows = events.in_order(stream)
+    before = np.maximum.accumulate(events.end_ns[rows])[:-1]
+    previous, rows = rows[:-1], rows[1:]
+    since, until = (np.searchsorted(events.waits_ns, events.launch_ns[one]) for one in (previous, rows))
+    known = events.sure[rows] & events.sure[previous]
+    return rows[known], before[known], (until > since)[known]
+
+
+def _apart(events: _Events) -> Iterator[Difference]:
+    """Two streams of which each waits for the other, as if one were earlier and the other later by the same time.
+
+    Work that was launched long ago on an idle stream, behind a wait for an event, begins when work of another stream
+    ends. Where it does so by a constant time too late, and the work of that stream by the same time too early, the
+    times of one of the two are wrong.
+    """
+    offsets = [(name, stream, *_offset_ns(events, stream)) for name, stream in events.streams]
+    for name, stream, by_ns, sure in offsets:
+        for other_name, other, other_ns, other_sure in offsets:
+            if by_ns > 0 > other_ns and abs(by_ns + other_ns) <= CLOCKS_NS and (sure or other_sure):
+                spent = int(events.time_ns[stream].sum() + events.time_ns[other].sum())
+                yield Difference(operator=name, ours=by_ns, other=0, time_ns=spent,
+                                 evidence=f"it waits for {other_name} by {_ms(by_ns)} too long, as that does not"
+                                          " wait for it")  # fmt: skip
+
+
+def _offset_ns(events: _Events, stream: Int64) -> tuple[int, bool]:
+    """How long after the end of another stream's work the held work of a stream begins, before it if negative, and
+    whether hardly any begins with such an end.
+
+    0 where it does not do so by a constant time, or where too little is held.
+    """
+    if not events.one_process or len(events.streams) < 2:
+        return 0, False
+    rows, before, waited = _in_turn(events, stream)
+    held = waited & (events.work.start_ns[rows] - np.maximum(before, events.launch_end_ns[rows]) > 2 * OVERLAP_NS)
+    start_ns = events.work.start_ns[rows][held]
+    count = len(start_ns)
+    ends = np.sort(events.end_ns[~marked(stream, len(events.end_ns))])
+    if count < _HELD or not len(ends):
+        return 0, False
+    low, high = (np.searchsorted(ends, start_ns + by) for by in (-_FURTHEST_NS, _FURTHEST_NS))
+    counts = high - low
+    which = np.repeat(np.arange(count), counts)
+    after_ns = start_ns[which] - ends[np.arange(len(which)) + np.repeat(low - np.cumsum(counts) + counts, counts)]
+    at_end = len(distinct(which[np.abs(after_ns) <= CLOCKS_NS]).values)
+    most, at_ns = 0, 0
+    for shift in (0, _BIN_NS // 2):
+        bins = distinct((after_ns + shift) // _BIN_NS)
+        sizes = np.bincount(distinct(bins.inverse * count + which).values // count, minlength=1)
+        if len(bins.values) and sizes.max() >= most:
+            largest = bins.values[sizes == sizes.max()] * _BIN_NS - shift
+            nearest = int(largest[np.abs(largest).argmin()])
+            at_ns = nearest if sizes.max() > most or abs(nearest) < abs(at_ns) else at_ns
+            most = int(sizes.max())
+    constant = most >= _MOSTLY * count and most > at_end and abs(at_ns) > CLOCKS_NS
+    return at_ns if constant else 0, 2 * at_end <= count
+
+
+# --------------------------------------------------------------------------------------------- launches and their work
+
+
+def _launches(events: _Events, window: tuple[int, int]) -> Check:
+    """Each launch against its work: that it has some, and of the kind that it starts."""
+    launches, calls, host = events.trace.launches, events.calls, events.calls.host
+    kinds = np.full(len(events.names), -1, dtype=np.int64)
+    for pattern, started in _STARTS:
+        kinds[events.named(pattern)] = started
+    sure = np.flatnonzero(events.sure & (calls.work.link != OUTSIDE))
+    kind = kinds[launches.name[events.launch[sure]]]
+    unlike = sure[(kind >= 0) & (kind != events.work.kind[sure])]
+    differences = []
+    for call, chosen in rows_by_value(launches.name[events.launch[unlike]]):
+        rows = unlike[chosen]
+        spent = int(events.time_ns[rows].sum())
+        differences.append(
+            Difference(operator=events.names[call], ours=len(rows), other=0, time_ns=spent,
+                       evidence=f"{_count(len(rows), 'device event')} of another kind than it starts, as"
+                                f" {_short(events.names[int(events.work.name[rows[0]])])}")
+        )  # fmt: skip
+    inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
+    starting = np.flatnonzero(launches_of_work(events.trace) & inside)
+    lost = lost_launches(events.trace, window)
+    last = int(events.launch_ns.max())
+    ends = host.start_ns + host.duration_ns
+    around = enclosing_rows(
+        host.thread, host.start_ns, ends, host.parent, (launches.thread[lost], launches.start_ns[lost])
+    )
+    around = np.where(around >= 0, at(calls.operator, around), -1)
+    name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
+    phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
+    after = launches.start_ns[lost] > last
+    graphs = events.named(_GRAPH)[launches.name[lost]]
+    for _, alike in rows_by_value(_pairs(_pairs(name, phase), 2 * after + graphs)):
+        rows, first = lost[alike], int(alike[0])
+        operator, is_graph = int(name[first]), bool(graphs[first])
+        # how long a whole graph runs, no other launch says
+        lost_ns = None if is_graph else len(rows) * _usual_ns(events, operator)
+        of_time = "" if lost_ns is None else f", about {_ms(lost_ns)}"
+        differences.append(
+            Difference(operator=events.names[operator if operator >= 0 else int(launches.name[rows[0]])],
+                       phase=PHASES[int(phase[first])] if operator >= 0 else None, ours=0, other=len(rows),
+                       cause=CUT_OFF if after[first] else None, time_ns=lost_ns,
+                       evidence=f"the trace lacks the device work of {len(rows):,} launch"
+                                f"{'' if len(rows) == 1 else 'es'}{' of graphs' if is_graph else ''}{of_time}")
+        )  # fmt: skip
+    return _check(LAUNCHES, "the launches", "launches", len(starting), len(lost) + len(unlike), differences)
+
+
+def _usual_ns(events: _Events, operator: int) -> int:
+    """The mean time of the device work that an operator of this name launched, of all where there is none."""
+    calls = events.calls
+    rows = np.flatnonzero((calls.work.host >= 0) & (events.time_ns > 0))
+    around = at(calls.operator, calls.work.host[rows]) if len(calls.operator) else rows[:0]
+    alike = rows[(around >= 0) & (at(calls.host.name, around) == operator)] if len(around) else rows
+    chosen = alike if len(alike) else np.flatnonzero(events.time_ns > 0)
+    return int(events.time_ns[chosen].mean()) if len(chosen) else 0
+
+
+# -------------------------------------------------------------------------------------------------------- events twice
+
+
+def _doubled(events: _Events) -> Check:
+    """Work that a stream cannot have run beside other work of it, or that is there twice."""
+    work = events.work
+    differences = []
+    wrong = 0
+    overlapping = events.named(_OVERLAPPING)[events.trace.launches.name]
+    for name, stream in events.streams:
+        rows = stream[work.duration_ns[stream] > 0]
+        rows = rows[np.lexsort((work.correlation[rows], work.name[rows], work.duration_ns[rows], work.start_ns[rows]))]
+        same = np.ones(max(len(rows) - 1, 0), dtype=bool)
+        for column in (work.start_ns, work.duration_ns, work.name, work.correlation):
+            same &= column[rows[1:]] == column[rows[:-1]]
+        twice = rows[1:][same]
+        for copies, what in (
+            (twice, "more than once in the trace"),
+            (_beside(events, rows, twice, overlapping), "while the one before still runs"),
+        ):
+            spent = int(events.time_ns[copies].sum())
+            wrong += len(copies)
+            if len(copies):
+                differences.append(
+                    Difference(operator=name, ours=len(copies), other=0, time_ns=spent,
+                               evidence=f"{_count(len(copies), 'device event')} {what}")
+                )  # fmt: skip
+    return _check(EVENTS, "their stream, which runs one at a time", "events", len(work.name), wrong, differences)
+
+
+def _beside(events: _Events, rows: Int64, twice: Int64, overlapping: Bool) -> Int64:
+    """The events that begin well before all before them on their stream have ended; nodes of graphs may."""
+    rows = rows[events.sure[rows] & ~is_among(rows, twice)]
+    if len(rows) < 2 or not events.one_process:
+        return rows[:0]
+    rows = rows[np.argsort(events.work.start_ns[rows], kind="stable")]
+    before = np.maximum.accumulate(events.end_ns[rows])[:-1]
+    rows = rows[1:]
+    beside: Int64 = rows[(before - events.work.start_ns[rows] > OVERLAP_NS) & ~overlapping[events.launch[rows]]]
+    return beside
+
+
+def _check(
+    quantity: str, source: str, unit: str, compared: int, wrong: int, differences: Sequence[Difference]
+) -> Check:
+    """The check with its longest differences, all others in one row."""
+    ranked = sorted(differences, key=lambda one: (one.cause is not None, -(one.time_ns or 0)))
+    return Check(
+        quantity=quantity, source=source, unit=unit, compared=compared, equal=max(compared - wrong, 0),
+        differences=(*ranked[:_ROWS], *_rest(ranked[_ROWS:])),
+    )  # fmt: skip
+
+
+def _rest(differences: Sequence[Difference]) -> Iterator[Difference]:
+    """One row of the unexplained, one of the explained."""
+    for cause in dict.fromkeys(difference.cause for difference in differences):
+        alike = [difference for difference in differences if difference.cause == cause]
+        times = [one.time_ns for one in alike if one.time_ns is not None]
+        yield Difference(operator="others", cause=cause, time_ns=sum(times) if len(times) == len(alike) else None,
+                         ours=sum(one.ours or 0 for one in alike), other=sum(one.other or 0 for one in alike),
+                         evidence=f"{_count(len(alike), 'difference')} more of the kind")  # fmt: skip

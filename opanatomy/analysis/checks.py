@@ -1,0 +1,622 @@
+"""Calls by operator and phase, and FLOPs of contractions, against what a dispatch mode saw in the warm-up."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.analysis.self_checks import without_data
+from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.collectives import BACKENDS
+from opanatomy.attribution.nesting import nearest_above
+from opanatomy.classification.operators import classify_operator
+from opanatomy.errors import GateError
+from opanatomy.memory.allocations import CPU
+from opanatomy.options import as_asked
+from opanatomy.records.anatomy import Anatomy, Check, Difference
+from opanatomy.records.columns import Bool, CallTable, Int64, distinct, marked
+from opanatomy.records.communication import Communication, ExpectedCommunication, Waiting
+from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
+from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
+from opanatomy.records.workload import Capture, ObservedCount
+
+# The calls of a trace as a dispatch mode below autograd sees them: by the operator that was dispatched.
+
+
+#: What stands for another operator in a trace: the one that does the work of the one that was called.
+WORKERS = {"aten::_index_put_impl_": "aten::index_put_"}
+
+
+class Dispatched(Struct):
+    """One operator in one phase over all steps of the window."""
+
+    calls: int = 0
+    #: Of the contractions among the calls; `None` where the cost of one is unknown.
+    contraction_flops: int | None = 0
+    contracts: bool = False
+    #: The time of the calls, with all that is part of them.
+    time_ns: int = 0
+    #: Copies and fills that run inside of the event of an operator that was observed: hidden from a mode by it, or not.
+    enclosed_copies: int = 0
+    #: The operators that did the work, as the report names them.
+    operators: Counter[str] = field(default_factory=Counter)
+
+
+def in_place(name: str) -> str:
+    """The name that an operator shares with its in-place form: autograd sums gradients as `add` or `add_`."""
+    name = WORKERS.get(name, name)
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
+    """The calls of `table` by the operator that was dispatched and the phase.
+
+    A backend computes under names of its own below the operator that autograd knows (`aten::mkldnn_convolution` below
+    `aten::convolution`): a call counts under the outermost delegating operator around it whose name is among those
+    `observed`, once for all the calls that it was delegated to.
+    """
+    rows = np.flatnonzero((table.host_row >= 0) & ~table.inner)
+    rows = rows[~without_data(calls)[table.host_row[rows]]]
+    called = np.flatnonzero(table.host_row >= 0)
+    call_ns = np.zeros(len(calls.host.name), dtype=np.int64)
+    np.add.at(call_ns, calls.owner[table.host_row[called]], table.time_ns[called])
+    host_rows = _dispatching_rows(calls, observed)[table.host_row[rows]]
+    enclosed = _enclosed(calls, observed)[host_rows]
+    counts: dict[tuple[str, Phase], Dispatched] = {}
+    seen: set[int] = set()
+    for row, host_row, inside in zip(rows.tolist(), host_rows.tolist(), enclosed.tolist(), strict=True):
+        name = calls.names[int(calls.host.name[host_row])]
+        counted = counts.setdefault((in_place(name), table.phase.at(row) or Phase.OTHER), Dispatched())
+        delegated = host_row != int(table.host_row[row])
+        counted.calls += not (delegated and host_row in seen)
+        seen.add(host_row)
+        counted.operators[str(table.operator.at(row))] += 1
+        kind = table.operator_class.at(row)
+        counted.time_ns += int(call_ns[table.host_row[row]])
+        counted.enclosed_copies += inside and kind is OperatorClass.DATA_MOVEMENT
+        if kind is OperatorClass.TENSOR_CONTRACTION:
+            counted.contracts = True
+            counted.contraction_flops = _sum(counted.contraction_flops, int(table.flops[row]))
+    return counts
+
+
+def _sum(total: int | None, flops: int) -> int | None:
+    return None if total is None or flops < 0 else total + flops
+
+
+def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
+    """The copies and fills that run as a part of another operator's call, by operator and phase."""
+    copies: Counter[tuple[str, Phase]] = Counter()
+    rows = np.flatnonzero((table.host_row >= 0) & table.inner)
+    classes = calls.operators.operator_class[calls.host.name[table.host_row[rows]]]
+    for row in rows[classes == CLASS_CODE[OperatorClass.DATA_MOVEMENT]].tolist():
+        copies[in_place(str(table.operator.at(row))), table.phase.at(row) or Phase.OTHER] += 1
+    return copies
+
+
+def _named(calls: TraceCalls, observed: Collection[str]) -> Bool:
+    """Which host rows are of an operator that was observed."""
+    names = np.array([name in observed for name in calls.names], dtype=bool)
+    rows: Bool = names[calls.host.name]
+    return rows
+
+
+def _delegating(calls: TraceCalls) -> Bool:
+    """Which names are of operators that compute only where nothing below them does."""
+    names: Bool = (calls.operators.delegates | calls.operators.composite) & calls.operators.computes
+    return names
+
+
+def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
+    """For each host row the outermost observed operator enclosing it that delegates; itself where there is none."""
+    hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
+    parents = calls.host.parent
+    nearest = np.append(nearest_above(hands_on, parents), -1)
+    enclosing = nearest[parents]  # of row -1 there is none
+    outermost = np.arange(len(parents), dtype=np.int64)
+    while (further := enclosing >= 0).any():
+        outermost = np.where(further, enclosing, outermost)
+        enclosing = np.where(further, nearest[parents[np.maximum(enclosing, 0)]], -1)
+    return outermost
+
+
+def _enclosed(calls: TraceCalls, observed: Collection[str]) -> Bool:
+    """Whether an operator that was observed lies enclosing each host row."""
+    parents = calls.host.parent
+    enclosing = nearest_above(_named(calls, observed), parents)
+    return np.asarray((parents >= 0) & (enclosing[parents] >= 0), dtype=bool)
+
+
+# Why the calls of a profiled step can differ from those that a dispatch mode saw: the causes that are known.
+#
+# What they do not account for stays a difference. A contraction is explained by torch's own other path, only if all
+# contractions of the phase together are equal, and by a forward outside of all modules, only if none is missing.
+
+
+Key = tuple[str, Phase]
+
+FIRST_STEP: Final = "made once, in the first step, which is the one that was watched"
+KEPT_COPY: Final = "autograd keeps a copy of what an operator overwrites, inside of that operator's own event"
+ENCLOSED: Final = "copies and fills inside of another operator's event, where the mode does not see"
+NO_IN_PLACE: Final = "autograd does not work in place where a mode watches: it makes zeros in another way"
+COPIED_GRADIENT: Final = "autograd keeps a gradient without copying it where nothing else holds it, which a mode does"
+FAST_PATH: Final = "torch.nn does not take its fast path where a mode watches: the same products, fused otherwise"
+OUTSIDE_MODULES: Final = (
+    "ran before the first module was called: forward by autograd's nodes, which a mode does not see"
+)
+FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
+
+#: What makes tensors that a first step keeps for later ones: masks, tables, the weights of lazy modules; an
+#: optimizer's state is also copied.
+_MAKES = ("zeros", "ones", "full", "fill", "zero", "arange", "new_zeros", "new_ones", "new_full", "eye", "tril", "triu")
+_RANDOM = ("uniform", "normal")
+_COPIES = ("copy", "clone")
+#: Ways to make zeros; `FunctionsManual.cpp` takes another one where a tensor may be of a subclass (or a mode watches).
+_ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
+#: How a gradient is copied when it is first kept, and what that takes besides: of a sparse one, of a dense one.
+_GRADIENT_COPIES = ("aten::clone", "aten::copy")
+_ACCUMULATED = frozenset({"aten::_indices", "aten::new_empty_strided"})
+_FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})
+#: What only forward-mode differentiation runs.
+_DUAL = ("aten::_make_dual", "aten::_efficientzerotensor", "prims::")
+
+
+class Observed(Struct):
+    """What the steps made of an operator in a phase. `flops` is `None` where a call has no second formula."""
+
+    calls: int = 0
+    flops: int | None = 0
+    sources: tuple[str, ...] = ()
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """Both counts of a run; `traced` and `watched` are the names of all operators in the trace and in the observation.
+
+    `inner_copies` are copies and fills that are part of another call.
+    """
+
+    ours: Mapping[Key, Dispatched]
+    observed: Mapping[Key, Observed]
+    inner_copies: Mapping[Key, int] = field(default_factory=dict)
+    #: Whether the step that was watched was the first one.
+    of_first_step: bool = False
+    traced: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+
+    def calls(self, key: Key) -> tuple[int, int]:
+        """The calls of an operator in a phase here and as they were observed."""
+        return (
+            self.ours[key].calls if key in self.ours else 0,
+            self.observed[key].calls if key in self.observed else 0,
+        )
+
+    def flops(self, key: Key) -> tuple[int | None, int | None]:
+        """The FLOPs of the contractions of an operator in a phase here and as they were observed."""
+        return (
+            self.ours[key].contraction_flops if key in self.ours else 0,
+            self.observed[key].flops if key in self.observed else 0,
+        )
+
+    def time_of_calls(self, key: Key) -> int | None:
+        """The time of as many calls of an operator in a phase as are missing or too many here."""
+        ours, observed = self.calls(key)
+        alike = [count for other, count in self.ours.items() if other == key or (not ours and other[0] == key[0])]
+        calls = sum(count.calls for count in alike)
+        return abs(ours - observed) * sum(count.time_ns for count in alike) // calls if calls else None
+
+    def time_of_flops(self, key: Key) -> int | None:
+        """The time of an operator in a phase: which of its calls have other FLOPs is not known."""
+        return self.ours[key].time_ns if key in self.ours else self.time_of_calls(key)
+
+    @property
+    def differentiates_forward(self) -> bool:
+        """Whether forward-mode differentiation ran."""
+        return any(name.startswith(_DUAL) for name in self.watched | self.traced)
+
+    def took_fast_path(self, phase: Phase) -> bool:
+        """Whether the trace has a fast path that was not watched, and all products of the phase cost the same."""
+        if not (_FAST_PATHS & self.traced) - self.watched:
+            return False
+        ours = [counted.contraction_flops for (_, at), counted in self.ours.items() if at is phase]
+        observed = [count.flops for (_, at), count in self.observed.items() if at is phase and count.sources]
+        return None not in ours and None not in observed and sum(filter(None, ours)) == sum(filter(None, observed))
+
+
+def cause_of_calls(key: Key, counts: Counts) -> str | None:
+    """Why the calls of an operator in a phase differ; `None` where nothing known explains it."""
+    name, phase = key
+    ours, watched = counts.calls(key)
+    if counts.took_fast_path(phase):
+        return FAST_PATH
+    if _is_outside_modules(key, counts.calls):
+        return OUTSIDE_MODULES
+    if name in _ZEROS and phase is not Phase.FORWARD and _zeros_are_equal(counts, phase):
+        return NO_IN_PLACE
+    if (
+        counts.of_first_step
+        and ours < watched
+        and _base(name).startswith((*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ())))
+    ):
+        return FIRST_STEP
+    if 0 < watched - ours <= counts.inner_copies.get(key, 0):
+        return KEPT_COPY
+    if name in _GRADIENT_COPIES and phase is Phase.BACKWARD and ours < watched and _ACCUMULATED & counts.watched:
+        return COPIED_GRADIENT
+    if 0 < ours - watched <= counts.ours[key].enclosed_copies:
+        return ENCLOSED
+    return None
+
+
+def cause_of_flops(key: Key, counts: Counts) -> str | None:
+    """Why the FLOPs of the contractions of an operator in a phase differ; `None` where nothing known explains it."""
+    if _is_outside_modules(key, counts.flops):
+        return OUTSIDE_MODULES
+    return FAST_PATH if counts.took_fast_path(key[1]) else None
+
+
+def _is_outside_modules(key: Key, figures: Callable[[Key], tuple[int | None, int | None]]) -> bool:
+    """Whether forward here has what the mode counted as of no pass, and nothing besides."""
+    (forward, seen_forward), (other, seen_other) = (figures((key[0], phase)) for phase in (Phase.FORWARD, Phase.OTHER))
+    if key[1] not in (Phase.FORWARD, Phase.OTHER) or None in (forward, seen_forward, other, seen_other):
+        return False
+    moved = (forward or 0) - (seen_forward or 0)
+    return moved > 0 and moved == (seen_other or 0) - (other or 0)
+
+
+def _base(name: str) -> str:
+    return name.partition("::")[2].removeprefix("_foreach_")
+
+
+def _zeros_are_equal(counts: Counts, phase: Phase) -> bool:
+    pairs = [counts.calls((name, phase)) for name in _ZEROS]
+    return sum(counted for counted, _ in pairs) == sum(observed for _, observed in pairs)
+
+
+OBSERVER = "a dispatch mode in the warm-up"
+#: How names begin of what a dispatch mode does not see.
+_UNSEEN: Final = ("graph_", "triton_", "cpp_", *BACKENDS, "_c10d_functional::_wrap_tensor_autograd")
+
+
+def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
+    """Both comparisons of a capture; none for a trace from elsewhere.
+
+    `table` has the calls of all `steps` steps of the window.
+    """
+    if capture is None:
+        return ()
+    if not capture.observed_counts:
+        reason = capture.not_observed or "the capture did not watch a step"
+        return (
+            Check(quantity="call counts", source=OBSERVER, unit="calls", not_checked=reason),
+            Check(quantity="contraction FLOPs", source=OBSERVER, unit="FLOPs", not_checked=reason),
+        )
+    watched = frozenset(row.operator for row in capture.observed_counts)
+    counts = Counts(
+        ours={key: count for key, count in dispatched(calls, table, watched).items() if not _is_unseen(count)},
+        observed=_computing(capture.observed_counts, steps),
+        inner_copies=inner_copies(calls, table),
+        of_first_step=capture.observed_step == 1,
+        traced=frozenset(calls.names),
+        watched=watched,
+    )
+    checks = _check_calls(counts), _check_flops(counts)
+    unseen = FORWARD_AD if counts.differentiates_forward else capture.not_observed
+    return tuple(_not_checked(check, unseen) if unseen and check.unexplained else check for check in checks)
+
+
+def _not_checked(check: Check, reason: str) -> Check:
+    """The check without its differences: which of them are mistakes cannot be known."""
+    return replace(check, compared=0, equal=0, differences=(), not_checked=reason)
+
+
+def _is_unseen(count: Dispatched) -> bool:
+    """Whether the work is that of generated code or of a backend's threads, or above autograd: no mode sees these."""
+    return all(name.startswith(_UNSEEN) for name in count.operators)
+
+
+def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:
+    """What was observed of the operators that compute, as often as the trace has steps."""
+    observed: dict[Key, Observed] = {}
+    for count in counts:
+        known = classify_operator(count.operator)
+        if known is not None and known.operator_class is None:
+            continue  # a view, an allocation
+        operator = observed.setdefault((in_place(count.operator), count.phase), Observed())
+        operator.calls += count.calls * steps
+        operator.flops = None if operator.flops is None or count.flops is None else operator.flops + count.flops * steps
+        operator.sources = tuple(sorted({*operator.sources, *((count.source,) if count.source else ())}))
+    return observed
+
+
+def _check_calls(counts: Counts) -> Check:
+    keys = sorted({*counts.ours, *counts.observed})
+    differences = _differences(keys, counts.calls, lambda key: cause_of_calls(key, counts), counts.time_of_calls)
+    return Check(
+        quantity="call counts", source=OBSERVER, unit="calls",
+        compared=len(keys), equal=len(keys) - len(differences), differences=differences,
+    )  # fmt: skip
+
+
+def _check_flops(counts: Counts) -> Check:
+    contractions = {key for key, count in counts.ours.items() if count.contracts}
+    keys = sorted(contractions | {key for key, count in counts.observed.items() if count.sources})
+    uncounted = [key for key in keys if key in counts.observed and counts.observed[key].flops is None]
+    compared = [key for key in keys if key not in uncounted]
+    differences = _differences(compared, counts.flops, lambda key: cause_of_flops(key, counts), counts.time_of_flops)
+    names = ", ".join(sorted({name for name, _ in uncounted}))
+    return Check(
+        quantity="contraction FLOPs", source=_sources(counts.observed), unit="FLOPs",
+        compared=len(compared), equal=len(compared) - len(differences), differences=differences,
+        not_checked=f"no second formula: {names}" if names else None,
+    )  # fmt: skip
+
+
+def _differences(
+    keys: Iterable[Key],
+    figures: Callable[[Key], tuple[int | None, int | None]],
+    cause: Callable[[Key], str | None],
+    time_of: Callable[[Key], int | None],
+) -> tuple[Difference, ...]:
+    """One for each operator and phase whose two figures are not the same."""
+    differences = []
+    for key in keys:
+        ours, other = figures(key)
+        if ours != other:
+            evidence = "a call of it has no cost here" if ours is None else None
+            differences.append(
+                Difference(
+                    operator=key[0], phase=key[1], ours=ours, other=other, cause=cause(key), evidence=evidence,
+                    time_ns=time_of(key),
+                )
+            )  # fmt: skip
+    return tuple(differences)
+
+
+def _sources(observed: Mapping[Key, Observed]) -> str:
+    return " and ".join(sorted({source for count in observed.values() for source in count.sources})) or OBSERVER
+
+
+# Time by operator against the sums that the profiler itself makes of the same run (`key_averages`).
+
+
+PROFILER = "the profiler's key_averages"
+_OPERATOR = re.compile(r"aten::\w+")
+
+
+def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) -> Check | None:
+    """The time of each operator in the report against the profiler's own; `None` for a trace from elsewhere.
+
+    An operator that also merely dispatches (it delegates, or calls another overload of its name) has time that is no
+    call's: there the self times of all its events are compared.
+    """
+    if capture is None:
+        return None
+    if not capture.profiler_times_ns:
+        return Check(
+            quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not keep the sums"
+        )
+    ours, theirs = _report_times(calls, table), capture.profiler_times_ns
+    keys = sorted({*ours, *(name for name in theirs if _computes(name))})
+    differences = tuple(
+        Difference(
+            operator=name, ours=ours[name], other=theirs.get(name, 0), time_ns=abs(ours[name] - theirs.get(name, 0))
+        )
+        for name in keys
+        if ours[name] != theirs.get(name, 0)
+    )
+    return Check(
+        quantity="operator times", source=PROFILER, unit="ns", compared=len(keys), equal=len(keys) - len(differences),
+        differences=differences,
+    )  # fmt: skip
+
+
+def _computes(name: str) -> bool:
+    """Whether a row of the profiler is of an operator that computes, and so must be in the report; not of a kernel."""
+    known = classify_operator(name) if _OPERATOR.fullmatch(name) else None
+    return known is not None and known.operator_class is not None
+
+
+def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
+    times: Counter[str] = Counter()
+    called = table.host_row >= 0
+    host, names = calls.host, calls.names
+    in_table = np.zeros(len(host.name), dtype=np.int64)
+    in_table[table.host_row[called]] = table.time_ns[called]
+    dispatches = marked(host.name[(calls.owner < 0) & calls.operators.computes[host.name]], len(names))
+    time = np.where(dispatches[host.name], calls.time_ns, in_table)
+    computes = calls.operators.computes[host.name]
+    sums = np.zeros(len(names), dtype=np.int64)
+    np.add.at(sums, host.name[computes], time[computes])
+    for number in distinct(host.name[computes]).values.tolist():
+        if not names[number].startswith(BACKENDS):  # an annotation, which the profiler does not sum up
+            times[names[number]] = int(sums[number])
+    return times
+
+
+# The memory of a step against what the allocators say themselves: their peak, and their total at each event.
+
+
+PEAK = "torch.cuda.max_memory_allocated"
+BEFORE = "torch.cuda.memory_allocated"
+TOTALS = "the allocator's total at each event"
+#: The CPU's total leaves out what a thread that is not profiled gives back; an address given again shows it.
+_FREED_UNPROFILED = "freed on a thread that is not profiled, which the CPU's allocator does not count"
+
+
+def check_memory(memory: Memory) -> tuple[Check, ...]:
+    """The checks of a step that was looked at in depth, else those of a trace's memory events; none without either."""
+    if memory.allocator is not None:
+        return _of_capture(memory, memory.allocator)
+    rows = [row for row in memory.devices if row.checked_events]
+    main = [row for row in rows if row.device != CPU or row is memory.devices[0]]
+    return (_of_trace(main),) if main else ()
+
+
+def _of_capture(memory: Memory, figures: AllocatorFigures) -> tuple[Check, ...]:
+    return _peak(memory, figures), *_before(figures), _totals(figures)
+
+
+def _peak(memory: Memory, figures: AllocatorFigures) -> Check:
+    if figures.peak_bytes is None or figures.before_blocks_bytes is None:
+        why = "torch's CPU allocator keeps no peak of its own" if figures.device == CPU else _no_blocks(figures)
+        return Check(quantity="memory peak", source=PEAK, unit="B", not_checked=why)
+    ours, other = memory.peak_bytes, figures.peak_bytes
+    differences = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
+    return Check(
+        quantity="memory peak", source=PEAK, unit="B", compared=1, equal=1 - len(differences), differences=differences
+    )
+
+
+def _no_blocks(figures: AllocatorFigures) -> str:
+    return f"the allocator of {figures.device} ({figures.backend or 'unknown'}) reports no blocks to replay"
+
+
+def _before(figures: AllocatorFigures) -> tuple[Check, ...]:
+    """The blocks of the allocator's snapshot before the step; the CPU's has none."""
+    ours, other = figures.before_blocks_bytes, figures.before_bytes
+    if ours is None or other is None:
+        return ()
+    differences = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
+    return (
+        Check(quantity="allocated before the step", source=BEFORE, unit="B", compared=1, equal=1 - len(differences),
+              differences=differences),
+    )  # fmt: skip
+
+
+def _totals(figures: AllocatorFigures) -> Check:
+    cause = _FREED_UNPROFILED if figures.device == CPU and figures.unseen_frees else None
+    if not figures.checked_events:
+        why = "no event of the step says the allocator's total"
+        return Check(quantity="allocated bytes", source=TOTALS, unit="B", not_checked=why)
+    differences = _difference(figures, cause)
+    return Check(
+        quantity="allocated bytes", source=TOTALS, unit="B", compared=figures.checked_events,
+        equal=figures.equal_events, differences=differences,
+    )  # fmt: skip
+
+
+def _of_trace(rows: list[MemoryDevice]) -> Check:
+    return Check(
+        quantity="allocated bytes", source=TOTALS, unit="B", compared=sum(row.checked_events for row in rows),
+        equal=sum(row.equal_events for row in rows),
+        differences=tuple(difference for row in rows for difference in _difference(row, None)),
+    )  # fmt: skip
+
+
+def _difference(row: AllocatorFigures | MemoryDevice, cause: str | None) -> tuple[Difference, ...]:
+    """One row for a device: our bytes and the allocator's where they differ most."""
+    unequal = row.checked_events - row.equal_events
+    if not unequal:
+        return ()
+    ours, other = row.at_largest_difference or (None, None)
+    events = f"in {unequal:,} of {row.checked_events:,} events, by up to {row.largest_difference_bytes:,} B"
+    return (Difference(operator=row.device, ours=ours, other=other, cause=cause, evidence=f"{row.device}: {events}"),)
+
+
+# What a step communicated against what theory says that the ranks' shared weights need; the parts of the steps of
+# several ranks against the union of all their work.
+
+
+_SOURCE = "the weights that the ranks share"
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+
+
+def check_communication(communication: Communication | None, micro_batches: int = 1) -> tuple[Check, ...]:
+    """The bytes of each module's collectives against those that its weights need; none where nothing is expected.
+
+    A loop that accumulates gradients may reduce them in each of its `micro_batches`, where once would do.
+    """
+    if communication is None or not communication.expected:
+        return ()
+    known = [row for row in communication.expected if row.measured_bytes is not None]
+    differences = tuple(
+        Difference(
+            operator=row.collective, ours=row.measured_bytes, other=row.expected_bytes,
+            evidence=row.module or "the whole model", cause=_cause(row, micro_batches),
+        )
+        for row in known
+        if row.measured_bytes != row.expected_bytes
+    )  # fmt: skip
+    unknown = len(communication.expected) - len(known)
+    return (
+        Check(
+            quantity="communicated bytes", source=_SOURCE, unit="B", compared=len(known),
+            equal=len(known) - len(differences), differences=differences,
+            not_checked=f"the trace does not have {unknown} of the messages" if unknown else None,
+        ),
+    )  # fmt: skip
+
+
+def _cause(row: ExpectedCommunication, micro_batches: int) -> str | None:
+    each_time = row.collective in _REDUCTIONS and micro_batches > 1
+    if each_time and row.measured_bytes == micro_batches * row.expected_bytes:
+        return f"reduced in each of {micro_batches} micro-batches: the loop has no no_sync()"
+    return None
+
+
+def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
+    """The parts of each step of several ranks, whose sum is the step; none where no collective is matched."""
+    if waiting is None:
+        return ()
+    steps = [(rank, step) for rank in waiting.each for step in rank.steps]
+    sums = [
+        step.other_work_ns + step.transfer_ns + step.waiting_ns + step.unmatched_ns + step.idle_ns for _, step in steps
+    ]
+    differences = tuple(
+        Difference(
+            operator="parts of a step", ours=whole, other=step.wall_ns, time_ns=abs(whole - step.wall_ns),
+            evidence=f"step {step.number} of {rank.trace if rank.rank is None else f'rank {rank.rank}'}",
+        )
+        for (rank, step), whole in zip(steps, sums, strict=True)
+        if whole != step.wall_ns
+    )  # fmt: skip
+    return (
+        Check(
+            quantity="parts of steps", source="the union of all work of the step", unit="ns", compared=len(steps),
+            equal=len(steps) - len(differences), differences=differences,
+        ),
+    )  # fmt: skip
+
+
+# The gate of `--check`: what no second source confirms ends in exit code 3.
+
+
+def require_agreement(anatomy: Anatomy) -> None:
+    """Raise `GateError` where figures that touch 1 % of the work or more are not confirmed and no cause is known."""
+    alarms = anatomy.alarms
+    if not alarms:
+        return
+    work_ns = sum(row.time_ns for row in anatomy.classes)
+    count = sum(len(check.unexplained) for check in alarms)
+    check = max(alarms, key=lambda check: check.share(work_ns))
+    first = max(check.unexplained, key=lambda difference: difference.share(work_ns))
+    where = f" in {first.phase}" if first.phase is not None else ""
+    figures = (
+        f"{'unknown' if value is None else format(value, ',')} {check.unit}" for value in (first.ours, first.other)
+    )
+    raise GateError(
+        f"check: {count:,} figure{'s are' if count > 1 else ' is'} not confirmed; the first:"
+        f" {check.quantity} of {first.operator}{where}, {' here and '.join(figures)} by {check.source}"
+        f"{_and(below_alarm(anatomy))} - "
+        + as_asked("see the top of the report", "leave check out, and see Anatomy.checks")
+    )
+
+
+def below_alarm(anatomy: Anatomy) -> str:
+    """How many figures are not confirmed that touch too little to fail for; empty where there is none."""
+    alarms = anatomy.alarms
+    count = sum(len(check.unexplained) for check in anatomy.checks if check not in alarms)
+    if not count:
+        return ""
+    one = count == 1
+    return f"{count:,} {'figure' if one else 'figures'} below 1 % of the work {'is' if one else 'are'} not confirmed"
+
+
+def _and(text: str) -> str:
+    return f"; {text}" if text else ""

@@ -1,0 +1,1070 @@
+"""Sides of a comparison -> their figures, where the difference between two comes from, and what can be claimed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from fractions import Fraction
+from itertools import combinations
+from statistics import fmean, median
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.analysis.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
+from opanatomy.records.anatomy import Anatomy, Breakdown, LikeStep, Metric, OperatorRow, StepKind
+from opanatomy.records.comparison import (
+    BreakdownSums,
+    Cause,
+    Comparison,
+    Decomposition,
+    FigureRow,
+    Kinds,
+    Part,
+    Sample,
+    Side,
+    Work,
+)
+from opanatomy.records.taxonomy import CLASSES, OperatorClass, Phase
+
+# The work of two steps matched: the same first, then what moved or changed, then what is new or gone.
+#
+# Work is matched in a cascade of ever fewer names in common. At each level as many calls are matched as both sides have
+# left, those that take longest first; of a row of which only a part is matched the time goes with the calls. So the
+# parts are the same, with the sides exchanged, whichever side comes first.
+
+
+_TRITON: Final = re.compile(r"^(triton_\w*?)_\d+$")
+
+
+class Key(NamedTuple):
+    """What tells work apart. `kernel` is empty where a library chooses it, as for contractions of aten."""
+
+    operator: str
+    signature: str
+    module: str
+    phase: str
+    operator_class: OperatorClass
+    kernel: str
+
+
+class Item(Struct):
+    """The work of one key in the mean step of one side: calls and nanoseconds, and the kernels that did it."""
+
+    calls: Fraction = Fraction(0)
+    time_ns: Fraction = Fraction(0)
+    kernels: dict[str, Fraction] = field(default_factory=dict)
+
+
+class Match(Struct, frozen=True):
+    """Work of both sides that belongs together, or of one: what of each key it is."""
+
+    cause: Cause
+    before: dict[Key, Item]
+    after: dict[Key, Item]
+
+
+def items_of(breakdown: Breakdown, kind: StepKind, unsigned: AbstractSet[str] = frozenset()) -> dict[Key, Item]:
+    """The work of the mean step of a kind by its key; that of `unsigned` operators without signatures."""
+    items: dict[Key, Item] = {}
+    for row in kind.rows:
+        kernel = name_of(breakdown.kernels, row.kernel)
+        operator = name_of(breakdown.operators, row.operator)
+        chosen = operator.startswith("aten::") and row.operator_class is OperatorClass.TENSOR_CONTRACTION
+        by_call = chosen or not row.events
+        signature = "" if operator in unsigned else str(name_of(breakdown.signatures, row.signature))
+        key = Key(
+            operator, signature, name_of(breakdown.modules, row.module), row.phase.value, row.operator_class,
+            "" if chosen else _stem(kernel),
+        )  # fmt: skip
+        item = items.setdefault(key, Item())
+        item.calls += Fraction(row.calls if by_call else row.events, kind.count)
+        item.time_ns += Fraction(row.time_ns, kind.count)
+        if kernel:
+            item.kernels[kernel] = item.kernels.get(kernel, Fraction(0)) + Fraction(row.time_ns, kind.count)
+    return items
+
+
+def unsigned_operators(*sides: tuple[Breakdown, StepKind]) -> frozenset[str]:
+    """Operators that all sides have, some of them without a signature: those of the others would match nothing."""
+    known = [_signed_by_operator(breakdown, kind) for breakdown, kind in sides]
+    everywhere = set(known[0]).intersection(*known[1:])
+    return frozenset(operator for operator in everywhere if len({side[operator] for side in known}) > 1)
+
+
+def _signed_by_operator(breakdown: Breakdown, kind: StepKind) -> dict[str, bool]:
+    """Whether any call of each operator has a signature."""
+    known: dict[str, bool] = {}
+    for row in kind.rows:
+        operator = name_of(breakdown.operators, row.operator)
+        known[operator] = known.get(operator, False) or bool(name_of(breakdown.signatures, row.signature))
+    return known
+
+
+def name_of(names: Sequence[str], number: int) -> str:
+    """The name with this number, of none empty."""
+    return names[number] if number >= 0 else ""
+
+
+def _stem(kernel: str) -> str:
+    """A name without the number that the compiler gave in its turn, of a kernel or its operator.
+
+    The signature tells those apart.
+    """
+    match = _TRITON.match(kernel)
+    return match[1] if match else kernel
+
+
+def _signed(key: Key) -> bool:
+    """Whether the arguments are known: of those that are not nothing can be said."""
+    return bool(key.operator and key.signature)
+
+
+def _placed(key: Key) -> bool:
+    """Whether it is known what an operator was called with, or where: a name alone is of much unlike work."""
+    return bool(key.operator and (key.signature or key.module))
+
+
+#: What work must have in common to be matched, from the most to the least, and what that makes of a difference.
+_LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
+    (Cause.SAME_CALLS, lambda key: key),
+    (Cause.SAME_CALLS, lambda key: (key.operator, key.signature, key.phase, key.kernel)),
+    (Cause.SAME_CALLS, lambda key: (_stem(key.operator), key.signature, key.phase, key.kernel)),
+    (Cause.MOVED, lambda key: (key.operator, key.signature, key.kernel)),
+    (Cause.ANOTHER_OPERATOR, lambda key: key.kernel and (key.kernel, key.signature, key.phase)),
+    (Cause.ANOTHER_KERNEL, lambda key: _placed(key) and (key.operator, key.signature, key.module, key.phase)),
+    (Cause.ANOTHER_KERNEL, lambda key: _signed(key) and (key.operator, key.signature, key.phase)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: _signed(key) and (key.operator, key.module, key.phase, key.kernel)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: _signed(key) and (key.operator, key.module, key.phase)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: _signed(key) and (key.operator, key.phase)),
+)
+
+
+def matched(before: Mapping[Key, Item], after: Mapping[Key, Item]) -> list[Match]:
+    """All work of both, each part of it once, in an order that does not depend on which side comes first."""
+    left = {key: _copy(item) for key, item in before.items()}, {key: _copy(item) for key, item in after.items()}
+    matches: list[Match] = []
+    for cause, common in _LEVELS:
+        matches += _level(cause, common, *left)
+    return [*_with_leftovers(matches, *left)]
+
+
+def _copy(item: Item) -> Item:
+    return Item(item.calls, item.time_ns, dict(item.kernels))
+
+
+def _level(
+    cause: Cause, common: Callable[[Key], Any], before: dict[Key, Item], after: dict[Key, Item]
+) -> Iterable[Match]:
+    """What has this in common, taken away from both sides."""
+    groups: dict[Any, tuple[list[Key], list[Key]]] = {}
+    for side, items in enumerate((before, after)):
+        for key in items:
+            if shared := common(key):
+                # Work of unlike classes is never the same: each side would be counted in one of them.
+                shared = key.operator_class, shared
+                groups.setdefault(shared, ([], []))[side].append(key)
+    for shared in sorted(groups, key=repr):
+        first, second = groups[shared]
+        if first and second:
+            calls = min(sum(before[key].calls for key in first), sum(after[key].calls for key in second))
+            yield Match(cause, _taken(before, first, Fraction(calls)), _taken(after, second, Fraction(calls)))
+
+
+def _taken(items: dict[Key, Item], keys: Sequence[Key], calls: Fraction) -> dict[Key, Item]:
+    """That many calls of these keys, those that take longest first, and their time; what has no calls goes whole."""
+    taken = {}
+    for key in sorted(keys, key=lambda key: (-_time_per_call(items[key]), key)):
+        item = items[key]
+        part = min(calls / item.calls, Fraction(1)) if item.calls else Fraction(1)
+        if not part:
+            continue
+        taken[key] = _scaled(item, part)
+        calls -= item.calls * part
+        if part == 1:
+            del items[key]
+        else:
+            items[key] = _scaled(item, 1 - part)
+    return taken
+
+
+def _time_per_call(item: Item) -> Fraction:
+    return item.time_ns / item.calls if item.calls else Fraction(0)
+
+
+def _scaled(item: Item, part: Fraction) -> Item:
+    kernels = {name: time * part for name, time in item.kernels.items()}
+    return Item(item.calls * part, item.time_ns * part, kernels)
+
+
+def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[Key, Item]) -> Iterable[Match]:
+    """The matches; what is left of a key that both sides have is more or fewer calls of it, the rest new or gone."""
+    for match in matches:
+        same = (
+            next(iter(match.before)) if match.before.keys() == match.after.keys() and len(match.before) == 1 else None
+        )
+        if match.cause is Cause.SAME_CALLS and same is not None and (same in before or same in after):
+            cause = Cause.FEWER_CALLS if same in before else Cause.MORE_CALLS
+            sides = [
+                {same: _sum(items[same], more.pop(same, None))}
+                for items, more in ((match.before, before), (match.after, after))
+            ]
+            yield Match(cause, *sides)
+        else:
+            yield match
+    made_before = {_anywhere(key) for match in matches for key in match.before}
+    made_after = {_anywhere(key) for match in matches for key in match.after}
+    for key in sorted(before):
+        yield Match(Cause.FEWER_CALLS if _anywhere(key) in made_after else Cause.GONE, {key: before[key]}, {})
+    for key in sorted(after):
+        yield Match(Cause.MORE_CALLS if _anywhere(key) in made_before else Cause.NEW, {}, {key: after[key]})
+
+
+def _anywhere(key: Key) -> tuple[str, str, str]:
+    """What makes calls the same wherever they are made."""
+    return key.operator, key.signature, key.kernel
+
+
+def _sum(item: Item, more: Item | None) -> Item:
+    if more is None:
+        return item
+    kernels = dict(item.kernels)
+    for name, time in more.kernels.items():
+        kernels[name] = kernels.get(name, Fraction(0)) + time
+    return Item(item.calls + more.calls, item.time_ns + more.time_ns, kernels)
+
+
+# Which steps of one side are to be compared with which of the other.
+
+
+def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind]]:
+    """The kinds of steps of both sides that are most alike, those of which there are most first."""
+    calls = [[calls_of(side, kind) for kind in side.kinds] for side in (before, after)]
+    likeness = {
+        (first, second): _alike(calls[0][first], calls[1][second])
+        for first in range(len(before.kinds)) for second in range(len(after.kinds))
+    }  # fmt: skip
+
+    def order(places: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
+        first, second = before.kinds[places[0]], after.kinds[places[1]]
+        counts = first.count, second.count
+        return likeness[places], min(counts), sum(counts), first.numbers == second.numbers
+
+    pairs: dict[int, int] = {}
+    for first, second in sorted(likeness, key=order, reverse=True):
+        if first not in pairs and second not in pairs.values():
+            pairs[first] = second
+    kinds = [(before.kinds[first], after.kinds[second]) for first, second in pairs.items()]
+    return sorted(kinds, key=lambda pair: (-min(kind.count for kind in pair), -sum(kind.wall_ns for kind in pair)))
+
+
+def calls_of(breakdown: Breakdown, kind: StepKind) -> dict[str, Fraction]:
+    """How often the mean step calls what, by kernel where there are any, else by operator."""
+    calls: dict[str, Fraction] = {}
+    for row in kind.rows:
+        name = name_of(breakdown.kernels, row.kernel) or name_of(breakdown.operators, row.operator)
+        calls[name] = calls.get(name, Fraction(0)) + Fraction(row.events or row.calls, kind.count)
+    return calls
+
+
+def _alike(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> Fraction:
+    """The part of all calls that both have."""
+    none = Fraction(0)
+    counts = [(first.get(name, none), second.get(name, none)) for name in {**first, **second}]
+    either = sum((max(pair) for pair in counts), none)
+    return sum((min(pair) for pair in counts), none) / either if either else Fraction(1)
+
+
+# The difference of two mean steps as parts in whole nanoseconds: matched work, overlaps, idle time by cause.
+
+
+#: FLOPs and bytes of one call, by operator and signature.
+Costs: TypeAlias = "dict[tuple[str, str], tuple[float | None, float | None]]"
+_IDLE: Final = {
+    Cause.HOST_IDLE: "host_idle_ns", Cause.STREAM_IDLE: "stream_idle_ns", Cause.OTHER_IDLE: "other_idle_ns",
+    Cause.OUTSIDE: "outside_ns", Cause.UNRECORDED: "unrecorded_ns", Cause.FRAMEWORK: "framework_ns",
+}  # fmt: skip
+
+
+class Stepped(Struct, frozen=True, kw_only=True):
+    """The steps of one side that are compared, with the names in them and the costs of its operators."""
+
+    breakdown: Breakdown
+    kind: StepKind
+    costs: Costs
+    #: What the profiler adds to a step, where that is known.
+    profiler_ns: int | None = None
+
+
+class _Term(Struct, frozen=True, kw_only=True):
+    """A part before it is in whole nanoseconds."""
+
+    cause: Cause
+    before_ns: Fraction
+    after_ns: Fraction
+    match: Match | None = None
+    pair: tuple[str, str] | None = None
+
+
+def costs_of(rows: Sequence[OperatorRow]) -> Costs:
+    """What one call of each operator costs with each of its signatures, where that is known."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row.flops is None or row.read_bytes is None or row.written_bytes is None or row.part_of is not None:
+            continue
+        known = sums.setdefault((row.operator, str(row.signature)), [0.0, 0.0, 0.0])
+        for place, value in enumerate((row.calls, row.flops, row.read_bytes + row.written_bytes)):
+            known[place] += value
+    return {key: (flops / calls, moved / calls) for key, (calls, flops, moved) in sums.items() if calls}
+
+
+def decomposed(before: Stepped, after: Stepped) -> Decomposition:
+    """The parts of both mean steps. With the sides exchanged they are the same, exchanged; they sum to each side."""
+    terms = [*_work(before, after), *_overlaps(before, after), *_idle(before, after)]
+    terms = sorted(_without_profiler(terms, before.profiler_ns, after.profiler_ns), key=_order)
+    first = apportioned([term.before_ns for term in terms])
+    second = apportioned([term.after_ns for term in terms])
+    parts = [
+        _part(term, before_ns, after_ns, before, after)
+        for term, before_ns, after_ns in zip(terms, first, second, strict=True)
+    ]
+    for side, spent in ((before, "before_ns"), (after, "after_ns")):
+        check_parts(parts, spent, side)
+    return Decomposition(
+        before_ns=sum(first), after_ns=sum(second), before_count=before.kind.count, after_count=after.kind.count,
+        before_steps=before.kind.counted, after_steps=after.kind.counted,
+        parts=tuple(sorted(parts, key=lambda part: -abs(part.change_ns))),
+    )  # fmt: skip
+
+
+def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
+    """Raise `AssertionError` unless the parts of each class are its work on that side, and all of them its step.
+
+    The rows that are summed here know nothing of what was matched with what. Each part is off by less than 1 ns.
+    """
+    work: dict[OperatorClass | None, int] = {}
+    for row in side.kind.rows:
+        work[row.operator_class] = work.get(row.operator_class, 0) + row.time_ns
+    sums = dict.fromkeys((*work, None), 0)
+    for part in parts:
+        sums[part.operator_class] = sums.get(part.operator_class, 0) + getattr(part, spent)
+    work[None] = side.kind.wall_ns - sum(work.values())
+    for name, time in sums.items():
+        mean = work.get(name, 0) / side.kind.count
+        if abs(time - mean) > len(parts):
+            raise AssertionError(f"the parts of {name or 'no class'} are {time} ns, its work {mean:.0f} ns")
+
+
+def apportioned(values: Sequence[Fraction]) -> list[int]:
+    """Whole numbers next to these whose sum is theirs, rounded: those nearest to the next are rounded up."""
+    floors = [value.__floor__() for value in values]
+    left = (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__() - sum(floors)
+    nearest = sorted(range(len(values)), key=lambda place: floors[place] - values[place])
+    for place in nearest[:left]:
+        floors[place] += 1
+    return floors
+
+
+def _work(before: Stepped, after: Stepped) -> list[_Term]:
+    unsigned = unsigned_operators((before.breakdown, before.kind), (after.breakdown, after.kind))
+    first, second = (items_of(side.breakdown, side.kind, unsigned) for side in (before, after))
+    return [
+        _Term(cause=match.cause, match=match, before_ns=_time(match.before), after_ns=_time(match.after))
+        for match in matched(first, second)
+    ]
+
+
+def _time(items: Mapping[Key, Item]) -> Fraction:
+    return sum((item.time_ns for item in items.values()), Fraction(0))
+
+
+def _overlaps(before: Stepped, after: Stepped) -> list[_Term]:
+    """What ran at once: the sum of all work counts it more than once."""
+    first, second = (
+        {(overlap.first, overlap.second): -Fraction(overlap.time_ns, side.kind.count) for overlap in side.kind.overlaps}
+        for side in (before, after)
+    )
+    none = Fraction(0)
+    return [
+        _Term(cause=Cause.OVERLAP, pair=pair, before_ns=first.get(pair, none), after_ns=second.get(pair, none))
+        for pair in {**first, **second}
+    ]
+
+
+def _idle(before: Stepped, after: Stepped) -> list[_Term]:
+    terms = []
+    for cause, name in _IDLE.items():
+        first, second = (Fraction(getattr(side.kind, name), side.kind.count) for side in (before, after))
+        if first or second:
+            terms.append(_Term(cause=cause, before_ns=first, after_ns=second))
+    return terms
+
+
+def _without_profiler(terms: Sequence[_Term], before_ns: int | None, after_ns: int | None) -> list[_Term]:
+    """The framework's time in two: what the profiler adds is no part of the step without it."""
+    made = []
+    for term in terms:
+        if term.cause is not Cause.FRAMEWORK or before_ns is None or after_ns is None:
+            made.append(term)
+            continue
+        added = min(Fraction(before_ns), term.before_ns), min(Fraction(after_ns), term.after_ns)
+        made += [
+            _Term(cause=Cause.FRAMEWORK, before_ns=term.before_ns - added[0], after_ns=term.after_ns - added[1]),
+            _Term(cause=Cause.PROFILER, before_ns=added[0], after_ns=added[1]),
+        ]
+    return made
+
+
+def _order(term: _Term) -> tuple[str, ...]:
+    """An order that is the same with the sides exchanged."""
+    keys = [*term.match.before, *term.match.after] if term.match else []
+    return (str(term.pair), *sorted(map(str, keys)), "" if term.cause.is_work else term.cause.value)
+
+
+def _part(term: _Term, before_ns: int, after_ns: int, before: Stepped, after: Stepped) -> Part:
+    if term.match is None:
+        return Part(cause=term.cause, before_ns=before_ns, after_ns=after_ns, pair=term.pair)
+    classes = {key.operator_class for key in (*term.match.before, *term.match.after)}
+    return Part(
+        cause=term.cause, before_ns=before_ns, after_ns=after_ns,
+        operator_class=min(classes, key=CLASSES.index),
+        before=_described(term.match.before, before.costs), after=_described(term.match.after, after.costs),
+    )  # fmt: skip
+
+
+def _described(items: Mapping[Key, Item], costs: Costs) -> Work | None:
+    if not items:
+        return None
+    calls = sum((item.calls for item in items.values()), Fraction(0))
+    kernels: dict[str, Fraction] = {}
+    for item in items.values():
+        for name, time in item.kernels.items():
+            kernels[name] = kernels.get(name, Fraction(0)) + time
+    known = [(costs.get((key.operator, key.signature)), item.calls) for key, item in items.items()]
+
+    def mean(place: int) -> float | None:
+        values = [(cost[place], count) for cost, count in known if cost is not None]
+        if len(values) < len(known) or not calls:
+            return None
+        return sum((value or 0) * float(count) for value, count in values) / float(calls)
+
+    return Work(
+        operators=_names(key.operator for key in items), signatures=_names(key.signature for key in items),
+        modules=_names(key.module for key in items), phases=_names(key.phase for key in items),
+        kernels=tuple(sorted(kernels, key=lambda name: (-kernels[name], name))), calls=float(calls),
+        flops=mean(0), bytes=mean(1),
+    )  # fmt: skip
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+# What is compared: sides, and the runs of each.
+
+
+class RunInput(Struct, frozen=True, kw_only=True):
+    """One run: its anatomy, its figures by name, and what the run is called among those of its side."""
+
+    anatomy: Anatomy
+    metrics: Mapping[str, Metric]
+    name: str
+
+
+class SideInput(Struct, frozen=True, kw_only=True):
+    """One side by what the user called it: its runs, one at least."""
+
+    name: str
+    runs: tuple[RunInput, ...]
+
+    def called(self, run: RunInput) -> str:
+        """What a message calls one of its runs; the only one as the side."""
+        return self.name if len(self.runs) == 1 else f"{run.name} of {self.name}"
+
+
+# Whether runs are what a comparison takes them for: of the same work, independent, timed in one way.
+
+
+#: A run as what it was made from says it; equal of copies of a report, whatever they are called.
+Identity: TypeAlias = "tuple[str | Anatomy, int | None]"
+#: What runs are compared by: texts and counts are equal or not, floats vary.
+Value: TypeAlias = str | int | float
+#: FLOPs that vary by less are of the same program: texts of other lengths, tokens sent to other experts.
+_SAME_FLOPS: Final = 0.01
+#: So many runs are named.
+_NAMED: Final = 3
+#: A whole trace with this many times the calls of a step is no step of the same.
+_NO_STEP: Final = Fraction(3, 2)
+#: Where this part of all that is called is called as many times as often, it is that many iterations.
+_ITERATIONS: Final = 0.9
+#: With less of a side's work on the other side too the two are hardly the same model.
+_IN_COMMON: Final = 0.5
+#: With contractions of this part of the work on both sides, these tell models apart, whatever became of the rest.
+_MOSTLY: Final = 0.2
+
+
+def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]]:
+    """The sides without copies of a run among their own, and a warning for each run that is there several times."""
+    kept, warnings = [], []
+    for side in sides:
+        copies: dict[Identity, list[RunInput]] = {}
+        for run in side.runs:
+            copies.setdefault(_identity(run), []).append(run)
+        for first, *others in copies.values():
+            if others:
+                names, verb = _names_of([run.name for run in others]), "is" if len(others) == 1 else "are"
+                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name}, counted once")
+        kept.append(replace(side, runs=tuple(runs[0] for runs in copies.values())))
+    return kept, warnings
+
+
+def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
+    """A warning for each two sides that have a run in common."""
+    identities = [{_identity(run): run for run in side.runs} for side in sides]
+    warnings = []
+    for (one, ones), (other, others) in combinations(zip(sides, identities, strict=True), 2):
+        both = [(run, others[identity]) for identity, run in ones.items() if identity in others]
+        if both:
+            first, second = both[0]
+            more = f", and so are {len(both) - 1} more" if both[1:] else ""
+            warnings.append(f"{one.called(first)} and {other.called(second)} are the same run{more}")
+    return warnings
+
+
+def _identity(run: RunInput) -> Identity:
+    """The digest of its trace and when that began; of ranks, whose report has no digest, all that it says."""
+    provenance = run.anatomy.provenance
+    if provenance.trace_sha256 is not None:
+        return provenance.trace_sha256, provenance.begin_unix_ns
+    return replace(run.anatomy, provenance=replace(provenance, trace=None)), provenance.begin_unix_ns
+
+
+# -------------------------------------------------------------------------------------------------- of the same work
+
+
+def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> Iterable[str]:
+    """Why the times of the sides are not of the same: no kernels, other kinds of times, other numbers of iterations."""
+    missing: dict[str, list[str]] = {}
+    for side in sides:
+        for run in side.runs:
+            if (why := _without_kernels(run.anatomy)) is not None:
+                missing.setdefault(why, []).append(side.called(run))
+    for why, runs in missing.items():
+        yield f"{_names_of(runs)} {'has' if len(runs) == 1 else 'have'} {why}"
+    on_cpu = [side.runs[0].anatomy.environment.device_kind == "cpu" for side in sides]
+    if len(set(on_cpu)) > 1 and not missing:
+        names = [_all_of([side.name for side, cpu in zip(sides, on_cpu, strict=True) if cpu is here]) for here in
+                 (True, False)]  # fmt: skip
+        yield f"{names[0]} ran on the CPU, {names[1]} did not: times of operators are no times of kernels"
+    if missing or len(set(on_cpu)) > 1:
+        return
+    for side, breakdown in zip(sides[1:], breakdowns[1:], strict=True):
+        if breakdowns[0] is not None and breakdown is not None:
+            yield from _iterations((sides[0].name, breakdowns[0]), (side.name, breakdown))
+
+
+def _without_kernels(anatomy: Anatomy) -> str | None:
+    """That a run has no record of what its GPU did, if that is so."""
+    environment = anatomy.environment
+    if environment.device_kind not in ("cpu", None):
+        return None if anatomy.ledger.device_work_ns else "no kernels: what the device did was not recorded"
+    if environment.host_only:
+        return "times of the host alone, of work that a GPU did: they are launch times"
+    return None
+
+
+def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> Iterable[str]:
+    """That a step of one side is several of the other's, by how often it calls what both call."""
+    pairs = paired(first[1], second[1])
+    if not pairs:
+        return
+    calls = [calls_of(breakdown, kind) for (_, breakdown), kind in zip((first, second), pairs[0], strict=True)]
+    names = [name for name in calls[0] if name in calls[1]]
+    if not names:
+        return
+    whole = [not kind.numbers for kind in pairs[0]]
+    ratios = sorted((calls[1][name] / calls[0][name], calls[0][name] + calls[1][name]) for name in names)
+    if whole[0] != whole[1]:
+        middle = _weighted_middle(ratios)
+        times = middle if whole[1] else 1 / middle
+        one, other = (second[0], first[0]) if whole[1] else (first[0], second[0])
+        if max(times, 1 / times) >= _NO_STEP:
+            yield f"{one} is a whole trace, taken for one step: it has {float(times):.3g} times the calls of {other}'s"
+        return
+    (most, count) = Counter(ratio for ratio, _ in ratios).most_common(1)[0]
+    times = max(most, 1 / most)
+    if times > 1 and times.denominator == 1 and count >= _ITERATIONS * len({**calls[0], **calls[1]}):
+        more, less = (second[0], first[0]) if most > 1 else (first[0], second[0])
+        yield f"a step of {more} makes every call {times} times as often as one of {less}: it is {times} iterations"
+
+
+def _weighted_middle(values: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
+    """The middle of ordered values, each with its weight."""
+    half, upto = sum((weight for _, weight in values), Fraction(0)) / 2, Fraction(0)
+    for value, weight in values:
+        upto += weight
+        if upto >= half:
+            return value
+    return values[-1][0]
+
+
+def unlike_work(sides: Sequence[SideInput], parts: Decomposition) -> tuple[str | None, bool]:
+    """How little of two sides' work is in common, `None` where that is most of it, and whether they are other models.
+
+    They are not where they have one name, contractions of the same FLOPs, or most of these in common: what is compiled
+    has other names for the rest.
+    """
+    shares = _in_common(sides, parts.parts, parts.parts)
+    if not shares or min(shares)[0] >= _IN_COMMON:
+        return None, False
+    share, name = min(shares)
+    text = f"{share:.1%} of the work of {name} is on the other side too".replace("%", " %")
+    contractions = [part for part in parts.parts if part.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    mostly = all(
+        sum(getattr(part, side) for part in contractions)
+        >= _MOSTLY * sum(getattr(part, side) for part in parts.parts if part.cause.is_work)
+        for side in ("before_ns", "after_ns")
+    )
+    alike = [part for part in contractions if part.cause is not Cause.ANOTHER_SIGNATURE]
+    if mostly and min(_in_common(sides, contractions, alike))[0] >= _IN_COMMON:
+        return text, False
+    models = [side.runs[0].anatomy.workload.model for side in sides]
+    metrics = [side.runs[0].metrics.get("class.tensor_contraction.flops") for side in sides]
+    known = [metric.value for metric in metrics if metric is not None]
+    same_flops = len(known) == 2 and max(known) - min(known) <= _SAME_FLOPS * max(known)
+    return text, not same_flops and (None in models or models[0] != models[1])
+
+
+def _in_common(sides: Sequence[SideInput], parts: Sequence[Part], alike: Sequence[Part]) -> list[tuple[float, str]]:
+    """Which share of the work of each side's parts is in those alike on the other too; none of a side without work."""
+    shares = []
+    for side, name in zip(sides, ("before_ns", "after_ns"), strict=True):
+        work = sum(getattr(part, name) for part in parts if part.cause.is_work)
+        both = sum(getattr(part, name) for part in alike if part.before is not None and part.after is not None)
+        if work:
+            shares.append((both / work, side.name))
+    return shares
+
+
+# --------------------------------------------------------------------------------------------------- runs of one side
+
+
+def unlike_runs(side: SideInput) -> Iterable[str]:
+    """What sets some runs of a side apart from its others, so that they are hardly runs of the same."""
+    differences: dict[tuple[str, ...], list[str]] = {}
+    for what, value_of in _SAME_ON_A_SIDE:
+        known = [(run, value) for run in side.runs if (value := value_of(run)) is not None]
+        if known:
+            usual = max(
+                (value for _, value in known), key=lambda each: sum(_same_value(each, value) for _, value in known)
+            )
+            apart = [(run, value) for run, value in known if not _same_value(value, usual)]
+            values = ", ".join(dict.fromkeys(_text(value) for _, value in apart))
+            differences.setdefault(tuple(run.name for run, _ in apart), []).append(
+                f"{what} ({values}, not {_text(usual)})"
+            )
+    for names, texts in differences.items():
+        if names:
+            verb = "differs" if len(names) == 1 else "differ"
+            yield f"{side.name}: {_names_of(names)} {verb} from the other runs in {_all_of(texts)}"
+
+
+def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
+    """That the step of some runs was timed without the profiler, that of others under it alone, and which those are."""
+    under = [[run for run in side.runs if _TIME in run.metrics and _PLAIN not in run.metrics] for side in sides]
+    without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
+    if any(under) and any(without):
+        yield (
+            f"timed under the profiler alone: {_sides_of(sides, under)}; without it: {_sides_of(sides, without)}; so"
+            " the step times cannot be compared - use the figure profiled"
+        )
+
+
+def _sides_of(sides: Sequence[SideInput], runs: Sequence[Sequence[RunInput]]) -> str:
+    """The sides that these runs are of; where it is not all of a side's runs how many."""
+    return _all_of([
+        side.name if len(each) == len(side.runs) else f"{len(each)} of {len(side.runs)} runs of {side.name}"
+        for side, each in zip(sides, runs, strict=True) if each
+    ])  # fmt: skip
+
+
+def _same_value(one: Value, other: Value) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= _SAME_FLOPS * max(one, other)
+    return one == other
+
+
+def _text(value: Value) -> str:
+    return value if isinstance(value, str) else f"{value:,.0f}"
+
+
+def _names_of(names: Sequence[str]) -> str:
+    return _all_of(names if len(names) <= _NAMED else [names[0], f"{len(names) - 1} more"])
+
+
+def _all_of(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+def _flops(run: RunInput) -> float | None:
+    return float(run.metrics["flops"].value) if "flops" in run.metrics else None
+
+
+#: What the runs of a side have in common, and where a run says it; `None` where it does not.
+_SAME_ON_A_SIDE: Final[tuple[tuple[str, Callable[[RunInput], Value | None]], ...]] = (
+    ("the model", lambda run: run.anatomy.workload.model),
+    ("the batch", lambda run: run.anatomy.workload.batch),
+    ("the sequence length", lambda run: run.anatomy.workload.sequence_length),
+    ("the FLOPs of a step", _flops),
+    ("the device", lambda run: run.anatomy.environment.device),
+)
+
+
+_TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
+_PLAIN: Final = "step_unprofiled_ns"
+#: Units of figures that depend on which steps they are of, and the figures that are of steps without the profiler.
+_OF_TIME: Final = frozenset({"ns", "fraction", "ratio"})
+_WITHOUT_PROFILER: Final = ("step_unprofiled", "first_token", "token", "texts.", "mfu_covered")
+_PROFILER: Final = "profiler_ns"
+#: What `_PEAK` is: the first of these that a run has; older reports do not say.
+_PEAK: Final = "peak_memory_bytes"
+_PEAKS: Final = ("allocator_peak_bytes", "process_peak_bytes")
+#: The figures that each like step has, and where.
+_OF_STEP: Final = {
+    _PROFILED: "wall_ns", "idle_ns": "idle_ns", "exposed_communication_ns": "exposed_communication_ns",
+    "forward_time_ns": "forward_ns", "backward_time_ns": "backward_ns", "optimizer_time_ns": "optimizer_ns",
+}  # fmt: skip
+
+
+def compared(sides: Sequence[SideInput]) -> Comparison:
+    """The sides next to each other; of two what makes their difference. Copies of a run count as one.
+
+    Of sides that cannot be compared there are the figures alone.
+    """
+    sides, copies = counted_once(sides)
+    shared = on_two_sides(sides)
+    breakdowns = [_breakdown(side) for side in sides]
+    kinds = _kinds(breakdowns)
+    decomposition: Decomposition | None = None
+    others: tuple[Kinds, ...] = ()
+    reasons, questions = list(not_comparable(sides, breakdowns)), []
+    if len(sides) == 2 and kinds is not None and not reasons:
+        decomposition, others = _decomposition(sides, breakdowns, kinds)
+        little, other_models = unlike_work(sides, decomposition)
+        if little is not None and other_models:
+            reasons, decomposition, others = [f"{little}: these are other models"], None, ()
+        elif little is not None:
+            questions = [f"{little}: is it the same model?"]
+    chosen: list[StepKind | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
+    no_claim = _no_claim(sides, independent=not shared)
+    return Comparison(
+        not_comparable=tuple(reasons),
+        sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
+        figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
+        decomposition=decomposition, other_kinds=others, no_claim=no_claim,
+        warnings=(
+            *copies, *shared, *(text for side in sides for text in unlike_runs(side)),
+            *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
+            *_unsigned(breakdowns, kinds if decomposition is not None else None), *questions,
+        ),
+    )  # fmt: skip
+
+
+def _breakdown(side: SideInput) -> Breakdown | None:
+    """The breakdown of all runs of a side together."""
+    if len(side.runs) == 1:
+        return side.runs[0].anatomy.breakdown
+    sums = BreakdownSums()
+    for place, run in enumerate(side.runs):
+        sums.add(run.anatomy.breakdown, run=place)
+    return sums.breakdown()
+
+
+def _kinds(breakdowns: Sequence[Breakdown | None]) -> list[tuple[StepKind, ...]] | None:
+    """The pairs of kinds of two sides, those to compare first."""
+    if len(breakdowns) != 2 or breakdowns[0] is None or breakdowns[1] is None:
+        return None
+    pairs: list[tuple[StepKind, ...]] = list(paired(breakdowns[0], breakdowns[1]))
+    return pairs or None
+
+
+def _most(breakdown: Breakdown | None) -> StepKind | None:
+    return breakdown.kinds[0] if breakdown is not None and breakdown.kinds else None
+
+
+def _decomposition(
+    sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]]
+) -> tuple[Decomposition, tuple[Kinds, ...]]:
+    stepped = [
+        Stepped(
+            breakdown=breakdown, kind=kind,
+            costs=costs_of([row for run in side.runs for row in run.anatomy.operators]),
+            profiler_ns=_profiler_ns(side),
+        )
+        for side, breakdown, kind in zip(sides, breakdowns, kinds[0], strict=True)
+        if breakdown is not None
+    ]  # fmt: skip
+    others = tuple(
+        Kinds(
+            before_steps=first.counted, after_steps=second.counted,
+            before_ns=round(first.wall_ns / first.count), after_ns=round(second.wall_ns / second.count),
+        )
+        for first, second in kinds[1:]
+    )  # fmt: skip
+    return decomposed(*stepped), others
+
+
+def _profiler_ns(side: SideInput) -> int | None:
+    """What the profiler adds to the mean step of a side; `None` where one of its runs does not know it."""
+    each = [run.metrics[_PROFILER].value if _PROFILER in run.metrics else None for run in side.runs]
+    known = [value for value in each if value is not None]
+    return round(fmean(known)) if len(known) == len(each) else None
+
+
+# ------------------------------------------------------------------------------------------------------------- a side
+
+
+def _side(side: SideInput, kind: StepKind | None) -> Side:
+    anatomies = [run.anatomy for run in side.runs]
+    environment = anatomies[0].environment
+    software = ", ".join(filter(None, (_named("torch", environment.torch), _named("CUDA", environment.cuda))))
+    return Side(
+        name=side.name, model=anatomies[0].workload.model, device=environment.device, software=software or None,
+        runs=len(anatomies), ranks=max(len(anatomy.ranks) for anatomy in anatomies),
+        began_ns=tuple(anatomy.provenance.begin_unix_ns for anatomy in anatomies),
+        steps=() if kind is None else _samples_of(kind),
+    )  # fmt: skip
+
+
+def _named(what: str, version: str | None) -> str | None:
+    return None if version is None else f"{what} {version}"
+
+
+def _samples_of(kind: StepKind) -> tuple[Sample, ...]:
+    """Each like step, of several ranks and devices their mean; one that is set aside on any is."""
+    samples = []
+    for (run, number), steps in _grouped(kind.steps).items():
+        label = "-" if number is None else f"{number}"
+        aside = next((step.set_aside for step in steps if step.set_aside is not None), None)
+        samples.append(
+            Sample(
+                label=label if run is None else f"{label} of run {run + 1}", set_aside=aside,
+                value=fmean(step.wall_ns for step in steps),
+            )
+        )  # fmt: skip
+    return tuple(samples)
+
+
+def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], list[LikeStep]]:
+    """The steps of one run and number together: those of its ranks are no samples of their own."""
+    groups: dict[tuple[int | None, int | None], list[LikeStep]] = {}
+    for step in steps:
+        groups.setdefault((step.run, step.number), []).append(step)
+    return groups
+
+
+# ------------------------------------------------------------------------------------------------------------ figures
+
+
+def _figures(
+    sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, claims: bool, comparable: bool
+) -> tuple[FigureRow, ...]:
+    samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
+    if _unlike_peaks(sides):
+        samples = [{name: values for name, values in side.items() if name != _PEAK} for side in samples]
+    of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _of_all_steps(side, kind)}
+    names = dict.fromkeys(name for side in samples for name in side)
+    units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
+    rows = (_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names)
+    return tuple(
+        replace(
+            row, all_steps=row.name in of_all, lower_bounds=_lower_bounds(row.name, sides),
+            ranges=row.ranges if comparable else None, p=row.p if comparable else None,
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _lower_bounds(name: str, sides: Sequence[SideInput]) -> tuple[bool, ...]:
+    """Of which sides a figure is a lower bound, as it is of one of their runs; none where it is of none."""
+    known = [[run.metrics[name] for run in side.runs if name in run.metrics] for side in sides]
+    bounds = tuple(any(metric.lower_bound for metric in metrics) for metrics in known)
+    return bounds if any(bounds) else ()
+
+
+def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
+    """Whether the peak of memory is an allocator's in one run and that of the whole process in another."""
+    runs = [run.metrics for side in sides for run in side.runs if _PEAK in run.metrics]
+    return len({next((name for name in _PEAKS if name in metrics), None) for metrics in runs} - {None}) > 1
+
+
+def _of_all_steps(side: SideInput, kind: StepKind | None) -> set[str]:
+    """The figures of the profiled steps' time that are of other steps too than those that are compared."""
+    names: set[str] = set()
+    for run in side.runs:
+        kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
+        counted = {step.number for kind in kinds for step in kind.steps if step.left_out is None}
+        if kind is None or counted == {step.number for step in kind.steps if step.set_aside is None}:
+            continue
+        of_like = _of_like_steps(run, kind.numbers)
+        names |= {
+            name
+            for name, metric in run.metrics.items()
+            if metric.unit in _OF_TIME and name not in of_like and not name.startswith(_WITHOUT_PROFILER)
+        }
+    return names
+
+
+def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
+    """The values of each figure: one a run; of one run those of its like steps, where a step has them."""
+    each = [_of_run(run, None if kind is None else kind.numbers) for run in side.runs]
+    if len(each) == 1:
+        return each[0]
+    return {name: [fmean(run[name]) for run in each] for name in each[0] if all(name in run for run in each)}
+
+
+def _of_run(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
+    """The figures of a run, those of its like steps in place of the ones of all its steps."""
+    return {**{name: [float(metric.value)] for name, metric in run.metrics.items()}, **_of_like_steps(run, numbers)}
+
+
+def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
+    """The figures of a run's steps of this kind, those that are set aside left out."""
+    kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
+    kind = next((kind for kind in kinds if kind.numbers == numbers), None)
+    return {} if kind is None else _of_steps(kind, run.metrics)
+
+
+def _of_steps(kind: StepKind, known: Mapping[str, Metric]) -> dict[str, list[float]]:
+    steps = list(_grouped(step for step in kind.steps if step.set_aside is None).values())
+    columns: dict[str, list[float]] = {}
+    for name, key in _OF_STEP.items():
+        times = [[getattr(step, key) for step in each] for each in steps]
+        if not any(None in each for each in times):
+            columns[name] = [fmean(each) for each in times]
+    if _PLAIN not in known:
+        columns[_TIME] = columns[_PROFILED]
+    profiler = known[_PROFILER].value if _PROFILER in known else 0
+    sums = _sums(kind, round(profiler * kind.count))
+    columns = {**{name: [time / kind.count] for name, time in sums.items()}, **columns}
+    columns.update({name: [share] for name, share in _shares(kind, sums).items()})
+    return {name: column for name, column in columns.items() if name in known}
+
+
+def _sums(kind: StepKind, profiler_ns: int) -> dict[str, int]:
+    """The sums over the steps that count, of figures that a step does not have by itself.
+
+    `profiler_ns` is what the profiler adds to them, which is no time of the framework.
+    """
+    classes = {f"class.{item}.time_ns": 0 for item in OperatorClass} | {f"phase.{item}.time_ns": 0 for item in Phase}
+    for row in kind.rows:
+        classes[f"class.{row.operator_class}.time_ns"] += row.time_ns
+        classes[f"phase.{row.phase}.time_ns"] += row.time_ns
+    work = sum(row.time_ns for row in kind.rows)
+    return {
+        **{name: getattr(kind, name) for name in ("outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")},
+        **classes, "kernel_time_ns": work, "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
+        "idle_ns": kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns, "window_ns": kind.wall_ns,
+        "framework_ns": max(kind.framework_ns - profiler_ns, 0),
+    }  # fmt: skip
+
+
+def _shares(kind: StepKind, sums: Mapping[str, int]) -> dict[str, float]:
+    """The shares that metrics have, of these sums: of the steps without other steps' work, of all work, of the step."""
+    own, work = kind.wall_ns - kind.outside_ns, sums["kernel_time_ns"]
+    exposed = [step.exposed_communication_ns for step in kind.steps if step.set_aside is None]
+    shares = {"idle_share": (sums["idle_ns"], own), "framework_share": (sums["framework_ns"], kind.wall_ns)}
+    if None not in exposed:
+        shares["exposed_communication_share"] = (sum(filter(None, exposed)), own)
+    for item in OperatorClass:
+        shares[f"class.{item}.time_share"] = (sums[f"class.{item}.time_ns"], work)
+    return {name: part / whole for name, (part, whole) in shares.items() if whole}
+
+
+def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
+    """The mean of a run's steps or of the runs; where something can be claimed of the runs, their median."""
+    values = [None if not each else (median(each) if claims else fmean(each)) for each in samples]
+    row = FigureRow(name=name, unit=metric.unit, better=metric.better, values=tuple(values), exact=metric.exact)
+    if not any(each is not None and len(each) > 1 for each in samples):
+        return row
+    spreads = tuple(None if not each else spread_of(each) for each in samples)
+    row = replace(row, spreads=spreads)
+    if (
+        row.exact
+        or len(samples) != 2
+        or spreads[0] is None
+        or spreads[1] is None
+        or samples[0] is None
+        or samples[1] is None
+    ):
+        return row
+    several = min(len(each) for each in samples if each is not None) > 1
+    return replace(
+        row, ranges=ranges_of(spreads[0], spreads[1]) if several else None,
+        p=mann_whitney(samples[0], samples[1]) if claims else None,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- claims
+
+
+def _no_claim(sides: Sequence[SideInput], *, independent: bool) -> str | None:
+    """Why nothing is called significant; `None` where the runs allow it."""
+    if len(sides) != 2:
+        return "only two sides are tested"
+    fewest = min(len(side.runs) for side in sides)
+    if fewest < RUNS_NEEDED:
+        return f"{RUNS_NEEDED} runs a side are needed, interleaved: steps of one run are not independent"
+    if not independent:
+        return "a run is on both sides: they are not independent"
+    began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]
+    if not interleaved(*began):
+        return "the runs were not interleaved: a drift of the machine is a difference as well"
+    return None
+
+
+def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> Iterable[str]:
+    """Which runs and ranks have no step among those whose parts are compared: theirs have other numbers."""
+    for side, kind in zip(sides, kinds, strict=True):
+        if kind is None:
+            continue
+        ranks = max(len(run.anatomy.ranks) for run in side.runs)
+        for what, count, have in (
+            ("runs", len(side.runs), {step.run for step in kind.steps}),
+            ("ranks", ranks, {step.rank for step in kind.steps}),
+        ):
+            if 1 < count > len(have):
+                yield f"{side.name}: the parts are of {len(have)} of {count} {what}, the others have no like steps"
+
+
+def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]] | None) -> Iterable[str]:
+    """What is matched with less than it should be: a trace without shapes against one with them."""
+    if kinds is None:
+        return
+    sides = [(each, kind) for each, kind in zip(breakdowns, kinds[0], strict=True) if each is not None]
+    if count := len(unsigned_operators(*sides)):
+        what = "operator has" if count == 1 else "operators have"
+        yield f"{count} {what} shapes on one side alone: their calls are matched without them"
+
+
+def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:
+    lines = []
+    for what, values in (
+        ("devices", [side.runs[0].anatomy.environment.device for side in sides]),
+        ("torch releases", [side.runs[0].anatomy.environment.torch for side in sides]),
+        ("models", [side.runs[0].anatomy.workload.model for side in sides]),
+        ("batches", [side.runs[0].anatomy.workload.batch for side in sides]),
+        ("sequence lengths", [side.runs[0].anatomy.workload.sequence_length for side in sides]),
+    ):
+        known = [f"{value}" for value in values if value]
+        if len(set(known)) > 1:
+            lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
+    if _unlike_peaks(sides):
+        lines.append("the peak of memory is an allocator's on one side and the whole process's on the other")
+    for side, breakdown in zip(sides, breakdowns, strict=True):
+        if breakdown is None:
+            lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
+    return tuple(lines)

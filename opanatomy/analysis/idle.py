@@ -1,0 +1,435 @@
+"""Why a device was idle: what the host did in each gap, or what the device itself waited for.
+
+A gap ends with device work. Where that was launched only after the device had fallen idle, the thread that launched it
+is what the device waited for, and what this thread did meanwhile is the cause; while it did nothing that is recorded,
+what the other threads that launch work did. What several causes cover counts as the first of them in `_ORDER`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, overlap, union, within, without
+from opanatomy.records.anatomy import PYTHON_STACK, IdleRow
+from opanatomy.records.columns import (
+    MEMCPY,
+    Bool,
+    HostTable,
+    Int64,
+    Launches,
+    ProfilerEvents,
+    at,
+    distinct,
+    is_among,
+    rows_by_value,
+    starts_work,
+)
+from opanatomy.records.taxonomy import IdleCause
+from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
+
+#: A launch this many times as long as the median one, and at least so long, is a slow one.
+_SLOW: Final = 20
+_SLOW_NS: Final = 200_000
+#: A copy from the host whose call lasts this long holds the host up.
+_HELD_UP_NS: Final = 100_000
+#: Work that starts no later than this after its launch returned did not wait for the device.
+_LATENCY_NS: Final = 20_000
+#: Under a recording of the stack Python's functions follow each other at least this closely.
+_STACK_NS: Final = 20_000
+#: A silence of the host up to this long is Python's, between two operators; what a longer one was is not known.
+_SILENCE_NS: Final = 1_000_000
+
+_ALLOCATES: Final = re.compile(
+    r"^(?:cuda|hip|cu)(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
+    r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|Address|Host))|^(?:ur|pi|ze)(?:USM|Mem)\w*(?:Alloc|Free)"
+)
+_WAITS: Final = re.compile(
+    r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
+)
+_LOADS: Final = re.compile(
+    r"(?:Module|Library|Kernel)(?:Load|GetFunction)|Func[GS]etAttribute|GraphInstantiate|StreamCreate"
+    r"|GetDeviceProperties|Lazy Function Loading|Module Loading"
+)
+_COMPILES: Final = re.compile(
+    r"\(dynamo_timed\)|_compile\.compile_inner|compile_fx|entire_frame_compile|backend_compile|inductor_compile|fx_codegen|AOTAutograd"
+    r"|aot_(?:module|function|dispatch|collect|trace)|create_aot_dispatcher|GraphLowering|PyCodeCache|AsyncCompile"
+    r"|CachingAutotuner|async_compile|triton\.compile|dynamo_compile|bytecode_tracing|precompile"
+)
+_LOADS_DATA: Final = re.compile(
+    r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)|(?:get|next|fetch)[ _.-]?(?:batch|data)\b"
+    r"|train_dataloader_next|DataFetcher|batch_to_(?:gpu|device)",
+    re.IGNORECASE,
+)
+_COMMUNICATES: Final = re.compile(
+    r"^_?c10d(?:_functional)?::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):|^record_param_comms"
+)
+#: Ranges that some releases write as operators, and those around compiled code that runs.
+_RANGES: Final = re.compile(
+    f"{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)}|ProfilerStep|autograd::engine::|Torch-Compiled|TorchDynamo"
+    r"|Pregraph|## |Optimizer\.|enumerate\("
+)
+#: Ranges that say nothing of what the host did.
+_SAYS_NOTHING: Final = re.compile(r"ProfilerStep|PyTorch Profiler|## Call CompiledFxGraph")
+
+#: The causes that the host's records show, in the order in which they count.
+_ORDER: Final = (
+    IdleCause.PROFILER, IdleCause.COMPILATION, IdleCause.INPUT, IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH,
+    IdleCause.SYNCHRONIZATION, IdleCause.COLLECTIVE, IdleCause.OPERATORS,
+)  # fmt: skip
+#: In place of a thread: all that launch work; none at all.
+_OTHERS: Final = -1
+_NOBODY: Final = -2
+
+
+class _Charged(Struct, frozen=True):
+    """Idle time with its cause, and the thread that shows it."""
+
+    cause: IdleCause
+    thread: int
+    time: Intervals
+
+
+class Idle(Struct, frozen=True):
+    """The idle time of one device: by what comes next, and by cause; both are all of it."""
+
+    #: What comes next had not been launched when the device fell idle; nothing comes before the window ends.
+    host: Intervals
+    #: What comes next was already launched on a stream, and another stream worked last.
+    stream: Intervals
+    #: The rest: between two events of one stream, or with no launch record to tell.
+    other: Intervals
+    #: The part in gaps that began while the host waited for the device.
+    drained: Intervals
+    #: No idle time: work ran here, or may have, whose records are missing.
+    unrecorded: Intervals
+    charged: tuple[_Charged, ...]
+    activity: _Host
+
+    def by_cause(self, start_ns: Int64, end_ns: Int64) -> dict[IdleCause, Int64]:
+        """The idle time of each cause in each span."""
+        times: dict[IdleCause, Int64] = {}
+        for part in self.charged:
+            spent = within(part.time, start_ns, end_ns)
+            times[part.cause] = times[part.cause] + spent if part.cause in times else spent
+        return times
+
+    def rows(self, spans: Intervals) -> Iterator[IdleRow]:
+        """The idle time in these spans by cause, the longest first."""
+        parts: dict[IdleCause, list[_Charged]] = {}
+        for part in self.charged:
+            if length(time := overlap(part.time, spans)):
+                parts.setdefault(part.cause, []).append(_Charged(part.cause, part.thread, time))
+        made = [self._row(cause, each) for cause, each in parts.items()]
+        yield from sorted(made, key=lambda row: (-row.time_ns, row.cause))
+
+    def _row(self, cause: IdleCause, parts: Sequence[_Charged]) -> IdleRow:
+        spent: dict[str, tuple[int, int]] = {}
+        for part in parts:
+            for name, ns, events in self.activity.names_in(part):
+                before = spent.get(name, (0, 0))
+                spent[name] = before[0] + ns, before[1] + events
+        most = max(spent, key=lambda name: (spent[name], name), default=None)
+        row = IdleRow(
+            cause=cause, time_ns=sum(length(part.time) for part in parts),
+            gaps=sum(len(part.time[0]) for part in parts),
+        )  # fmt: skip
+        return row if most is None else replace(row, name=most, name_ns=spent[most][0], events=spent[most][1])
+
+
+class _Gaps(Struct, frozen=True):
+    """Idle spans of a device; `last` and `following` are the work before and after each, -1 where there is none.
+
+    What comes next was launched at `launched_ns` (-1 not recorded), which is no earlier than the end of the window
+    where nothing comes; `launch` is the row of that call.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    last: Int64
+    following: Int64
+    launched_ns: Int64
+    launch: Int64
+
+    def of(self, rows: Bool) -> Intervals:
+        """Some of the gaps."""
+        return self.start_ns[rows], self.end_ns[rows]
+
+
+def idle_by_device(launched: LaunchedWork, window: tuple[int, int]) -> dict[int, Idle]:
+    """The idle time of each device in the window; other steps' work is no idleness."""
+    host = _Host(launched)
+    return {device: _idle_of(launched, rows, window, host) for device, rows in rows_by_value(launched.work.device)}
+
+
+def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host: _Host) -> Idle:
+    """The idle time of the device whose work is in these rows."""
+    work = launched.work
+    rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
+    gaps, unrecorded = _gaps(launched, rows, window)
+    stream = work.stream[rows]
+    host_bound = gaps.launched_ns >= gaps.start_ns
+    known = gaps.launched_ns >= 0
+    crossed = ~host_bound & known & (gaps.last >= 0) & (stream[gaps.following] != stream[gaps.last])
+    behind = ~host_bound & known & ~crossed
+    # A launch that began before the device fell idle, and had not returned then, is the host's until it does.
+    returned = np.clip(host.returned_ns(gaps.launch), gaps.start_ns, gaps.end_ns)
+    returned = np.where(~host_bound & (returned > gaps.start_ns + _LATENCY_NS), returned, gaps.start_ns)
+    in_launch = returned > gaps.start_ns
+    charged = [
+        *host.charged(gaps.of(host_bound), gaps.launch[host_bound]),
+        *host.charged((gaps.start_ns[in_launch], returned[in_launch]), gaps.launch[in_launch]),
+        _Charged(IdleCause.STREAM, _NOBODY, (returned[crossed], gaps.end_ns[crossed])),
+        _Charged(IdleCause.DEVICE, _NOBODY, (returned[behind], gaps.end_ns[behind])),
+        _Charged(IdleCause.UNKNOWN, _NOBODY, gaps.of(~known)),
+    ]
+    return Idle(
+        host=gaps.of(host_bound), stream=gaps.of(crossed), other=gaps.of(behind | ~known),
+        drained=gaps.of(host_bound & host.waits(gaps.start_ns, gaps.launch)), unrecorded=unrecorded,
+        charged=tuple(part for part in charged if len(part.time[0])), activity=host,
+    )  # fmt: skip
+
+
+def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple[_Gaps, Intervals]:
+    """(the spans of the window that no work covers, the time in them of which the work's records are missing).
+
+    `rows` is the work of a device in the order of its starts, one at least. A launch whose work is not recorded ran
+    after what was launched before it and before what was launched after it: from there to the end of the gap it is not
+    known what the device did.
+    """
+    start = launched.work.start_ns[rows]
+    end = start + launched.work.duration_ns[rows]
+    reached = np.maximum.accumulate(end)
+    farthest = np.maximum.accumulate(np.where(end == reached, np.arange(len(end)), 0))
+    before = np.flatnonzero(start[1:] > reached[:-1])
+    opens = np.maximum(np.concatenate(([window[0]], reached[before], reached[-1:])), window[0])
+    closes = np.minimum(np.concatenate((start[:1], start[before + 1], [window[1]])), window[1])
+    last = np.concatenate(([-1], farthest[before], farthest[-1:]))
+    following = np.concatenate(([0], before + 1, [-1]))
+    real = closes > opens
+    opens, closes, last, following = opens[real], closes[real], last[real], following[real]
+    launched_ns, launch = launched.launched_ns()[rows], launched.launch[rows]
+    next_ns = np.where(following >= 0, launched_ns[following], window[1])
+    next_launch = np.where(following >= 0, launch[following], -1)
+    hidden_ns = launched.launches.start_ns[launched.hidden]
+    if not len(hidden_ns):
+        none = opens < 0
+        return _Gaps(opens, closes, last, following, next_ns, next_launch), (opens[none], closes[none])
+    since = np.where((last >= 0) & (launched_ns[last] >= 0), launched_ns[last], opens)
+    first = np.minimum(np.searchsorted(hidden_ns, since, side="right"), len(hidden_ns) - 1)
+    lost = (hidden_ns[first] > since) & (hidden_ns[first] < np.where(next_ns >= 0, next_ns, closes))
+    lost &= hidden_ns[first] < closes
+    cut = np.where(lost, np.maximum(hidden_ns[first], opens), closes)
+    unrecorded = cut[lost], closes[lost]
+    next_ns, next_launch = np.where(lost, cut, next_ns), np.where(lost, launched.hidden[first], next_launch)
+    left = cut > opens
+    return _Gaps(*(column[left] for column in (opens, cut, last, following, next_ns, next_launch))), unrecorded
+
+
+class _Host:
+    """What the host did: calls of the runtime, operators and ranges by thread, and the causes that they show."""
+
+    def __init__(self, launched: LaunchedWork) -> None:
+        self._names, self._launches, host = launched.names, launched.launches, launched.host
+        names = _Names(launched.names)
+        calls, rows = launched.launches, np.arange(len(host.name))
+        is_operator = (host.annotation == 0) & ~names.matching(_RANGES)[host.name]
+        if not host.annotation.any():  # in 2021 ranges were written as operators are
+            is_operator &= names.matching(re.compile(r"::|\bBackward\d*$"))[host.name] | (host.sequence >= 0)
+        self._parent = host.parent
+        #: The events that show each cause: host rows, calls of the runtime, and events of the profiler's own.
+        copies = launched.work.kind == MEMCPY
+        into, out = (copies & names.matching(re.compile(text))[launched.work.name] for text in ("HtoD", "DtoH"))
+        launching = starts_work(launched.names, calls)
+        usual = int(np.median(calls.duration_ns[launching])) if launching.any() else 0
+        slow = launching & (calls.duration_ns >= max(_SLOW * usual, _SLOW_NS))
+        is_input = _launches_of(launched, into) & (calls.duration_ns >= _HELD_UP_NS)
+        is_waiting = names.matching(_WAITS)[calls.name] | _launches_until_done(launched, out)
+        of_calls = {
+            IdleCause.INPUT: is_input,
+            IdleCause.ALLOCATOR: names.matching(_ALLOCATES)[calls.name],
+            IdleCause.SLOW_LAUNCH: (slow & ~is_input & ~is_waiting) | names.matching(_LOADS)[calls.name],
+            IdleCause.SYNCHRONIZATION: is_waiting,
+            IdleCause.OPERATORS: np.ones(len(calls.name), dtype=bool),
+        }
+        of_rows = {
+            IdleCause.COMPILATION: names.matching(_COMPILES)[host.name],
+            IdleCause.INPUT: names.matching(_LOADS_DATA)[host.name],
+            IdleCause.COLLECTIVE: names.matching(_COMMUNICATES)[host.name],
+            IdleCause.OPERATORS: is_operator,
+            IdleCause.PYTHON: ~is_operator & ~names.matching(_SAYS_NOTHING)[host.name],
+        }
+        self._of_calls = {cause: np.flatnonzero(marked) for cause, marked in of_calls.items()}
+        self._of_rows = {cause: rows[marked] for cause, marked in of_rows.items()}
+        self._host, self._profiler = host, launched.profiler
+        own = launched.profiler.name >= 0
+        loads = np.zeros(len(own), dtype=bool)
+        loads[own] = names.matching(_LOADS)[launched.profiler.name[own]]
+        self._of_profiler = {
+            IdleCause.PROFILER: np.flatnonzero(own & ~loads), IdleCause.SLOW_LAUNCH: np.flatnonzero(loads),
+        }  # fmt: skip
+        self._stack_ns = np.sort(launched.profiler.start_ns[~own])
+        #: The threads that launch work, and the one that did so last.
+        self._threads = distinct(calls.thread[launching]).values
+        last = np.flatnonzero(launching)
+        self._last = int(calls.thread[last[np.argmax(calls.start_ns[last])]]) if len(last) else _OTHERS
+        self._layers: dict[tuple[IdleCause, int], Intervals] = {}
+
+    def waits(self, moments: Int64, launch: Int64) -> Bool:
+        """Whether the thread of each launch waits for the device at a moment, or begins to right after it."""
+        waits = np.zeros(len(moments), dtype=bool)
+        threads = self._threads_of(launch)
+        for thread in distinct(threads).values.tolist():
+            here = threads == thread
+            layer = self._layer(IdleCause.SYNCHRONIZATION, thread)
+            waits[here] = within(layer, moments[here], moments[here] + _LATENCY_NS) > 0
+        return waits
+
+    def returned_ns(self, launch: Int64) -> Int64:
+        """When each launch returned; -1 where there is none."""
+        return at(self._launches.start_ns + self._launches.duration_ns, launch)
+
+    def charged(self, gaps: Intervals, launch: Int64) -> Iterator[_Charged]:
+        """The gaps in parts, each with its cause; `launch` is the call that ends each, -1 where none does."""
+        threads = self._threads_of(launch)
+        returns = np.where(launch >= 0, self.returned_ns(launch), gaps[1])
+        returned = np.clip(returns, *gaps)
+        late = gaps[1] - returned > _LATENCY_NS
+        yield _Charged(IdleCause.DEVICE, _NOBODY, (returned[late], gaps[1][late]))
+        ends = np.where(late, returned, gaps[1])
+        for thread in distinct(threads).values.tolist():
+            here = (threads == thread) & (ends > gaps[0])
+            left = gaps[0][here], ends[here]
+            for of_thread in (thread, _OTHERS):
+                for cause in _ORDER:
+                    layer = self._layer(cause, of_thread)
+                    if len(left[0]) and len(layer[0]):
+                        yield _Charged(cause, of_thread, overlap(left, layer))
+                        left = without(left, layer)
+            yield from self._silent(left, thread, latency=(returned[here], ends[here]))
+
+    def _silent(self, silent: Intervals, thread: int, latency: Intervals) -> Iterator[_Charged]:
+        """What remains: the latency of a launch that has returned, Python, and what nothing says."""
+        waited = overlap(silent, union(latency[0], latency[1] - latency[0])) if len(silent[0]) else silent
+        yield _Charged(IdleCause.OPERATORS, _NOBODY, waited)
+        silent = without(silent, waited) if len(waited[0]) else silent
+        if len(self._stack_ns) and int(self._stack_events(silent).sum()) * _STACK_NS >= length(silent):
+            yield _Charged(IdleCause.PROFILER, _NOBODY, silent)
+            return
+        ranges = self._layer(IdleCause.PYTHON, thread)
+        named = overlap(silent, ranges) if len(ranges[0]) and len(silent[0]) else (silent[0][:0], silent[1][:0])
+        yield _Charged(IdleCause.PYTHON, thread, named)
+        start, end = without(silent, named) if len(named[0]) else silent
+        short = (end - start <= _SILENCE_NS) & (len(self._of_rows[IdleCause.OPERATORS]) > 0)
+        yield _Charged(IdleCause.PYTHON, _NOBODY, (start[short], end[short]))
+        yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
+
+    def names_in(self, part: _Charged) -> Iterator[tuple[str, int, int]]:
+        """(name, time, events) of what the host did in a part of the idle time; of nested events the innermost."""
+        if part.thread == _NOBODY:
+            if part.cause is IdleCause.PROFILER:
+                yield PYTHON_STACK, length(part.time), int(self._stack_events(part.time).sum())
+            return
+        rows = self._rows(part.cause, part.thread)
+        spent = self._time_in(part.time, rows)
+        if part.cause in (IdleCause.OPERATORS, IdleCause.COLLECTIVE, IdleCause.PYTHON):
+            spent = spent - self._time_below(rows, spent)
+        calls = self._calls(part.cause, part.thread)
+        if part.cause is IdleCause.OPERATORS:
+            calls = calls[:0]  # a launch is part of the operator around it
+        own = self._of_profiler.get(part.cause, calls[:0])
+        for events, name, times in (
+            (rows, self._host.name, spent),
+            (calls, self._launches.name, within(part.time, *_span(self._launches, calls))),
+            (own, self._profiler.name, within(part.time, *_span(self._profiler, own))),
+        ):
+            groups = distinct(name[events])
+            sums = np.zeros((2, len(groups.values)), dtype=np.int64)
+            np.add.at(sums[0], groups.inverse, times)
+            np.add.at(sums[1], groups.inverse, times > 0)
+            columns = zip(groups.values.tolist(), *sums.tolist(), strict=True)
+            yield from ((self._names[number], ns, count) for number, ns, count in columns if ns)
+
+    def _stack_events(self, time: Intervals) -> Int64:
+        """How many functions of Python began in each interval."""
+        before, until = (np.searchsorted(self._stack_ns, edge) for edge in time)
+        return np.asarray(until - before, dtype=np.int64)
+
+    def _time_in(self, time: Intervals, rows: Int64) -> Int64:
+        return within(time, *_span(self._host, rows))
+
+    def _time_below(self, rows: Int64, spent: Int64) -> Int64:
+        """What of the time of each of the rows is that of others among them, right below it."""
+        place = np.full(len(self._parent) + 1, -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        parent = self._parent[rows]
+        while (missing := (parent >= 0) & (place[parent] < 0)).any():
+            parent[missing] = self._parent[parent[missing]]
+        below = np.zeros(len(rows), dtype=np.int64)
+        inside = parent >= 0
+        np.add.at(below, place[parent[inside]], spent[inside])
+        return below
+
+    def _threads_of(self, launch: Int64) -> Int64:
+        return np.where(launch >= 0, at(self._launches.thread, launch), self._last)
+
+    def _layer(self, cause: IdleCause, thread: int) -> Intervals:
+        """When a thread shows a cause."""
+        if (cause, thread) not in self._layers:
+            spans = [
+                _span(self._host, self._rows(cause, thread)), _span(self._launches, self._calls(cause, thread)),
+                _span(self._profiler, self._of_profiler.get(cause, np.zeros(0, dtype=np.int64))),
+            ]  # fmt: skip
+            start, end = (np.concatenate(edges) for edges in zip(*spans, strict=True))
+            self._layers[cause, thread] = union(start, end - start)
+        return self._layers[cause, thread]
+
+    def _rows(self, cause: IdleCause, thread: int) -> Int64:
+        rows: Int64 = self._of_rows.get(cause, np.zeros(0, dtype=np.int64))
+        of_thread: Int64 = rows[self._is_of(self._host.thread[rows], thread)]
+        return of_thread
+
+    def _calls(self, cause: IdleCause, thread: int) -> Int64:
+        rows = self._of_calls.get(cause, np.zeros(0, dtype=np.int64))
+        return rows[self._is_of(self._launches.thread[rows], thread)]
+
+    def _is_of(self, threads: Int64, thread: int) -> Bool:
+        return is_among(threads, self._threads) if thread == _OTHERS else threads == thread
+
+
+class _Names:
+    """Which names fit a pattern, one entry a name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def matching(self, pattern: re.Pattern[str]) -> Bool:
+        """Whether the pattern is found in each name."""
+        return np.array([pattern.search(name) is not None for name in self._names], dtype=bool)
+
+
+def _launches_of(launched: LaunchedWork, work: Bool) -> Bool:
+    """The calls that launched this work."""
+    marked = np.zeros(len(launched.launches.name), dtype=bool)
+    marked[launched.launch[work & (launched.launch >= 0)]] = True
+    return marked
+
+
+def _launches_until_done(launched: LaunchedWork, work: Bool) -> Bool:
+    """The calls that launched this work and returned when it was done."""
+    calls = launched.launches
+    rows = np.flatnonzero(work & (launched.launch >= 0))
+    launch = launched.launch[rows]
+    ended = launched.work.start_ns[rows] + launched.work.duration_ns[rows]
+    marked = np.zeros(len(calls.name), dtype=bool)
+    marked[launch[calls.start_ns[launch] + calls.duration_ns[launch] >= ended]] = True
+    return marked
+
+
+def _span(events: HostTable | Launches | ProfilerEvents, rows: Int64) -> Intervals:
+    return events.start_ns[rows], events.start_ns[rows] + events.duration_ns[rows]

@@ -1,0 +1,664 @@
+"""The anatomies of several ranks -> one over all of them, with a row for each and the spread between them.
+
+They are taken one at a time, in any order, and none is kept: what stays of a rank is small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.analysis.aggregate import FRACTION, WHOLE, Common, Firsts, Order, RowSums, merged, same, sum_of
+from opanatomy.analysis.build import check_conservation, ratios_of
+from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
+from opanatomy.analysis.step import mean
+from opanatomy.errors import UsageError
+from opanatomy.options import as_asked
+from opanatomy.records.anatomy import (
+    Anatomy,
+    Check,
+    ClassRow,
+    DeviceFigures,
+    Difference,
+    IdleRow,
+    KernelRow,
+    Launching,
+    Ledger,
+    ModuleRow,
+    OperatorRow,
+    Provenance,
+    Ratio,
+    Step,
+    Timeline,
+)
+from opanatomy.records.communication import Collective, Rank, Spread, numbers_in_short, span_in_short
+from opanatomy.records.comparison import BreakdownSums
+from opanatomy.records.memory import Memory
+from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
+from opanatomy.records.workload import Environment, Workload
+
+# The steps, timelines and device figures of several ranks -> those of all of them together; their spread.
+
+
+#: The figures whose spread is given, `Rank.a_step` of each.
+FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
+
+
+def step_over(records: Sequence[Step]) -> Step:
+    """The mean over the ranks, so that parts add up."""
+    means: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(WHOLE, mean)
+    means |= dict.fromkeys(FRACTION, _mean_fraction)
+    step: Step = merged([replace(record, steps=()) for record in records], means)
+    framework = step.framework_ns
+    if None not in (framework, step.wall_ns, step.busy_ns):
+        framework = (step.wall_ns or 0) - (step.busy_ns or 0) - (step.profiler_ns or 0)
+    return replace(
+        step, count=sum(record.count for record in records), framework_ns=framework,
+        wall_min_ns=_known(min, [record.wall_min_ns for record in records]),
+        wall_max_ns=_known(max, [record.wall_max_ns for record in records]),
+        unprofiled_wall_min_ns=_known(min, [record.unprofiled_wall_min_ns for record in records]),
+        unprofiled_wall_max_ns=_known(max, [record.unprofiled_wall_max_ns for record in records]),
+    )  # fmt: skip
+
+
+def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def timeline_over(records: Sequence[Timeline]) -> Timeline:
+    """Means whose parts add up: what rounding leaves is other idle time."""
+    bare = [replace(record, launching=None, devices=(), streams=(), causes=()) for record in records]
+    timeline: Timeline = merged(bare, dict.fromkeys(WHOLE, _mean))
+    kinds = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
+    idle = timeline.window_ns - timeline.busy_ns - (timeline.outside_ns or 0) - (timeline.unrecorded_ns or 0)
+    other = None if None in kinds else idle - sum(kind or 0 for kind in kinds[1:])
+    launching = [record.launching for record in records if record.launching]
+    return replace(
+        timeline, idle_ns=idle, other_idle_ns=other, causes=_causes([record.causes for record in records], idle),
+        kernel_time_ns=sum_of([record.kernel_time_ns for record in records]),
+        launching=_launching(launching) if launching else None,
+    )  # fmt: skip
+
+
+def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, ...]:
+    """The means by cause, named as on the rank with most of it; what rounding leaves is of the longest."""
+    rows: dict[IdleCause, list[IdleRow]] = {}
+    for row in (row for causes in each for row in causes):
+        rows.setdefault(row.cause, []).append(row)
+    made = [
+        replace(max(found, key=lambda row: row.time_ns), time_ns=sum(row.time_ns for row in found) // len(each))
+        for found in rows.values()
+    ]
+    made.sort(key=lambda row: (-row.time_ns, row.cause))
+    if made:
+        made[0] = replace(made[0], time_ns=made[0].time_ns + idle_ns - sum(row.time_ns for row in made))
+    return tuple(made)
+
+
+def _launching(records: list[Launching]) -> Launching:
+    sums: Launching = merged(records, dict.fromkeys(WHOLE, sum_of))
+    return replace(
+        sums, median_delay_ns=_median([record.median_delay_ns for record in records]),
+        longest_queue=max(record.longest_queue for record in records), tiny_below_ns=records[0].tiny_below_ns,
+    )  # fmt: skip
+
+
+def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> DeviceFigures:
+    """Fractions are means weighted by the times of the steps, the occupancy by that of the kernels it is known of."""
+
+    def weighted(values: list[float | None], weights: Sequence[int]) -> float | None:
+        known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+        whole = sum(weight for _, weight in known)
+        return sum(value * weight for value, weight in known) / whole if whole else None
+
+    bandwidth = same([record.bandwidth_bytes_per_second for record in records])
+    rules: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(WHOLE, sum_of)
+    rules[float | None] = lambda values: weighted(values, times)
+    figures: DeviceFigures = merged(records, rules)
+    return replace(
+        figures, bandwidth_bytes_per_second=bandwidth, peak_flops_per_second=figures.peak_flops_per_second or {},
+        occupancy=weighted(
+            [record.occupancy for record in records], [record.dimensioned_ns or 0 for record in records]
+        ),
+    )  # fmt: skip
+
+
+def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
+    """Each figure of a step over the ranks that all of them have; first the step itself."""
+    spreads = []
+    for figure in FIGURES:
+        known = [time for rank in ranks if (time := rank.a_step(figure)) is not None]
+        if len(known) == len(ranks):
+            longest = ranks[known.index(max(known))]
+            spreads.append(
+                Spread(
+                    figure=figure, min_ns=min(known), median_ns=int(median(known)), max_ns=max(known),
+                    max_rank=longest.rank, max_trace=longest.trace,
+                )
+            )  # fmt: skip
+    return tuple(spreads)
+
+
+def _median(values: list[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return (int(median(known)) if isinstance(known[0], int) else median(known)) if known else None
+
+
+def _mean_fraction(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _mean(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) // len(known) if known else None
+
+
+# The checks and warnings of several ranks -> those of all of them together, and what is odd about the set.
+
+
+class _Group(Struct):
+    """The checks of one quantity and source."""
+
+    compared: int = 0
+    equal: int = 0
+    differences: Firsts[Difference] = field(default_factory=Firsts)
+    #: The time of each difference, over the ranks that have it.
+    times_ns: dict[Difference, int] = field(default_factory=dict)
+    not_checked: Firsts[str] = field(default_factory=Firsts)
+
+
+class ChecksOver:
+    """The checks of the ranks, those of one quantity and source as one; like differences of several ranks once each."""
+
+    def __init__(self) -> None:
+        self._kinds: Firsts[tuple[str, str, str]] = Firsts()
+        self._groups: dict[tuple[str, str, str], _Group] = {}
+
+    def add(self, checks: Sequence[Check], order: Order) -> None:
+        """Add the checks of one rank."""
+        self._kinds.add([(check.quantity, check.source, check.unit) for check in checks], order)
+        for check in checks:
+            group = self._groups.setdefault((check.quantity, check.source, check.unit), _Group())
+            group.compared += check.compared
+            group.equal += check.equal
+            alike = [replace(difference, time_ns=None) for difference in check.differences]
+            group.differences.add(alike, order)
+            for key, difference in zip(alike, check.differences, strict=True):
+                if difference.time_ns is not None:
+                    group.times_ns[key] = group.times_ns.get(key, 0) + difference.time_ns
+            group.not_checked.add([check.not_checked] if check.not_checked else [], order)
+
+    def checks(self) -> tuple[Check, ...]:
+        """The checks of all ranks."""
+        return tuple(_check(kind, self._groups[kind]) for kind in self._kinds.items())
+
+
+def _check(kind: tuple[str, str, str], group: _Group) -> Check:
+    quantity, source, unit = kind
+    return Check(
+        quantity=quantity, source=source, unit=unit, compared=group.compared, equal=group.equal,
+        differences=tuple(
+            replace(difference, time_ns=group.times_ns.get(difference)) for difference in group.differences.items()
+        ),
+        not_checked="; ".join(group.not_checked.items()) or None,
+    )  # fmt: skip
+
+
+class WarningsOver:
+    """The warnings of the ranks, one that several have once."""
+
+    def __init__(self) -> None:
+        self._texts: Firsts[str] = Firsts()
+        self._who: dict[str, list[tuple[Order, Rank]]] = {}
+
+    def add(self, warnings: Sequence[str], rank: Rank, order: Order) -> None:
+        """Add the warnings of one rank."""
+        self._texts.add(warnings, order)
+        for text in warnings:
+            self._who.setdefault(text, []).append((order, rank))
+
+    def lines(self, count: int) -> list[str]:
+        """Each with the ranks that it is of, of `count` ranks."""
+        return [f"{_whose(self._who[text], count)}: {text}" for text in self._texts.items()]
+
+
+def _whose(who: Iterable[tuple[Order, Rank]], count: int) -> str:
+    ranks = [rank for _, rank in sorted(who, key=lambda one: one[0])]
+    if len(ranks) == count:
+        return "all ranks"
+    names = numbers_in_short([rank.rank for rank in ranks if rank.rank is not None])
+    names += [str(rank.trace) for rank in ranks if rank.rank is None]
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(names)}"
+
+
+def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
+    """What is odd about the set of ranks."""
+    files: dict[int, list[str]] = {}
+    for rank in ranks:
+        if rank.rank is not None:
+            files.setdefault(rank.rank, []).append(rank.trace or "?")
+    warnings = [f"rank {rank} is in {len(names)} files, all are counted: {', '.join(names)}"
+                for rank, names in files.items() if len(names) > 1]  # fmt: skip
+    steps = {rank.steps for rank in ranks}
+    if len(steps) > 1:
+        warnings.append(f"the ranks have {min(steps)} to {max(steps)} steps: sums weigh those with more steps more")
+    return warnings
+
+
+def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
+    """The ranks of the world of which there is no trace, where all that are here say which they are."""
+    worlds, numbers = {rank.world_size for rank in ranks}, {rank.rank for rank in ranks}
+    world = worlds.pop() if len(worlds) == 1 else None
+    if world is None or None in numbers or len(numbers) >= world:
+        return []
+    missing = _gaps(sorted(number for number in numbers if number is not None), world)
+    one = world - len(numbers) == 1
+    return [f"{len(numbers)} of {world} ranks are here: {'rank' if one else 'ranks'} {', '.join(missing)}"
+            f" {'is' if one else 'are'} missing"]  # fmt: skip
+
+
+def _gaps(numbers: Sequence[int], world: int) -> list[str]:
+    """The numbers below `world` that are missing, in short: a world may be large, whatever a trace says it is."""
+    gaps: list[str] = []
+    for before, after in zip((-1, *numbers), (*numbers, world), strict=True):
+        gaps += span_in_short(before + 1, after - 1)
+    return gaps
+
+
+# Whether several traces can be the ranks of one run: what each says of itself, and when it was taken.
+#
+# Ranks have one world, numbers of their own, and were profiled at the same time. The clocks of two hosts differ: traces
+# that name their place in one world are taken for ranks while they lie less than a minute apart, others while the gap
+# between them is no longer than the longest of them (or a second). Windows that overlap, however little, are never
+# refused.
+
+
+#: What the clocks of two hosts may differ by, and the smallest gap that says anything.
+_SKEW_NS: Final = 60 * 10**9
+_MIN_GAP_NS: Final = 10**9
+_RANK: Final = re.compile(r"rank", re.IGNORECASE)
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A trace that may be a rank; `stated` where the trace itself says which, not the name of its file.
+
+    `products` are its matrix products with their shapes, `content` a digest of all that its anatomy says of events.
+    """
+
+    rank: Rank
+    stated: bool
+    provenance: Provenance
+    device: str | None
+    model: str | None
+    products: frozenset[tuple[str, str]]
+    content: bytes
+
+    @property
+    def name(self) -> str:
+        """What the report calls the trace."""
+        return self.rank.trace or "a trace without a name"
+
+
+def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
+    """One line that names two traces that cannot be ranks of one run, and why; `None` where all can."""
+    for find in (_same_trace, _same_rank, _other_world, _other_time):
+        pair = find(candidates)
+        if pair is not None:
+            first, second, why = pair
+            return (
+                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them use"
+                f" {as_asked('opanatomy compare', 'opanatomy.compare')}"
+            )
+    return None
+
+
+Finding = tuple[Candidate, Candidate, str]
+
+
+def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
+    """The same file, or one that was packed or named in another way: nothing in the two reports differs."""
+    seen: dict[Hashable, list[Candidate]] = {}
+    for candidate in candidates:
+        seen.setdefault(candidate.provenance.trace_sha256, []).append(candidate)
+    for sha256, group in seen.items():
+        if sha256 is not None and len(group) > 1:
+            return group[0], group[1], f"they are the same file, sha256 {str(sha256)[:16]}"
+    begun: dict[Hashable, Candidate] = {}
+    for candidate in candidates:
+        provenance = candidate.provenance
+        first = begun.setdefault((provenance.begin_unix_ns, provenance.end_unix_ns, candidate.content), candidate)
+        if first is not candidate:
+            return first, candidate, "they are the same trace: every event of one is in the other"
+    return None
+
+
+def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
+    """Two of one rank. A number after `gpu` or `worker` in a file's name may be one of each node: that is no proof."""
+    seen: dict[int, Candidate] = {}
+    for candidate in candidates:
+        if candidate.rank.rank is None or not (candidate.stated or _RANK.search(candidate.name)):
+            continue
+        first = seen.setdefault(candidate.rank.rank, candidate)
+        if first is not candidate:
+            world = candidate.rank.world_size or first.rank.world_size
+            by_name = "" if candidate.stated and first.stated else ", by the names of their files"
+            return first, candidate, f"both are rank {candidate.rank.rank}{f' of {world}' if world else ''}{by_name}"
+    return None
+
+
+def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
+    stated = [candidate for candidate in candidates if candidate.rank.world_size is not None]
+    for candidate in stated[1:]:
+        if candidate.rank.world_size != stated[0].rank.world_size:
+            return (
+                stated[0],
+                candidate,
+                f"the first is of a world of {stated[0].rank.world_size}, the second of {candidate.rank.world_size}",
+            )
+    return None
+
+
+def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
+    """The two that lie furthest apart, where that is further than clocks differ."""
+    spans = [
+        (candidate.provenance.begin_unix_ns, candidate.provenance.end_unix_ns, candidate) for candidate in candidates
+    ]
+    timed = [(begin, end, candidate) for begin, end, candidate in spans if begin is not None and end is not None]
+    if len(timed) < 2:
+        return None
+    _, end, first = min(timed, key=lambda span: span[1])
+    begin, _, second = max(timed, key=lambda span: span[0])
+    longest = max(end - begin for begin, end, _ in timed)
+    placed = all(candidate.stated and candidate.rank.world_size is not None for candidate in (first, second))
+    allowed = max(longest, _SKEW_NS if placed else _MIN_GAP_NS)
+    gap = begin - end
+    if gap <= allowed:
+        return None
+    return (
+        first,
+        second,
+        f"the second begins {gap / 1e9:,.1f} s after the first ended, none lasts {_rounded(longest)} s",
+    )
+
+
+def _rounded(ns: int) -> str:
+    """Seconds that are a little more than `ns`."""
+    return f"{ns / 1e9 + 0.001:,.3f}"
+
+
+def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
+    """What of the traces is of another device or another model."""
+    warnings = []
+    for what, value in _COMPARED:
+        named = [(candidate, value(candidate)) for candidate in candidates]
+        first: dict[str, Candidate] = {}
+        for candidate, text in named:
+            if text is not None:
+                first.setdefault(text, candidate)
+        if len(first) > 1:
+            listed = ", ".join(f"{text} ({candidate.name})" for text, candidate in list(first.items())[:4])
+            warnings.append(f"the traces are of unlike {what}, sums mix them: {listed}")
+    known = [candidate for candidate in candidates if candidate.products]
+    for candidate in known[1:]:
+        if not candidate.products & known[0].products:
+            warnings.append(
+                f"{known[0].name} and {candidate.name} have no product of the same shapes: other models or inputs?"
+            )
+            break
+    return warnings
+
+
+def model_of(anatomy: Anatomy) -> str | None:
+    """What distinguishes models."""
+    workload = anatomy.workload
+    name = workload.model or workload.architecture
+    if name is None or workload.parameters is None:
+        return name
+    return f"{name} with {workload.parameters:,} parameters"
+
+
+def products_of(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
+    """The matrix products, and the shapes that they are of."""
+    return frozenset(
+        (row.operator, row.signature)
+        for row in anatomy.operators
+        if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.signature
+    )
+
+
+def content_of(anatomy: Anatomy) -> bytes:
+    """A digest of the anatomy without what says which file it is of: alike for copies of a trace."""
+    ranks = tuple(replace(rank, trace=None, trace_sha256=None) for rank in anatomy.ranks)
+    bare = replace(anatomy, provenance=Provenance(opanatomy=""), ranks=ranks)
+    return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=str)).digest()
+
+
+_COMPARED: Final[tuple[tuple[str, Callable[[Candidate], str | None]], ...]] = (
+    ("devices", lambda candidate: candidate.device),
+    ("models", lambda candidate: candidate.model),
+)
+
+
+_NUMBERED: Final = re.compile(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
+_CLASS_ORDER: Final = {name: place for place, name in enumerate(OperatorClass)}
+_PHASE_ORDER: Final = {name: place for place, name in enumerate(Phase)}
+
+
+# ------------------------------------------------------------------------------------------------------- one rank
+
+
+def world_of(metadata: Mapping[str, object]) -> World:
+    """What a trace's `distributedInfo` says of the ranks."""
+    distributed = metadata.get("distributedInfo")
+    size = _number(distributed, "world_size")
+    return World(size if size else None, _number(distributed, "pg_count") == 1)
+
+
+def with_rank(anatomy: Anatomy, metadata: Mapping[str, object]) -> Anatomy:
+    """The anatomy of one trace with the rank that the trace says it is of, if it says one."""
+    rank = _number(metadata.get("distributedInfo"), "rank")
+    if rank is None:
+        return anatomy
+    return replace(anatomy, ranks=(_row(anatomy, rank, world_of(metadata).size),))
+
+
+def _number(distributed: object, key: str) -> int | None:
+    value = distributed.get(key) if isinstance(distributed, dict) else None
+    if isinstance(value, str) and value.isdecimal() and len(value) < 14:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+
+
+def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
+    step, timeline = anatomy.step, anatomy.timeline
+    return Rank(
+        rank=rank, world_size=world, trace=anatomy.provenance.trace, trace_sha256=anatomy.provenance.trace_sha256,
+        device=anatomy.environment.device, steps=step.count, wall_ns=step.wall_ns, window_ns=timeline.window_ns,
+        busy_ns=timeline.busy_ns, idle_ns=timeline.idle_ns, kernel_time_ns=sum(row.time_ns for row in anatomy.classes),
+        communication_ns=timeline.communication_ns, exposed_communication_ns=timeline.exposed_communication_ns,
+        exposed_memcpy_ns=timeline.exposed_memcpy_ns,
+    )  # fmt: skip
+
+
+def _candidate(anatomy: Anatomy, products: frozenset[tuple[str, str]]) -> Candidate:
+    """A trace among others: where it does not say its rank, its file's name may."""
+    numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
+    by_name = int(numbers[-1]) if numbers else None
+    return Candidate(
+        rank=anatomy.ranks[0] if anatomy.ranks else _row(anatomy, by_name, None), stated=bool(anatomy.ranks),
+        provenance=anatomy.provenance, device=anatomy.environment.device, model=model_of(anatomy), products=products,
+        content=content_of(anatomy),
+    )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------- together
+
+
+class _Kept(Struct, frozen=True, kw_only=True):
+    """What is kept of a rank, and its place among the traces as they were given."""
+
+    order: Order
+    candidate: Candidate
+    step: Step
+    timeline: Timeline
+    device: DeviceFigures
+
+
+class _Best(Struct):
+    """The memory of the rank whose peak is highest, of several the first."""
+
+    memory: Memory | None = None
+    order: Order | None = None
+
+    def add(self, memory: Memory, order: Order) -> None:
+        best = 0 if self.memory is None else self.memory.peak_bytes or 0
+        peak = memory.peak_bytes or 0
+        if self.order is None or peak > best or (peak == best and order < self.order):
+            self.memory, self.order = memory, order
+
+
+class RanksTogether:
+    """One anatomy over those of several ranks, which are added one at a time and in any order.
+
+    Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do;
+    the step and the timeline are means over the ranks.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[_Kept] = []
+        self._products: dict[frozenset[tuple[str, str]], frozenset[tuple[str, str]]] = {}
+        self._environment: Common[Environment] = Common()
+        self._workload: Common[Workload] = Common()
+        self._classes, self._operators, self._modules = RowSums(ClassRow), RowSums(OperatorRow), RowSums(ModuleRow)
+        self._kernels = RowSums(KernelRow, apart=("operators",))
+        self._launchers: dict[str, set[str]] = {}
+        self._theory: dict[OperatorClass, Common[Ratio]] = {}
+        self._ledger: Ledger | None = None
+        self._memory = _Best()
+        self._collectives: tuple[Collective, ...] = ()
+        self._communication = CommunicationOver()
+        self._breakdown = BreakdownSums()
+        self._checks, self._caveats, self._warnings = ChecksOver(), WarningsOver(), WarningsOver()
+        self._conventions: dict[str, str | int] = {}
+
+    def places(self) -> list[int]:
+        """The places of the traces that were added, in the order of the ranks."""
+        return [kept.order[-1] for kept in sorted(self._kept, key=lambda kept: kept.order)]
+
+    def add(self, anatomy: Anatomy, place: int) -> Rank:
+        """Take one rank, whose trace is the `place`-th of those that were given; the row that it has."""
+        products = products_of(anatomy)
+        candidate = _candidate(anatomy, self._products.setdefault(products, products))
+        rank = candidate.rank
+        order = (rank.rank is None, rank.rank or 0, rank.trace or "", place)
+        self._kept.append(
+            _Kept(
+                order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
+                timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
+            )
+        )  # fmt: skip
+        self._add_rows(anatomy, order)
+        self._breakdown.add(anatomy.breakdown, rank=rank.rank)
+        self._environment.add(anatomy.environment)
+        self._workload.add(anatomy.workload)
+        for ratio in anatomy.ratios:
+            self._theory.setdefault(ratio.operator_class, Common()).add(ratio)
+        self._memory.add(anatomy.memory, order)
+        self._checks.add(anatomy.checks, order)
+        self._caveats.add(anatomy.caveats, rank, order)
+        self._warnings.add(anatomy.warnings, rank, order)
+        self._conventions = self._conventions or anatomy.conventions
+        return rank
+
+    def _add_rows(self, anatomy: Anatomy, order: Order) -> None:
+        self._classes.add(anatomy.classes, order)
+        self._operators.add(anatomy.operators, order)
+        self._kernels.add(anatomy.kernels, order)
+        self._modules.add(anatomy.modules, order)
+        for row in anatomy.kernels:
+            self._launchers.setdefault(row.kernel, set()).update(row.operators)
+        self._communication.add(anatomy.communication, order)
+        self._collectives = merged_collectives((*self._collectives, *anatomy.collectives))
+        ledgers = [ledger for ledger in (self._ledger, anatomy.ledger) if ledger is not None]
+        self._ledger = merged(ledgers, {int: sum_of})
+
+    def anatomy(self, *, name: str, warnings: Iterable[str] = (), caveats: Iterable[str] = ()) -> Anatomy:
+        """The anatomy over all of them, which the report calls `name`; `UsageError` where two cannot be ranks of one
+        run."""
+        if self._ledger is None or self._memory.memory is None:
+            raise ValueError("no rank was added")
+        given = [kept.candidate for kept in sorted(self._kept, key=lambda kept: kept.order[-1])]
+        if (refusal := why_no_ranks(given)) is not None:
+            raise UsageError(refusal)
+        kept = sorted(self._kept, key=lambda kept: kept.order)
+        candidates = [one.candidate for one in kept]
+        ranks = tuple(candidate.rank for candidate in candidates)
+        first = candidates[0].provenance
+        workload, classes = self._workload.record(), self._class_rows()
+        together = Anatomy(
+            provenance=Provenance(opanatomy=first.opanatomy, command=first.command, trace=name),
+            environment=self._environment.record(),
+            workload=workload,
+            step=step_over([one.step for one in kept]),
+            classes=classes,
+            ratios=self._ratios(classes, workload),
+            operators=self._operator_rows(),
+            kernels=self._kernel_rows(),
+            modules=self._modules.rows(),
+            memory=self._memory.memory,
+            timeline=timeline_over([one.timeline for one in kept]),
+            device=figures_over(
+                [one.device for one in kept], [(one.step.wall_ns or 0) * one.step.count for one in kept]
+            ),
+            ledger=self._ledger,
+            conventions=self._conventions,
+            collectives=self._collectives,
+            communication=self._communication.communication(),
+            breakdown=self._breakdown.breakdown(),
+            ranks=ranks,
+            spread=spread_of(ranks),
+            checks=self._checks.checks(),
+            caveats=(*caveats, *missing_ranks(ranks), *self._caveats.lines(len(ranks))),
+            warnings=(
+                *warnings, *unlike_warnings(candidates), *warnings_of_the_set(ranks), *self._warnings.lines(len(ranks))
+            ),
+        )  # fmt: skip
+        check_conservation(together)
+        return together
+
+    def _ratios(self, classes: tuple[ClassRow, ...], workload: Workload) -> tuple[Ratio, ...]:
+        """The ratios of the sums, with the theory of the ranks' steps where it is the same for all."""
+        ratios = []
+        for ratio in ratios_of(classes, workload):
+            theory: Common[Ratio] = self._theory.get(ratio.operator_class, Common())
+            ratios.append(
+                replace(ratio, theory_flops=theory.value("theory_flops"), theory_bytes=theory.value("theory_bytes"))
+            )
+        return tuple(ratios)
+
+    def _class_rows(self) -> tuple[ClassRow, ...]:
+        rows = self._classes.rows()
+        return tuple(sorted(rows, key=lambda row: (_CLASS_ORDER[row.operator_class], _PHASE_ORDER[row.phase])))
+
+    def _operator_rows(self) -> tuple[OperatorRow, ...]:
+        return tuple(
+            sorted(
+                self._operators.rows(),
+                key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule, row.part_of or ""),
+            )
+        )
+
+    def _kernel_rows(self) -> tuple[KernelRow, ...]:
+        def with_launchers(row: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {**row, "operators": tuple(sorted(self._launchers[row["kernel"]]))}
+
+        return tuple(sorted(self._kernels.rows(with_launchers), key=lambda row: (-row.time_ns, row.kernel)))

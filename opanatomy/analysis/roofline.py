@@ -1,0 +1,516 @@
+"""The anatomy with the ceilings of its device: bounds, efficiency, headroom, utilization.
+
+The bound of a call is the longer of FLOPs / peak and bytes / bandwidth (Williams, Waterman and Patterson, "Roofline",
+2009). Peaks go by class and data type: contractions are compared with the matrix units, all other arithmetic with the
+vector units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.records.anatomy import (
+    BANDWIDTH,
+    COMPUTE,
+    MEMORY,
+    MIN_COVERED,
+    VECTOR,
+    Anatomy,
+    Ceilings,
+    Check,
+    ClassRow,
+    DeviceFigures,
+    Difference,
+    ExceededCeiling,
+    GivenCeiling,
+    OperatorRow,
+    vector_name,
+)
+from opanatomy.records.signature import Tensor
+from opanatomy.records.taxonomy import FLOAT32, TF32, OperatorClass, Phase
+from opanatomy.records.workload import Environment
+
+# The peak that a product is compared with: by its data type, of float32 by what it was computed in.
+#
+# The names of a product's kernels tell, else the settings of the capture. Where neither does, no peak is taken.
+
+
+#: The name of what has no peak: one of two that differ.
+UNSURE: Final = "float32 or tf32"
+_CONVOLUTION: Final = re.compile(r"convolution|conv(?:_transpose)?[123]d|cudnn_conv|miopen_conv", re.IGNORECASE)
+
+
+def peak_name(
+    row_type: str | None, operator: str, dtype: str | None, ceilings: Ceilings, environment: Environment
+) -> str | None:
+    """The name of the peak of a product: its data type, of float32 what it was computed in, or `UNSURE`."""
+    if dtype != FLOAT32 or TF32 not in ceilings.matrix_flops_per_second:
+        return dtype
+    if row_type is not None:
+        return row_type
+    convolution = _CONVOLUTION.search(operator) is not None
+    setting = environment.convolution_float32 if convolution else environment.matmul_float32
+    if environment.device_kind == "rocm":
+        return TF32 if setting == TF32 and not convolution else FLOAT32
+    if setting is None:
+        return dtype if environment.device_kind == "cpu" else UNSURE
+    return TF32 if setting == TF32 else FLOAT32
+
+
+# What ran faster than its bound: each class and operator above its ceiling, with the number that explains it, or none.
+#
+# A bound counts every operand as moved to or from memory once, and all of the products. It is too high where
+# - a causal mask leaves a part of the products (`causal_flops`),
+# - a fused kernel touches a part of its tensors only: a loop of N places reads at least N elements of each, not all,
+# - a look-up reads each distinct row once, and which rows repeat is in its data,
+# - the last cache holds what was written before: of the bytes of a call as many as it has need not come from memory,
+#   and any number where its size is not known,
+# - a convolution by Winograd's algorithm needs a part of the products only,
+# - the ceiling was measured while something else was busy on the device.
+# What is still above is an error: a peak, a cost or a time is wrong. What is above a ceiling of the user's own alone is
+# none of this tool: those are said apart, and the check is against what is known of the device, where that is more.
+
+
+QUANTITY: Final = "ceiling"
+#: This much more than the bound allows is said to be above it: clocks pass the data sheet's by a few percent.
+MARGIN: Final = 0.05
+_SOURCE: Final = "the ceilings of the device"
+_LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
+_FUSED: Final = re.compile(r"triton_(?:poi|red|per|unk)_")
+_MIB: Final = 1 << 20
+#: The multiplications of a convolution of 3 x 3 places over those of Winograd's for tiles of 4 x 4 (Lavin and Gray,
+#: "Fast Algorithms for Convolutional Neural Networks", 2016).
+_WINOGRAD: Final = 4
+
+Group = tuple[OperatorClass, Phase, str]
+
+
+class Bounding(Struct, frozen=True, kw_only=True):
+    """How rows are bounded: the ceilings, the bound in ns of (row, FLOPs, bytes), `None` where it has none, and the
+    name of the peak that a product is compared with."""
+
+    ceilings: Ceilings
+    bound_ns: Callable[[OperatorRow, int, int], int | None]
+    peak_name: Callable[[OperatorRow], str | None]
+
+
+class _Without(Struct, frozen=True, kw_only=True):
+    """What a bound is worked out without; `cache` in bytes, `None` is one of unknown size."""
+
+    causal: bool = False
+    fused: bool = False
+    looked_up: bool = False
+    convolved: bool = False
+    cache: int | None = 0
+
+
+#: Without all that a bound may count too much, but for the cache, which the ceilings have.
+_ALL: Final = _Without(causal=True, fused=True, looked_up=True, convolved=True)
+
+
+def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
+    """Operators (in a phase, their parts with them) and classes against the bounds they must not undercut."""
+    groups = _groups(operators)
+    classes: dict[Group, list[OperatorRow]] = {}
+    for (operator_class, phase, _), rows in groups.items():
+        classes.setdefault((operator_class, phase, f"class {operator_class}"), []).extend(rows)
+    every = [*classes.items(), *groups.items()]
+    above = [_difference(key, rows, by) for key, rows in every]
+    differences = tuple(difference for difference in above if difference is not None)
+    return Check(
+        quantity=QUANTITY, source=_SOURCE, unit="ns", compared=len(every), equal=len(every) - len(differences),
+        differences=differences, not_checked=None if every else "no bound is known",
+    )  # fmt: skip
+
+
+def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Check) -> tuple[ExceededCeiling, ...]:
+    """The ceilings that the user gave and that operators are above, the furthest first; for each the furthest operator.
+
+    `check` is that of the same operators: what is above all that is known of the device is said there.
+    """
+    unexplained = {(difference.operator, difference.phase) for difference in check.unexplained}
+    furthest: dict[str, ExceededCeiling] = {}
+    for (_, phase, operator), rows in _groups(operators).items():
+        time_ns = _time(rows)
+        given = _given(rows, by) if _above(_bound_ns(rows), time_ns) else None
+        if given is None or (operator, phase) in unexplained or _cause(rows, time_ns, by):
+            continue
+        set_by_it = [row for row in rows if _ceiling_name(row, by) == given.name]
+        least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes), by)
+        exceeded = ExceededCeiling(
+            ceiling=given.name, option=given.option, given_per_second=given.per_second,
+            reached_per_second=given.per_second * least_ns / max(time_ns, 1),
+            known_per_second=given.known_per_second, operator=operator, phase=phase,
+        )  # fmt: skip
+        before = furthest.get(given.name)
+        if before is None or exceeded.reached_per_second > before.reached_per_second:
+            furthest[given.name] = exceeded
+    return tuple(sorted(furthest.values(), key=lambda one: -one.reached_per_second / one.given_per_second))
+
+
+def _groups(operators: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
+    """The rows that have a bound by class, phase and operator, parts with the operator that they are part of."""
+    groups: dict[Group, list[OperatorRow]] = {}
+    for row in operators:
+        if row.bound_ns is not None:
+            groups.setdefault((row.operator_class, row.phase, row.part_of or row.operator), []).append(row)
+    return groups
+
+
+def _time(rows: Sequence[OperatorRow]) -> int:
+    return sum(row.bounded_ns for row in rows)
+
+
+def _bound_ns(rows: Sequence[OperatorRow]) -> int:
+    return sum(row.bound_ns or 0 for row in rows)
+
+
+def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Difference | None:
+    time, bound = _time(rows), _bound_ns(rows)
+    if not _above(bound, time):
+        return None
+    given = _given(rows, by)
+    limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
+    cause = _cause(rows, time, by) or _disturbed(rows, by) or _only_given(given)
+    size = by.ceilings.cache_bytes
+    cache = "of unknown size" if size is None else f"of {size / _MIB:g} MiB"
+    evidence = f"{_times(bound, time)} {limit}; {_moved(rows)} a call, last cache {cache}"
+    return Difference(
+        operator=key[2], phase=key[1], ours=time, other=bound, cause=cause, evidence=evidence, time_ns=time
+    )
+
+
+def _above(bound_ns: int, time_ns: int) -> bool:
+    """Whether a bound says that less time was not possible, rounding of it to whole nanoseconds left aside."""
+    return bound_ns - 1 > (1 + MARGIN) * time_ns
+
+
+def _cause(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> str | None:
+    """The first of these that is enough, or all together, with its numbers."""
+    cache = by.ceilings.cache_bytes
+    every = (
+        _Without(causal=True),
+        _Without(fused=True),
+        _Without(looked_up=True),
+        _Without(convolved=True),
+        _Without(cache=cache),
+        replace(_ALL, cache=cache),
+    )
+    for without in every:
+        bound_ns, cause = _bound_without(rows, without, by)
+        if not _above(bound_ns, time_ns):
+            return cause
+    return None
+
+
+def _disturbed(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
+    """That what sets most of the bound was measured on a busy device, where it was."""
+    name = _ceiling_of(rows, by)
+    if name not in by.ceilings.disturbed:
+        return None
+    return f"the {name} was measured while something else was busy: measure the ceilings again"
+
+
+def _given(rows: Sequence[OperatorRow], by: Bounding) -> GivenCeiling | None:
+    """The ceiling of the user's own that sets most of the bound, where one does."""
+    name = _ceiling_of(rows, by)
+    return next((given for given in by.ceilings.given if given.name == name), None)
+
+
+def _only_given(given: GivenCeiling | None) -> str | None:
+    """That nothing but the user says what the device can do, where that is so."""
+    if given is None or given.known_per_second is not None:
+        return None
+    return f"{given.option} is below what was measured, and nothing else is known of the device"
+
+
+def _ceiling_of(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
+    """What sets most of the bound of the rows; `None` where nothing does."""
+    bounds: Counter[str] = Counter()
+    for row in rows:
+        bounds[_ceiling_name(row, by)] += row.bound_ns or 0
+    name, most = max(bounds.items(), key=lambda item: item[1])
+    return name if 2 * most > bounds.total() else None
+
+
+def _ceiling_name(row: OperatorRow, by: Bounding) -> str:
+    """What sets the bound of a row, by its name among the ceilings."""
+    if row.bound_by == MEMORY:
+        return BANDWIDTH
+    if row.operator_class is OperatorClass.TENSOR_CONTRACTION:
+        return by.ceilings.matrix_name(by.peak_name(row)) or ""
+    return VECTOR + vector_name(row.signature.record.compute_dtype)
+
+
+def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding) -> tuple[int, str]:
+    """The bound of the rows without that, and the words that say what it was."""
+    bound_ns = masked = sure = counted = cached = spared = 0
+    for row in rows:
+        if row.bound_ns is None or row.part_of is not None:
+            continue
+        flops, moved = row.flops or 0, (row.read_bytes or 0) + (row.written_bytes or 0)
+        if without.causal and row.causal_flops is not None:
+            masked += flops - row.causal_flops
+            flops = row.causal_flops
+        if without.convolved and _may_be_winograd(row):
+            spared += flops - flops // _WINOGRAD
+            flops //= _WINOGRAD
+        touched = _touched(row, without)
+        if touched is not None and touched < moved:
+            counted, sure = counted + moved, sure + touched
+            moved = touched
+        held = moved if without.cache is None else min(without.cache * row.calls, moved)
+        cached += held
+        bound_ns += by.bound_ns(row, flops, moved - held) or 0
+    named = [name for name, left_out in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if left_out]
+    words = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
+    words += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []
+    words += [f"Winograd's algorithm may leave {spared:,} FLOPs of convolutions out"] if spared else []
+    size = "unknown size" if without.cache is None else f"{without.cache:,} bytes"
+    words += [f"a cache of {size} can serve {cached:,} of the bytes"] if cached else []
+    return bound_ns, f"{', '.join(words)}: {bound_ns:,} ns at least"
+
+
+def _may_be_winograd(row: OperatorRow) -> bool:
+    """Whether a row is a convolution whose windows are of more than one place, or are not recorded."""
+    if "conv" not in row.operator or row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
+        return False
+    weight = row.signature.record.get(2 if "backward" in row.operator else 1)
+    return not isinstance(weight, Tensor) or prod(weight.shape[2:]) > 1
+
+
+def _touched(row: OperatorRow, without: _Without) -> int | None:
+    """Bytes that all calls need at least; `None` where that is all of them."""
+    looks_up = without.looked_up and _LOOK_UP.search(row.operator) is not None
+    if not _FUSED.match(row.operator):
+        return row.written_bytes if looks_up else None
+    return _touched_by_loop(row, looks_up) if without.fused or looks_up else None
+
+
+def _touched_by_loop(row: OperatorRow, looks_up: bool) -> int | None:
+    """Of each tensor as many elements as the loop has places; of those that it looks something up in, none is sure.
+
+    The launch ends with the sizes of the loop; the product of the last one, two or three is the size of a tensor.
+    """
+    arguments = row.signature.record
+    tensors = [(tensor.numel, tensor.item_bytes) for tensor in arguments.tensors() if tensor.dtype is not None]
+    sizes = [size for size in arguments.arguments if type(size) is int and size >= 0]
+    counts = {count for count, _ in tensors}
+    places = [prod(sizes[-length:]) for length in range(1, min(3, len(sizes)) + 1)]
+    fitting = [count for count in places if count in counts]
+    if not fitting:
+        return None
+    loop = max(fitting)
+    return row.calls * sum(
+        (0 if looks_up and count > loop else min(count, loop)) * (size or 0) for count, size in tensors
+    )
+
+
+def _times(bound_ns: int, time_ns: int) -> str:
+    return f"{bound_ns / time_ns:.2f} x" if time_ns else f"{bound_ns:,} ns of work in no time,"
+
+
+def _moved(rows: Sequence[OperatorRow]) -> str:
+    """Bytes of one call, the mean where calls differ."""
+    whole = [row for row in rows if row.part_of is None]
+    calls = sum(row.calls for row in whole)
+    return f"{sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole) // max(calls, 1):,} bytes"
+
+
+_NS = 1_000_000_000
+
+
+class Bound(Struct, frozen=True):
+    """The least time, and what sets it."""
+
+    ns: int
+    by: str
+
+
+def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
+    """The anatomy with a bound for each operator and class, and the utilization of the step.
+
+    What a device has no peak for, and what crosses a link, gets no bound. An operator that runs as a part of another
+    one has a bound of 0: its work is counted there.
+    """
+    named = _Peaks(ceilings, anatomy.environment)
+    operators = named.bounded(anatomy.operators)
+    # A ceiling that the user sets lower than what is known confirms nothing and contradicts nothing.
+    reference = _Peaks(ceilings.reference, anatomy.environment)
+    compared = operators if reference.ceilings is ceilings else reference.bounded(anatomy.operators)
+    check = check_ceilings(compared, reference.bounding)
+    exceeded = exceeded_ceilings(operators, named.bounding, check) if ceilings.given else ()
+    others = tuple(other for other in anatomy.checks if other.quantity != QUANTITY)
+    return replace(
+        anatomy,
+        operators=operators,
+        checks=(*others, check),
+        classes=tuple(_class_row(row, operators) for row in anatomy.classes),
+        device=replace(_figures(anatomy, named), exceeded=exceeded),
+    )
+
+
+class _Peaks(Struct, frozen=True):
+    """The ceilings, and what decides which of them a row is compared with."""
+
+    ceilings: Ceilings
+    environment: Environment
+
+    def name(self, row: OperatorRow) -> str | None:
+        """The data type of the row's peak; float32 products go by what they were computed in."""
+        dtype = row.signature.record.compute_dtype
+        if row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
+            return dtype
+        return peak_name(row.compute_type, row.part_of or row.operator, dtype, self.ceilings, self.environment)
+
+    def bounded(self, operators: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
+        """The rows with their bounds by these ceilings."""
+        return _with_parts(_bounded(row, self) for row in operators)
+
+    @property
+    def bounding(self) -> Bounding:
+        """How these ceilings bound a row."""
+        return Bounding(ceilings=self.ceilings, bound_ns=self._bound_ns, peak_name=self.name)
+
+    def _bound_ns(self, row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
+        bound = _bound(row, flops, moved_bytes, self)
+        return bound.ns if bound else None
+
+
+def bound_of(
+    flops: int, moved_bytes: int, operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings
+) -> Bound | None:
+    """The bound of work of this class and data type (a name of a peak); `None` where the ceiling is not known."""
+    if operator_class is OperatorClass.COMMUNICATION or ceilings.bandwidth_bytes_per_second is None:
+        return None
+    by_memory = moved_bytes / ceilings.bandwidth_bytes_per_second
+    peak = _peak(operator_class, dtype, ceilings)
+    if flops and not peak:
+        return None
+    by_compute = flops / peak if peak else 0.0
+    return Bound(round(_NS * max(by_memory, by_compute)), COMPUTE if by_compute > by_memory else MEMORY)
+
+
+def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings) -> float | None:
+    if operator_class is OperatorClass.TENSOR_CONTRACTION:
+        return ceilings.matrix_peak(dtype)
+    return ceilings.vector_peak(dtype)
+
+
+def _bounded(row: OperatorRow, named: _Peaks) -> OperatorRow:
+    if row.crosses_host_link or row.flops is None or row.read_bytes is None or row.written_bytes is None:
+        return replace(row, bound_ns=None, bound_by=None)
+    bound = _bound(row, row.flops, row.read_bytes + row.written_bytes, named)
+    return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
+
+
+def _bound(row: OperatorRow, flops: int, moved_bytes: int, named: _Peaks) -> Bound | None:
+    return bound_of(flops, moved_bytes, row.operator_class, named.name(row), named.ceilings)
+
+
+def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
+    """The rows, the bound of parts 0 where that of the operator which they are part of is known."""
+    rows = tuple(rows)
+    whole = {(row.operator, row.phase) for row in rows if row.part_of is None and row.bound_ns is not None}
+    return tuple(
+        row
+        if row.part_of is None
+        else replace(row, bound_ns=0 if (row.part_of, row.phase) in whole else None, bound_by=None)
+        for row in rows
+    )
+
+
+def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
+    rows = [
+        operator
+        for operator in operators
+        if operator.operator_class is row.operator_class
+        and operator.phase is row.phase
+        and operator.bound_ns is not None
+    ]
+    if not rows:
+        return replace(row, bound_ns=None, bounded_ns=0, headroom_ns=None, memory_bound_ns=None)
+    return replace(
+        row,
+        bound_ns=sum(operator.bound_ns or 0 for operator in rows),
+        bounded_ns=sum(operator.bounded_ns for operator in rows),
+        headroom_ns=headroom_ns(rows),
+        memory_bound_ns=sum(operator.bound_ns or 0 for operator in rows if operator.bound_by == MEMORY),
+    )
+
+
+def headroom_ns(rows: Iterable[OperatorRow]) -> int:
+    """Time above the bounds, operator by operator; `rows` are of one class and phase.
+
+    An operator that caches made faster than memory allows has none, rather than less than none.
+    """
+    spare: Counter[str] = Counter()
+    for row in rows:
+        if row.bound_ns is not None:
+            spare[row.part_of or row.operator] += row.bounded_ns - row.bound_ns
+    return sum(max(ns, 0) for ns in spare.values())
+
+
+def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
+    ceilings = named.ceilings
+    unsure = [row for row in anatomy.operators if named.name(row) == UNSURE]
+    figures = replace(
+        anatomy.device,
+        no_ceilings=None,
+        peak_flops_per_second=ceilings.matrix_flops_per_second,
+        vector_flops_per_second=ceilings.vector_flops_per_second,
+        bandwidth_bytes_per_second=ceilings.bandwidth_bytes_per_second,
+        source=ceilings.source,
+        mfu=None,
+        hfu=None,
+        mfu_dtype=None,
+        mfu_covered=_covered(anatomy.classes),
+        unsure_ns=sum(row.time_ns for row in unsure),
+    )
+    rows = [row for row in anatomy.operators if _is_costed_contraction(row)]
+    wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
+    dtype = _most_used(rows, named)
+    peak = ceilings.matrix_peak(dtype)
+    devices = [device for device in anatomy.timeline.devices if device.kernel_time_ns]
+    # The peak is that of one kind of device: of several kinds together it is not known.
+    unlike = len({device.name for device in devices}) > 1
+    if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < MIN_COVERED:
+        return figures
+    attainable = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
+    done = sum(row.flops or 0 for row in rows)
+    again = sum(row.flops or 0 for row in rows if row.phase is Phase.RECOMPUTE)
+    return replace(figures, mfu=(done - again) / attainable, hfu=done / attainable, mfu_dtype=dtype)
+
+
+def _is_costed_contraction(row: OperatorRow) -> bool:
+    return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is not None
+
+
+def _covered(classes: Iterable[ClassRow]) -> float | None:
+    """The part of the time of contractions whose FLOPs are known; what no rule knows may be one and is counted so.
+
+    Over the classes, not the operators: a kernel that a graph launched has no operator.
+    """
+    rows = tuple(classes)
+    contractions = [row for row in rows if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    time = sum(row.time_ns for row in contractions)
+    costed = sum(row.time_ns - row.uncosted_ns for row in contractions if row.flops is not None)
+    unknown = sum(row.time_ns for row in rows if row.operator_class is OperatorClass.UNKNOWN)
+    return costed / (time + unknown) if time else None
+
+
+def _most_used(rows: Iterable[OperatorRow], named: _Peaks) -> str | None:
+    """The data type in which most FLOPs of the contractions were done."""
+    done: Counter[str] = Counter()
+    for row in rows:
+        dtype = named.name(row)
+        if dtype is not None and row.flops:
+            done["float8" if dtype.startswith("float8") else dtype] += row.flops
+    return max(done, key=lambda dtype: (done[dtype], dtype)) if done else None

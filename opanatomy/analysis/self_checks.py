@@ -1,0 +1,1599 @@
+"""The checks that a trace makes possible of itself, in order."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache, partial
+from typing import Final, Literal
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.attribution.autograd import MAX_THREADS
+from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.names import are_nodes
+from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.ownership import above_any
+from opanatomy.cost.convolution import output_shape
+from opanatomy.cost.operands import flag, integer
+from opanatomy.records.anatomy import Check, Difference
+from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value
+from opanatomy.records.signature import Signature, Tensor
+from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
+
+# Autograd's graph in a trace: what runs below which backward node, and which operator a node is the backward of.
+
+
+#: Ranges in which `torch.compile` traces and compiles: the operators there are called with tensors without data.
+_COMPILING = re.compile(r"\(dynamo_timed\)$|compile_inner|call_user_compiler|create_aot_dispatcher_function|compile_fx")
+ENGINE = "autograd::engine::evaluate_function: "
+#: How the forward operator of a node was found, or why not.
+PAIRED, UNNUMBERED, LOST, BEFORE, AMBIGUOUS, LATE = range(6)
+
+
+class Graph(Struct, frozen=True, kw_only=True):
+    """One entry a host row; -1 is "none"."""
+
+    #: Whether the row is a node of autograd: the engine's event of it, or where there is none the node's own.
+    is_node: Bool
+    #: The node that each row runs below.
+    node: Int64
+    #: Whether the row is part of what the node computes; its hooks are not.
+    in_body: Bool
+    #: Of a node the operator it is the backward of.
+    forward: Int64
+    #: Of a node one of the states above.
+    state: Int64
+    #: Of a node the sequence number of its forward operator; the engine's event may lack what the node's own has.
+    sequence: Int64
+    #: The innermost row at or above each that autograd gave a number and that is no node.
+    numbered: Int64
+    #: Whether the node's own operators were differentiated too (`create_graph`). One with nodes below it runs a forward
+    #: and its backward (reentrant checkpointing) instead.
+    differentiated: Bool
+
+
+def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) -> Graph:
+    """The nodes of the trace and their forward operators, by structure and sequence numbers.
+
+    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it.
+    """
+    row = np.arange(len(host.name))
+    engine, is_inner, is_node = _nodes(names, host)
+    of_node = is_node | is_inner
+    outer = np.where(is_inner, host.parent, row)
+    above = np.where(host.parent >= 0, nearest_above(of_node, host.parent)[host.parent], -1)
+    node = np.where(above >= 0, outer[above], -1)
+    bare = engine & ~marked(host.parent[is_inner], len(host.name))
+    in_body = (above >= 0) & (~engine[above] | bare[above])
+    numbered = (host.sequence >= 0) & ~of_node
+    is_node = is_node & ~is_inner
+    number = _of_nodes(host.sequence, host, is_inner)
+    paired = replace(host, sequence=number, forward_thread=_of_nodes(host.forward_thread, host, is_inner))
+    forward, state = _pair(names, paired, np.flatnonzero(is_node & (number >= 0)), np.flatnonzero(numbered))
+    if not may_be_cut:
+        state[state == BEFORE] = LOST
+    silent = _silent(names, host, numbered, node) & ~marked(forward[forward >= 0], len(host.name))
+    silent &= ~_saves_again(names, host, np.where(node >= 0, forward[node], -1))
+    return Graph(
+        is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
+        numbered=nearest_above(numbered & ~silent, host.parent),
+        differentiated=_differentiated(host, in_body & ~of_node & (above == host.parent), numbered, node)
+        & ~marked(node[is_node & (node >= 0)], len(host.name)),
+    )  # fmt: skip
+
+
+def _nodes(names: Sequence[str], host: HostTable) -> tuple[Bool, Bool, Bool]:
+    """(the engine's events, the nodes' own events inside them, all events of nodes)."""
+    numbers = {name: number for number, name in enumerate(names)}
+    inner = np.array([numbers.get(n.removeprefix(ENGINE), -1) if n.startswith(ENGINE) else -1 for n in names])
+    engine = np.array([n.startswith(ENGINE) for n in names], dtype=bool)
+    above = np.where(host.parent >= 0, host.name[host.parent], -1)
+    is_inner = (above >= 0) & (inner[above] == host.name)
+    return engine[host.name], is_inner, are_nodes(names)[host.name]
+
+
+def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
+    """The column, the engine's events with what the nodes' own inside them have."""
+    inner = np.flatnonzero(is_inner & (column >= 0))
+    inner = inner[column[host.parent[inner]] < 0]
+    numbers = column.copy()
+    numbers[host.parent[inner]] = column[inner]
+    return numbers
+
+
+def _silent(names: Sequence[str], host: HostTable, numbered: Bool, node: Int64) -> Bool:
+    """Which Python functions in a node or in another one have no operator with a number in them.
+
+    A function has a number of its own also where no gradients are recorded.
+    """
+    dispatched = np.array(["::" in name for name in names], dtype=bool)[host.name]
+    functions = numbered & ~dispatched
+    function = nearest_above(functions, host.parent)
+    enclosing = function[numbered & dispatched]
+    inside = (node >= 0) | ((host.parent >= 0) & (function[host.parent] >= 0))
+    silent: Bool = functions & inside & ~marked(enclosing[enclosing >= 0], len(host.name))
+    return silent
+
+
+def _saves_again(names: Sequence[str], host: HostTable, forward: Int64) -> Bool:
+    """Which rows run the function again whose node they are in: checkpointing detaches what it saves, at its end."""
+    detach = np.array([name == "aten::detach" for name in names], dtype=bool)
+    last = np.full(len(host.name), -1, dtype=np.int64)
+    last[host.parent[host.parent >= 0]] = np.flatnonzero(host.parent >= 0)
+    detaches = (last >= 0) & detach[host.name[last]]
+    rows: Bool = (forward >= 0) & (host.name[forward] == host.name) & detaches & ~detaches[forward]
+    return rows
+
+
+def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int64) -> Bool:
+    """Whether the last operator directly in a node's body has a number: what is recomputed there comes first."""
+    direct = np.flatnonzero(is_direct)
+    # rows are in the order of time on each thread, so the last assignment is the last operator
+    last = np.full(len(node), -1, dtype=np.int64)
+    last[node[direct]] = direct
+    rows: Bool = (last >= 0) & numbered[last]
+    return rows
+
+
+def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64) -> tuple[Int64, Int64]:
+    """(forward operator, state) of each node: the last operator with its number on the thread that ran the forward."""
+    forward, state = np.full(len(host.name), -1, dtype=np.int64), np.full(len(host.name), UNNUMBERED, dtype=np.int64)
+    if not len(nodes):
+        return forward, state
+    state[nodes] = LOST
+    alike, by_number = _Alike(names), _by_number(host, operators)
+    known = is_among(host.sequence, host.sequence[operators])
+    first = _smallest(host.sequence[operators])
+    first_on = {thread: _smallest(host.sequence[operators[at]]) for thread, at in rows_by_value(host.thread[operators])}
+    by_forward_thread = [nodes[places] for _, places in rows_by_value(host.forward_thread[nodes])]
+    by_forward_thread.sort(key=len, reverse=True)
+    for made in by_forward_thread[MAX_THREADS:]:
+        state[made] = AMBIGUOUS
+    for made in by_forward_thread[:MAX_THREADS]:
+        node, operator = _candidates(host, made, by_number)
+        fits = alike.rows(host, node, operator)
+        thread = _clear_choice(host.thread[operator[fits]])
+        if thread is None:
+            state[made[known[made]]] = AMBIGUOUS
+            state[_cut_off(host, made[~known[made]], first)] = BEFORE
+            continue
+        on_thread = host.thread[operator] == thread
+        state[_cut_off(host, made[~is_among(made, node[on_thread])], first_on[thread])] = BEFORE
+        node, operator = node[on_thread & fits], operator[on_thread & fits]
+        forward[node] = operator
+        state[node] = np.where(host.start_ns[operator] > host.start_ns[node], LATE, PAIRED)
+    return forward, state
+
+
+def _smallest(numbers: Int64) -> int:
+    return int(numbers.min(initial=np.iinfo(np.int64).max))
+
+
+def _cut_off(host: HostTable, nodes: Int64, first: int) -> Int64:
+    """The nodes whose operators ran before the trace began: their numbers are below the first that is in it.
+
+    The beginning of a trace cuts off more than one; one alone was lost.
+    """
+    before: Int64 = nodes[host.sequence[nodes] < first]
+    return before if len(distinct(host.sequence[before]).values) > 1 else before[:0]
+
+
+def _by_number(host: HostTable, operators: Int64) -> Int64:
+    """The last operator with each number on each thread, in the order of the numbers."""
+    order = operators[np.lexsort((host.start_ns[operators], host.thread[operators], host.sequence[operators]))]
+    thread, number = host.thread[order], host.sequence[order]
+    last: Int64 = order[np.append((thread[1:] != thread[:-1]) | (number[1:] != number[:-1]), True)[: len(order)]]
+    return last
+
+
+def _candidates(host: HostTable, nodes: Int64, by_number: Int64) -> tuple[Int64, Int64]:
+    """(node, operator) for each operator with a node's number, one on each thread."""
+    numbers = host.sequence[by_number]
+    low, high = (np.searchsorted(numbers, host.sequence[nodes], side=side) for side in _SIDES)
+    counts = high - low
+    begins = np.cumsum(counts) - counts
+    places = np.arange(int(counts.sum())) + np.repeat(low - begins, counts)
+    return np.repeat(nodes, counts), by_number[places]
+
+
+_SIDES: Final[tuple[Literal["left", "right"], ...]] = ("left", "right")
+
+
+def _clear_choice(votes: Int64) -> int | None:
+    """The thread whose operators fit clearly better than those of every other: numbers are per thread and collide."""
+    threads = distinct(votes)
+    counts = np.bincount(threads.inverse, minlength=2)
+    best = int(counts.argmax())
+    is_clear = len(votes) and counts[best] > 2 * np.delete(counts, best).max()
+    return int(threads.values[best]) if is_clear else None
+
+
+class _Alike:
+    """Which nodes are by their names the backward of which operators."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def rows(self, host: HostTable, nodes: Int64, operators: Int64) -> Bool:
+        """Whether each node is that of its operator; no operator is no match."""
+        width = len(self._names)
+        keys = host.name[nodes] * width + host.name[np.maximum(operators, 0)]
+        pairs = distinct(keys)
+        fits = [_is_backward_of(self._names[key // width], self._names[key % width]) for key in pairs.values.tolist()]
+        rows: Bool = np.array(fits, dtype=bool)[pairs.inverse] & (operators >= 0)
+        return rows
+
+
+@cache
+def _is_backward_of(node: str, operator: str) -> bool:
+    """Whether a node is by its name that of an operator (`AddmmBackward0`: `aten::addmm_`).
+
+    Nodes of C++ functions and of TorchScript have names of their own and fit every operator.
+    """
+    own = node.removeprefix(ENGINE)
+    if own.startswith("torch::"):
+        return True
+    backward, forward = plain(re.sub(r"Backward\w*$", "", own)), plain(operator)
+    return backward == forward or (bool(backward) and forward.startswith(backward))
+
+
+def plain(name: str) -> str:
+    """A name without its namespace, underscores and capitals."""
+    return name.rpartition("::")[2].replace("_", "").lower()
+
+
+def base(name: str) -> str:
+    """The name of an operator without its namespace and the mark of being in place."""
+    own = name.rpartition("::")[2]
+    return own[:-1] if own.endswith("_") and not own.endswith("__") else own
+
+
+def without_data(calls: TraceCalls) -> Bool:
+    """Which rows lie in a compilation and started no device work: operators on tensors without data."""
+    host = calls.host
+    compiles = np.array([_COMPILING.search(name) is not None for name in calls.names], dtype=bool)[host.name]
+    rows: Bool = nearest_above(compiles, host.parent) >= 0
+    if not calls.on_device or not rows.any():
+        return rows
+    return rows & ~calls.starts_work & ~above_any(calls.starts_work, host.parent)
+
+
+def is_own(node: str) -> bool:
+    """Whether the name of a node is that of a function which someone wrote: those of a library end in a number."""
+    name = node.removeprefix(ENGINE)
+    return "::" not in name and not name[-1:].isdigit() and not name.startswith("CompiledFunction")
+
+
+# A forward operator's contractions against those of its backward node.
+
+
+#: Products of two matrices, (a, b) at these places of the arguments.
+MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1, "_scaled_mm": 0, "_scaled_mm_v2": 0,
+            "_int_mm": 0}  # fmt: skip
+
+
+class Contraction(Struct, frozen=True, eq=False):
+    """Calls of one operator with the same arguments that contract; there is one such record in a trace.
+
+    `signature` is `None` where it was not recorded, `flops` where they are not known.
+    """
+
+    operator: str
+    signature: Signature | None
+    flops: int | None
+    #: Whether an operator of the same name called it with a part of its tensors, or with more of them: a tensor
+    #: subclass or a transform dispatched it again. Autocast does so too, with the same shapes.
+    again: bool
+    #: The operator's own name.
+    base: str
+    #: (batch, rows, inner, columns) of a product of matrices; `None` for any other, or without its shapes.
+    dims: tuple[int, int, int, int] | None
+    #: What a product has in common with its two gradients: its sizes in any order.
+    key: tuple[object, ...] | None
+
+    @property
+    def shapes(self) -> str:
+        """The shapes of its tensors."""
+        if self.signature is None:
+            return f"{self.base}, no shapes recorded"
+        return f"{self.base}({', '.join(map(str, self.signature.tensors()))})"
+
+    @property
+    def complete(self) -> bool:
+        """Whether the arguments were recorded, constants among them where there are any but tensors."""
+        if self.signature is None:
+            return False
+        return self.base in MATRICES or any(
+            value is not None and not isinstance(value, Tensor) for value in self.signature.arguments
+        )
+
+
+def contraction(operator: str, signature: Signature | None, flops: int | None, again: bool) -> Contraction:
+    """The record of calls of an operator with these arguments."""
+    name = base(operator)
+    dims = _dims(name, signature)
+    key = None if dims is None else (dims[0], *sorted(dims[1:]))
+    return Contraction(operator, signature, flops, again, name, dims, key)
+
+
+def shared_out(whole: Signature | None, part: Signature | None) -> bool:
+    """Whether the tensors of one call are a share of another's: other dimensions, or whole fractions of the sizes."""
+    outer, inner = (tuple(tensor.shape for tensor in each.tensors()) if each else () for each in (whole, part))
+    if outer == inner:
+        return False
+    if tuple(map(len, outer)) != tuple(map(len, inner)):
+        return True
+    sizes = [(a, b) for shape, other in zip(outer, inner, strict=True) for a, b in zip(shape, other, strict=True)]
+    return all(min(pair) > 0 and max(pair) % min(pair) == 0 for pair in sizes)
+
+
+def grown(name: str, signature: Signature | None) -> bool:
+    """Whether a product has the tensors of two calls: so the transforms of torch.func record what they dispatch."""
+    own = base(name)
+    if own not in ("mm", "bmm", "addmm", "baddbmm") or signature is None:
+        return False
+    return len(signature.tensors()) >= 2 * (MATRICES[own] + 2)
+
+
+def _dims(name: str, signature: Signature | None) -> tuple[int, int, int, int] | None:
+    place = MATRICES.get(name)
+    if place is None or signature is None:
+        return None
+    a, b = signature.get(place), signature.get(place + 1)
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or not len(a.shape) == len(b.shape) in (2, 3):
+        return None
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        return None
+    return (a.shape[0] if len(a.shape) == 3 else 1), a.shape[-2], a.shape[-1], b.shape[-1]
+
+
+class Pair(Struct, frozen=True):
+    """A node and its forward operator, each with its contractions in the order of time.
+
+    `transposed` are the operands that the node's body transposed: by `aten::t` and by `aten::transpose`.
+    """
+
+    node: str
+    operator: str | None
+    state: int
+    forward: tuple[Contraction, ...]
+    backward: tuple[Contraction, ...]
+    transposed: tuple[int, int] = (0, 0)
+
+
+# The contractions of a trace, sorted by autograd node and forward operator.
+
+
+#: Stands for the signature of no call; -1 is a call without one.
+_NO_CALL = -2
+
+
+class Contractions:
+    """Every call that contracts, by the node it runs below or the operator it is the work of."""
+
+    def __init__(self, calls: TraceCalls, graph: Graph) -> None:
+        self.calls = calls
+        self.host = calls.host
+        self.names = calls.names
+        self.graph = graph
+        self._known: dict[tuple[int, int, bool], Contraction] = {}
+        #: Whether calls of a name and signature, below a call of the same name with another one, are dispatched again.
+        self._again: dict[tuple[int, int, int], bool] = {}
+        owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
+        owning = marked(self.host.name[owners], len(self.names))
+        contracts = owning & (calls.operators.operator_class == CLASS_CODE[OperatorClass.TENSOR_CONTRACTION])
+        #: Rows in a compilation, which compute nothing.
+        self.without_data = without_data(calls)
+        #: Rows of the calls that contract.
+        self.rows = owners[contracts[self.host.name[owners]] & ~self.without_data[owners]]
+        again = self.host.phase == PHASE_CODE[Phase.RECOMPUTE]
+        #: Of the same operators those in recomputation that are no call: their kernel never ran.
+        self.unrun = np.flatnonzero((calls.owner < 0) & contracts[self.host.name] & again)
+        #: In recomputation with no operator below that computes: one that calls a backend did not get there.
+        busy = owning[self.host.name]
+        self.childless = again & ~above_any(busy, self.host.parent)
+        #: The time of each call with all that is part of it, 0 of what is no call.
+        self.call_ns = np.zeros(len(self.host.name), dtype=np.int64)
+        owned = np.flatnonzero(calls.owner >= 0)
+        np.add.at(self.call_ns, calls.owner[owned], calls.time_ns[owned])
+        self._sort()
+
+    def _sort(self) -> None:
+        """Tell the gradients of a node from operators of their own: those have a number and are differentiated."""
+        graph, rows = self.graph, self.rows
+        node, number = graph.node[rows], graph.numbered[rows]
+        own_number = (number >= 0) & (number > node)
+        own_number |= (node >= 0) & (rows < self._last_numbered()[node])
+        self.is_gradient = (node >= 0) & graph.in_body[rows] & (~own_number | graph.differentiated[node])
+        #: Below a node, but dispatched as in forward: run again by checkpointing.
+        self.recomputed = rows[(node >= 0) & own_number & ~graph.differentiated[node]]
+        #: Below a node, but run by a hook in addition to what it computes.
+        self.of_hooks = rows[(node >= 0) & ~graph.in_body[rows] & ~own_number]
+        self.gradients = _grouped(node[self.is_gradient], rows[self.is_gradient])
+        self.forwards = _grouped(number[number > node], rows[number > node])
+        self._add_dispatched_again()
+
+    def _last_numbered(self) -> Int64:
+        """For each node the last operator below it that has a number: what ran before it without one is as it is."""
+        graph = self.graph
+        numbered = np.flatnonzero((graph.numbered == np.arange(len(graph.node))) & (graph.numbered > graph.node))
+        last = np.full(len(graph.node), -1, dtype=np.int64)
+        np.maximum.at(last, graph.node[numbered], numbered)
+        return last
+
+    def _add_dispatched_again(self) -> None:
+        """What an operator of the same name called is its work too: transforms dispatch level by level."""
+        name, parent = self.host.name, self.host.parent
+        for row in self.rows[(parent[self.rows] >= 0) & (name[parent[self.rows]] == name[self.rows])].tolist():
+            above = int(parent[row])
+            while above >= 0 and name[above] == name[row] and above not in self.forwards:
+                self.forwards[above] = [row]
+                above = int(parent[above])
+
+    def at(self, row: int) -> Contraction:
+        """The contraction at a row."""
+        name, number = int(self.host.name[row]), int(self.host.signature[row])
+        key = (name, number, self._is_again(row))
+        if key not in self._known:
+            flops = self.calls.costs.flops_at(row)
+            self._known[key] = contraction(self.names[name], self.signature(row), flops, key[2])
+        return self._known[key]
+
+    def _is_again(self, row: int) -> bool:
+        """Whether a subclass or a transform dispatched the call at a row again."""
+        host, parent = self.host, int(self.host.parent[row])
+        inner = parent >= 0 and bool(host.name[parent] == host.name[row])
+        key = int(host.name[row]), int(host.signature[row]), int(host.signature[parent]) if inner else _NO_CALL
+        if key not in self._again:
+            shared = inner and shared_out(self.signature(parent), self.signature(row))
+            self._again[key] = shared or grown(self.names[key[0]], self.signature(row))
+        return self._again[key]
+
+    def signature(self, row: int) -> Signature | None:
+        """What the trace recorded of the arguments of a row."""
+        number = int(self.host.signature[row])
+        return self.calls.signatures[number] if number >= 0 else None
+
+    def time_ns(self, rows: Iterable[int]) -> int | None:
+        """The time of the calls at these rows; one whose work the trace lacks takes as long as others like it.
+
+        What is outside the window is in no figure.
+        """
+        total: int | None = 0
+        for row in rows:
+            time = (int(self.call_ns[row]) or self._like(row)) if self.host.in_window[row] else 0
+            total = None if total is None or time is None else total + time
+        return total
+
+    def _like(self, row: int) -> int | None:
+        """The mean time of the calls with the name and arguments of a row, else of those with its name, else of all."""
+        known = self.rows[self.call_ns[self.rows] > 0]
+        named = known[self.host.name[known] == self.host.name[row]]
+        alike = named[self.host.signature[named] == self.host.signature[row]]
+        for calls in (alike, named, known):
+            if len(calls):
+                return int(self.call_ns[calls].mean())
+        return None
+
+    def of_node(self, node: int) -> Sequence[int]:
+        """The gradients of a node, where there are none the contractions of its forward, else the node."""
+        return self.gradients.get(node) or self.forwards.get(int(self.graph.forward[node])) or (node,)
+
+    def name_of_node(self, row: int) -> str:
+        """The name of the node that a row runs below; empty where there is none."""
+        node = int(self.graph.node[row])
+        return self.names[int(self.host.name[node])] if node >= 0 else ""
+
+    def where(self, row: int) -> str | None:
+        """The module that a row runs in."""
+        return self.host.module.at(row) or None
+
+    def phase(self, row: int) -> Phase:
+        """The phase that a row was placed in."""
+        return PHASES[int(self.host.phase[row])]
+
+    def pairs(self) -> Iterator[tuple[int, Pair]]:
+        """(the row of the node, the node with its operator) of each node with a contraction on either side."""
+        graph = self.graph
+        turned = self._turned()
+        nodes = np.flatnonzero(graph.is_node)
+        forward = graph.forward[nodes]
+        forward = np.where(forward >= 0, self._owning_call(forward), -1)
+        count = len(self.host.name)
+        has_forward = marked(np.array(list(self.forwards), dtype=np.int64), count)[forward] & (forward >= 0)
+        busy = marked(np.array(list(self.gradients), dtype=np.int64), count)[nodes] | has_forward
+        for node, operator in zip(nodes[busy].tolist(), forward[busy].tolist(), strict=True):
+            state = int(graph.state[node])
+            paired = state in (PAIRED, LATE)
+            yield node, Pair(
+                node=self.names[int(self.host.name[node])].rpartition(": ")[2],
+                operator=self.names[int(self.host.name[operator])] if paired else None,
+                state=state,
+                forward=tuple(map(self.at, self.forwards.get(operator, ()))) if paired else (),
+                backward=tuple(map(self.at, self.gradients.get(node, ()))),
+                transposed=(int(turned[0][node]), int(turned[1][node])),
+            )  # fmt: skip
+
+    def _owning_call(self, operators: Int64) -> Int64:
+        """The operators, or the calls with the same number that they are part of."""
+        owner = self.calls.owner[operators]
+        return np.where((owner >= 0) & (self.host.sequence[owner] == self.host.sequence[operators])
+                        & (owner < operators), owner, operators)  # fmt: skip
+
+    def _turned(self) -> tuple[Int64, Int64]:
+        """For each row the operands that the body of the node there turned, by `aten::t` and `aten::transpose`."""
+        host, graph = self.host, self.graph
+        count = len(host.name)
+        is_marked = np.zeros(count, dtype=bool)
+        inside = np.flatnonzero((graph.node >= 0) & graph.in_body & (host.parent >= 0))
+        # directly in the body: the parent is the node or the node's own event, neither of which is an operator
+        parent = host.parent[inside]
+        is_marked[inside] = (parent == graph.node[inside]) | (
+            (graph.node[parent] == graph.node[inside]) & ~graph.in_body[parent]
+        )
+        turned = []
+        for name in ("t", "transpose"):
+            named = np.array([base(operator) == name for operator in self.names], dtype=bool)
+            own = (graph.numbered < np.arange(count)) | graph.differentiated[np.maximum(graph.node, 0)]
+            rows = np.flatnonzero(is_marked & named[host.name] & own)
+            turned.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))
+        return turned[0], turned[1]
+
+
+def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
+    """The rows of each key, in their order."""
+    groups: dict[int, list[int]] = {}
+    for key, row in zip(keys.tolist(), rows.tolist(), strict=True):
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+# What does not agree, collapsed: like differences are one row with the number of calls.
+
+
+#: Rows of a check at most; the others are one row.
+MAX_ROWS = 20
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One call that a second source does not confirm; `cause` as in `Difference`."""
+
+    operator: str
+    phase: Phase
+    ours: int | None = None
+    other: int | None = None
+    cause: str | None = None
+    evidence: str = ""
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What looking at one pair says: figures compared, those equal, those not, and why others could not be."""
+
+    compared: int = 0
+    equal: int = 0
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+    def explained(self, cause: str) -> Verdict:
+        """The same, its findings having this cause."""
+        return replace(self, findings=tuple(replace(finding, cause=cause) for finding in self.findings))
+
+    def unjudged(self, reason: str) -> Verdict:
+        """The same, its findings without a cause not checked for this reason."""
+        kept = tuple(finding for finding in self.findings if finding.cause is not None)
+        left = len(self.findings) - len(kept)
+        return Verdict(
+            compared=self.compared - left, equal=self.equal, findings=kept,
+            not_checked=(*self.not_checked, *(reason,) * left),
+        )  # fmt: skip
+
+
+class Tally(Struct):
+    """Verdicts summed; `time_of` tells the time of the calls at some rows."""
+
+    time_of: Callable[[Iterable[int]], int | None]
+    compared: int = 0
+    equal: int = 0
+    findings: Counter[Finding] = field(default_factory=Counter)
+    times_ns: dict[Finding, int | None] = field(default_factory=dict)
+    where: dict[Finding, str] = field(default_factory=dict)
+    not_checked: Counter[str] = field(default_factory=Counter)
+
+    def add(self, verdict: Verdict, rows: Collection[int], where: str | None = None) -> None:
+        """Count a verdict on the calls at these rows; `where` is the module it was met in."""
+        self.compared += verdict.compared
+        self.equal += verdict.equal
+        time_ns = self.time_of(rows) if verdict.findings else None
+        for finding in verdict.findings:
+            self.findings[finding] += 1
+            known = self.times_ns.get(finding, 0)
+            part_ns = None if time_ns is None else time_ns // len(verdict.findings)
+            self.times_ns[finding] = None if known is None or part_ns is None else known + part_ns
+            if where:
+                self.where.setdefault(finding, where)
+        for reason in verdict.not_checked:
+            self.not_checked[reason] += 1
+
+    def check(self, quantity: str, source: str, unit: str) -> Check:
+        """The check, the unexplained, longest and most frequent differences first."""
+        ranked = sorted(
+            self.findings.items(),
+            key=lambda item: (item[0].cause is not None, -(self.times_ns[item[0]] or 0), -item[1]),
+        )
+        rows = [self._row(finding, calls) for finding, calls in ranked[:MAX_ROWS]]
+        rows += self._rest(ranked[MAX_ROWS:])
+        why = "; ".join(f"{calls:,} {reason}" for reason, calls in self.not_checked.most_common())
+        return Check(
+            quantity=quantity, source=source, unit=unit, compared=self.compared, equal=self.equal,
+            differences=tuple(rows), not_checked=why or None,
+        )  # fmt: skip
+
+    def _row(self, finding: Finding, calls: int) -> Difference:
+        module = self.where.get(finding)
+        parts = [f"{calls:,} call{'s' if calls > 1 else ''}", finding.evidence, f"first in {module}" if module else ""]
+        return Difference(
+            operator=finding.operator, phase=finding.phase, ours=finding.ours, other=finding.other,
+            cause=finding.cause, evidence=": ".join(part for part in parts if part), time_ns=self.times_ns[finding],
+        )  # fmt: skip
+
+    def _rest(self, ranked: list[tuple[Finding, int]]) -> list[Difference]:
+        """Return what is beyond the rows: one row of the unexplained, one of the explained."""
+        rows = []
+        for explained in (False, True):
+            some = [(finding, calls) for finding, calls in ranked if (finding.cause is not None) is explained]
+            if some:
+                rows.append(
+                    Difference(
+                        operator="others",
+                        ours=_sum((finding.ours, calls) for finding, calls in some),
+                        other=_sum((finding.other, calls) for finding, calls in some),
+                        cause="causes named above" if explained else None,
+                        evidence=f"{sum(calls for _, calls in some):,} calls of {len(some):,} kinds",
+                        time_ns=_sum((self.times_ns[finding], 1) for finding, _ in some),
+                    )
+                )
+        return rows
+
+
+def _sum(figures: Iterable[tuple[int | None, int]]) -> int | None:
+    total = 0
+    for figure, calls in figures:
+        if figure is None:
+            return None
+        total += figure * calls
+    return total
+
+
+# Products of matrices and their gradients: one product each, with the FLOPs of the forward.
+
+
+AGAIN = "dispatched again by a tensor subclass or a transform, which shares the product out in its own way"
+NO_COST = "products without known FLOPs"
+NO_SHAPES = "products without recorded shapes"
+#: Which of a node's views turn an operand of its gradients: `mm` writes `t`, `bmm` writes `transpose(1, 2)`.
+_TURNS = {"mm": 0, "addmm": 0, "bmm": 1, "baddbmm": 1}
+
+
+def judge_product(pair: Pair) -> Verdict:
+    """Each product below the node against its forward's, and whether one is missing or too many."""
+    (forward,) = pair.forward
+    compared = equal = 0
+    findings: list[Finding] = []
+    reasons: list[str] = []
+    cost = next((product.flops for product in pair.backward if product.flops is not None), None)
+    if (forward.flops is None or not _bias_fits(forward)) and (forward.complete or cost is not None):
+        findings.append(
+            Finding(operator=forward.operator, phase=Phase.FORWARD, other=cost, cause=_cause(pair),
+                    evidence=f"the shapes do not fit: {forward.shapes}")
+        )  # fmt: skip
+        return Verdict(compared=1, findings=tuple(findings))
+    for product in pair.backward:
+        if forward.flops is None or (product.flops is None and not (product.complete and is_product(product))):
+            reasons.append(NO_COST if product.signature else NO_SHAPES)
+            continue
+        compared += 1
+        if product.flops == forward.flops and _same_sizes(product, forward):
+            equal += 1
+            continue
+        text = f"{product.shapes} below {pair.node}, forward {forward.shapes}"
+        findings.append(
+            Finding(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=forward.flops,
+                    cause=_cause(pair), evidence=text)
+        )  # fmt: skip
+    missing = list(_missing(pair, forward))
+    excess = bool(missing) and missing[0].ours != 0 and equal > 0
+    return Verdict(
+        compared=compared + (0 if excess else len(missing)), equal=equal - excess,
+        findings=(*findings, *missing), not_checked=tuple(reasons),
+    )  # fmt: skip
+
+
+def judge_alike(pair: Pair) -> Verdict:
+    """Each product below the node against its forward's FLOPs, two at most: what has no views that tell more."""
+    cost = sum(product.flops or 0 for product in pair.forward)
+    known = [product for product in pair.backward if product.flops is not None]
+    if not cost or any(product.flops is None for product in pair.forward):
+        return Verdict(not_checked=(NO_COST,) * len(pair.backward))
+    odd = tuple(
+        Finding(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=cost, cause=_cause(pair),
+                evidence=f"{product.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}")
+        for place, product in enumerate(known) if product.flops != cost or place > 1
+    )  # fmt: skip
+    rest = (NO_COST,) * (len(pair.backward) - len(known))
+    return Verdict(compared=len(known), equal=len(known) - len(odd), findings=odd, not_checked=rest)
+
+
+def _cause(pair: Pair) -> str | None:
+    return AGAIN if any(product.again for product in (*pair.forward, *pair.backward)) else None
+
+
+def _bias_fits(forward: Contraction) -> bool:
+    """Whether what is added has the columns of the product, or one for all."""
+    added, dims = forward.signature.get(0) if forward.signature else None, forward.dims
+    if MATRICES[forward.base] == 0 or dims is None or not isinstance(added, Tensor) or not added.shape:
+        return True
+    return added.shape[-1] in (1, dims[3])
+
+
+def _same_sizes(product: Contraction, forward: Contraction) -> bool:
+    return product.key is None or forward.key is None or product.key == forward.key
+
+
+def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
+    """A product for whose operand a view was made and that is not there; products without such a view."""
+    products, turned = len(pair.backward), pair.transposed[_TURNS.get(forward.base, 0)]
+    if forward.base not in _TURNS or any(product.again for product in pair.backward):
+        return
+    minimum, maximum = _turns(pair, forward)
+    cost = forward.flops
+    if turned > maximum:
+        lost = 2 if not products and turned > 2 - _TURNS[forward.base] else 1
+        for _ in range(lost):
+            yield Finding(
+                operator=forward.operator, phase=Phase.BACKWARD, ours=0, other=cost, evidence=(
+                    f"{products} of {products + lost} products below {pair.node}, whose body turned {turned} operands; "
+                    f"forward {forward.shapes}"
+                ),
+            )  # fmt: skip
+    elif products > 2 or (turned and turned < minimum) or _twice_the_same(pair, forward):
+        yield Finding(
+            operator=forward.operator, phase=Phase.BACKWARD,
+            ours=None if cost is None else products * cost,
+            other=None if cost is None else min(products - 1, 2) * cost,
+            evidence=f"{products} products below {pair.node}, whose body turned {turned} operands; {forward.shapes}",
+        )  # fmt: skip
+
+
+def _turns(pair: Pair, forward: Contraction) -> tuple[int, int]:
+    """The least and the most operands that autograd turns for the products that are there.
+
+    `grad.mm(b.t())` and `a.t().mm(grad)` turn one; for an operand that is stored by columns they are written
+    `b.mm(grad.t()).t()` and `grad.t().mm(a).t()` and turn two, which the order of the sizes says.
+    """
+    if _TURNS[forward.base]:
+        return len(pair.backward), len(pair.backward)
+    counts = [{turns for _, turns in _forms(product, forward)} or {1, 2} for product in pair.backward]
+    return sum(min(count) for count in counts), sum(max(count) for count in counts)
+
+
+def _forms(product: Contraction, forward: Contraction) -> list[tuple[str, int]]:
+    """(the operand whose gradient it is, operands turned) of every way in which the product may have come about."""
+    ours, dims = product.dims, forward.dims
+    if ours is None or dims is None:
+        return []
+    # (m, k) @ (k, n)
+    _, m, k, n = dims
+    forms = {("a", 1): (m, n, k), ("a", 2): (k, n, m), ("b", 1): (k, m, n), ("b", 2): (n, m, k)}
+    return [form for form, sizes in forms.items() if sizes == ours[1:]]
+
+
+def _twice_the_same(pair: Pair, forward: Contraction) -> bool:
+    """Whether both products are the gradient of one operand."""
+    if len(pair.backward) != 2:
+        return False
+    first, second = ({operand for operand, _ in _forms(product, forward)} for product in pair.backward)
+    return first == second and len(first) == 1
+
+
+def is_product(product: Contraction) -> bool:
+    """Whether a contraction is a product of two matrices."""
+    return product.base in MATRICES
+
+
+# Convolutions, fused attention and recurrent layers: what their backward costs by which gradients it computes.
+
+
+NO_CONSTANTS = "convolutions without recorded constants (stride, mask); their shapes agree"
+NO_FUSED_SHAPES = "convolutions without recorded shapes"
+NO_FUSED_COST = "fused operators without known FLOPs"
+#: (input, weight) among the arguments of the backward of a convolution; those not here are not looked at.
+_OPERANDS: dict[str, tuple[int | None, int | None]] = {
+    "convolution_backward": (1, 2), "convolution_backward_overrideable": (1, 2), "_slow_conv2d_backward": (1, 2),
+    "cudnn_convolution_backward": (0, 2), "miopen_convolution_backward": (0, 2), "mkldnn_convolution_backward": (0, 2),
+    "cudnn_convolution_backward_input": (None, 2), "cudnn_convolution_backward_weight": (2, None),
+    "miopen_convolution_backward_input": (None, 2), "miopen_convolution_backward_weight": (2, None),
+}  # fmt: skip
+#: Convolutions whose third argument is the bias.
+_WITH_BIAS = {"convolution", "_convolution", "mkldnn_convolution", "miopen_convolution"}
+
+
+def judge_convolution(pair: Pair) -> Verdict:
+    """The gradients below the node are 0, 1 or 2 times the forward, one call each, and of the same tensors."""
+    absent = _absent(pair)
+    if absent is not None:
+        return absent
+    odd = _other_operands(pair) or _called_twice(pair) or _misfit(pair)
+    whole = _flops_of(pair.forward)
+    spent = _flops_of(pair.backward)
+    if odd is None and whole is not None and spent is not None:
+        if spent in (0, whole, 2 * whole):
+            return Verdict(compared=1, equal=1)
+        odd = "0, 1 or 2 times the forward"
+    if odd is None and any(map(_refused, (*pair.forward, *pair.backward))):
+        odd = "the shapes do not fit"
+    if odd is None:
+        recorded = all(contraction.signature for contraction in (*pair.forward, *pair.backward))
+        return Verdict(not_checked=(NO_CONSTANTS if recorded else NO_FUSED_SHAPES,))
+    nearest = None if not whole or spent is None else whole * max(1, min(2, round(spent / whole)))
+    return _wrong(pair, spent, nearest, odd)
+
+
+def judge_attention(pair: Pair) -> Verdict:
+    """One backward of five products for a forward of two, on the same query, key and value."""
+    return _absent(pair) or _exact(pair, _attention_ratio(pair.forward[0], pair.backward[0]))
+
+
+def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, int] | None:
+    """(3 d + 2 dv) / (d + dv) for heads of size d, of the value dv; `None` where the tensors are not the same."""
+    q, k, v = (_shape(forward, place) for place in range(3))
+    grad, *again = (_shape(backward, place) for place in range(4))
+    if not q or not v or [q, k, v] != again or grad != (*q[:-1], v[-1]):
+        return None
+    return 3 * q[-1] + 2 * v[-1], q[-1] + v[-1]
+
+
+def judge_recurrent(pair: Pair) -> Verdict:
+    """Twice the forward, or once where no gradient of the weights is computed."""
+    absent = _absent(pair)
+    if absent is not None:
+        return absent
+    forward, backward = pair.forward[0], pair.backward[0]
+    if forward.base == "mkldnn_rnn_layer" and any(_shape(forward, at) != _shape(backward, at) for at in range(7)):
+        return _exact(pair, None)
+    weights = backward.signature.get(21) if backward.signature else None
+    asked = weights[3] if isinstance(weights, tuple) and len(weights) == 4 else True
+    return _exact(pair, (2 if asked else 1, 1))
+
+
+def _exact(pair: Pair, ratio: tuple[int, int] | None) -> Verdict:
+    """One call below the node whose FLOPs are those of the forward in this ratio."""
+    whole, spent = _flops_of(pair.forward), _flops_of(pair.backward)
+    if not all("backward" in contraction.base for contraction in pair.backward):
+        return _wrong(pair, spent, whole, "not only a backward")
+    if spent is None or whole is None:
+        refused = any(map(_refused, (*pair.forward, *pair.backward)))
+        if refused and (spent is None) != (whole is None):
+            return _wrong(pair, spent, None, "the shapes do not fit")
+        return Verdict(not_checked=(NO_FUSED_COST,))
+    if ratio is None:
+        return _wrong(pair, spent, None, "the tensors are not those of the forward")
+    expected = whole * ratio[0] // ratio[1]
+    if len(pair.backward) == 1 and spent == expected:
+        return Verdict(compared=1, equal=1)
+    return _wrong(pair, spent, expected, f"{len(pair.backward)} calls for one")
+
+
+def _absent(pair: Pair) -> Verdict | None:
+    """The verdict on a node without its contraction; `None` where there is one."""
+    if pair.backward:
+        return None
+    return _wrong(pair, 0, _flops_of(pair.forward), "the node computes nothing")
+
+
+def _wrong(pair: Pair, ours: int | None, other: int | None, why: str) -> Verdict:
+    forward, backward = ("; ".join(call.shapes for call in calls) for calls in (pair.forward, pair.backward))
+    evidence = f"{why}: {backward or 'none'} below {pair.node}, forward {forward}"
+    operator = pair.backward[0].operator if pair.backward else pair.node
+    finding = Finding(operator=operator, phase=Phase.BACKWARD, ours=ours, other=other, evidence=evidence)
+    return Verdict(compared=1, findings=(finding,))
+
+
+def _flops_of(calls: tuple[Contraction, ...]) -> int | None:
+    total = 0
+    for contraction in calls:
+        if contraction.flops is None:
+            return None
+        total += contraction.flops
+    return total
+
+
+def _refused(contraction: Contraction) -> bool:
+    """Whether a formula had all it needs and yet no answer."""
+    return contraction.flops is None and contraction.complete
+
+
+def _shape(contraction: Contraction, place: int) -> tuple[int, ...] | None:
+    value = contraction.signature.get(place) if contraction.signature else None
+    return value.shape if isinstance(value, Tensor) else None
+
+
+def _other_operands(pair: Pair) -> str | None:
+    """Whether a gradient was computed from another input or weight than the forward's."""
+    x, weight = _shape(pair.forward[0], 0), _shape(pair.forward[0], 1)
+    for contraction in pair.backward if len(pair.forward) == 1 else ():
+        places = _OPERANDS.get(contraction.base, (None, None))
+        for place, shape in zip(places, (x, weight), strict=True):
+            other = None if place is None else _shape(contraction, place)
+            if other is not None and shape is not None and _squeezed(other) != _squeezed(shape):
+                return "the tensors are not those of the forward"
+    return None
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without ones: a convolution in one dimension is run as one in two."""
+    return tuple(size for size in shape if size != 1)
+
+
+def _misfit(pair: Pair) -> str | None:
+    """Whether the gradient has not the shape of the forward's output, or the bias not its channels."""
+    forward = pair.forward[0] if len(pair.forward) == 1 and pair.forward[0].base in _WITH_BIAS else None
+    bias = _shape(forward, 2) if forward else None
+    for contraction in pair.backward:
+        if contraction.base != "convolution_backward" or not contraction.complete or contraction.signature is None:
+            continue
+        grad, output = _shape(contraction, 0), _output(contraction)
+        if grad is not None and output is not None and grad != output:
+            return "the gradient has not the shape of the output"
+        weight = _shape(contraction, 2)
+        if bias and output and weight and bias != (output[len(output) - len(weight) + 1],):
+            return "the bias has not the channels of the output"
+    return None
+
+
+def _output(contraction: Contraction) -> tuple[int, ...] | None:
+    """The shape of the output of the convolution that a call is the backward of."""
+    x, weight = _shape(contraction, 1), _shape(contraction, 2)
+    get = contraction.signature.get if contraction.signature else None
+    if x is None or weight is None or get is None:
+        return None
+    try:
+        return output_shape(x, weight, get(4), get(5), get(6), flag(get(7)), get(8), integer(get(9)))
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        return None
+
+
+def _called_twice(pair: Pair) -> str | None:
+    if not all("backward" in contraction.base for contraction in pair.backward):
+        return "not only gradients"
+    names = [contraction.base for contraction in pair.backward if contraction.base in _OPERANDS]
+    if len(pair.forward) == 1 and len(set(names)) < len(names):
+        return "called twice"
+    return None
+
+
+# Operators that call the one that computes: both record their arguments, and both formulas must agree.
+
+
+#: Composite operators of one contraction, whose own arguments say its FLOPs, and the most arguments that they take.
+COSTED = {
+    "linear": 3, "matmul": 3, "convolution": 9, "_convolution": 13, "convolution_backward": 11,
+    "cudnn_convolution_backward": 11, "miopen_convolution_backward": 11, "mkldnn_convolution_backward": 11,
+}  # fmt: skip
+#: Those that call one of the former, or one fused operator.
+ENCLOSING = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+             "scaled_dot_product_attention"}  # fmt: skip
+STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
+ANSWERED = "Python answered it in place of a kernel: tensors without data, as in tracing, or a result that was kept"
+NOTHING = "nothing was launched below it: it ran on the host, or on tensors without data"
+ELSEWHERE = "operators that no rule knows compute it"
+CUT = "the layer is cut over the ranks: its shapes are those of all ranks, the calls below it those of one"
+SCRIPTED_OPERATORS = "operators of TorchScript, whose events have more arguments than they take"
+
+
+#: What the dispatcher records around the Python code of a dispatch mode or a tensor subclass.
+_PYTHON = frozenset({"PythonDispatchMode", "PythonSubclass"})
+
+
+def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
+    """The FLOPs of the calls below each composite against those of its own arguments.
+
+    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at. Where layers are cut
+    over `ranks`, its arguments may be those of all of them.
+    """
+    tally = Tally(time_of=contractions.time_ns)
+    host = contractions.host
+    wanted = {f"aten::{name}" for name in (*COSTED, *ENCLOSING)}
+    named = np.array([name in wanted for name in contractions.names], dtype=bool)[host.name]
+    above = np.where(host.parent >= 0, nearest_above(named, host.parent)[host.parent], -1)
+    below = _grouped(above[contractions.rows], contractions.rows)
+    inner = _grouped(above[named], np.flatnonzero(named))
+    owners = set(contractions.rows.tolist())
+    has_work = nearest_above(named, host.parent)[contractions.rows]
+    busy = _upward(has_work[has_work >= 0], above)
+    owner = contractions.calls.owner
+    stopped = _upward(above[contractions.unrun], above) | contractions.childless
+    python = np.array([name in _PYTHON for name in contractions.names], dtype=bool)[host.name]
+    answered = above_any(python, host.parent)
+    foreign = above[_foreign(contractions)]
+    computed = _upward(foreign[foreign >= 0], above)
+    started = above_any(contractions.calls.starts_work, host.parent) | contractions.calls.starts_work
+    judged = named & ~contractions.without_data & ((owner < 0) | (owner >= np.arange(len(owner))))
+    for row in np.flatnonzero(judged).tolist():
+        calls = [contractions.at(place) for place in below.get(row, ())]
+        verdict = _judge_composite(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
+        if not busy[row] and (stopped[row] or answered[row]):
+            verdict = verdict.explained(STOPPED if stopped[row] else ANSWERED)
+        elif not busy[row] and (computed[row] or contractions.calls.on_device):
+            verdict = verdict.explained(ELSEWHERE if computed[row] or started[row] else NOTHING)
+        if ranks > 1 and all(one.ours and one.ours * ranks == one.other for one in verdict.findings):
+            verdict = verdict.explained(CUT)
+        tally.add(verdict, below.get(row) or (row,), contractions.where(row))
+    return tally
+
+
+def _foreign(contractions: Contractions) -> Bool:
+    """Which rows are of operators that are neither torch's own nor known."""
+    foreign = [
+        "::" in name and not name.startswith(("aten::", "prim::", "prims::", "autograd::", "torch::autograd"))
+        for name in contractions.names
+    ]
+    rows: Bool = np.array(foreign, dtype=bool)[contractions.host.name] & (contractions.host.annotation == 0)
+    return rows
+
+
+def _upward(rows: Int64, above: Int64) -> Bool:
+    """Whether each row is one of `rows` or above one, going up by `above`."""
+    reached = np.zeros(len(above), dtype=bool)
+    while len(rows):
+        rows = distinct(rows[~reached[rows]]).values
+        reached[rows] = True
+        rows = above[rows]
+        rows = rows[rows >= 0]
+    return reached
+
+
+def _judge_composite(
+    contractions: Contractions, row: int, calls: list[Contraction], has_inner: bool, is_owner: bool, busy: bool
+) -> Verdict:
+    """The calls directly below a composite against its own cost; none may be missing."""
+    whole, phase = contractions.at(row), contractions.phase(row)
+    if whole.base in ENCLOSING:
+        extra = tuple(_too_many(whole, calls, has_inner, phase))
+        return Verdict(compared=len(extra), findings=extra)
+    if whole.flops is None:
+        return Verdict()
+    if whole.signature is None or len(whole.signature.arguments) > COSTED[whole.base]:
+        return Verdict(not_checked=(SCRIPTED_OPERATORS,) if calls else ())
+    if is_owner:
+        lost = _left_alone(whole)
+        return Verdict(compared=1, equal=int(not lost), findings=(_finding(whole, phase, None, lost),) if lost else ())
+    if not busy:
+        text = "no contraction ran below it"
+        return Verdict(compared=1, findings=(_finding(whole, phase, 0, text),)) if whole.flops else Verdict()
+    if not calls or (has_inner and not calls):
+        return Verdict()
+    return _compared(whole, calls, phase)
+
+
+def _compared(whole: Contraction, calls: list[Contraction], phase: Phase) -> Verdict:
+    spent: int | None = 0
+    for call in calls:
+        spent = None if spent is None or call.flops is None else spent + call.flops
+    if spent is None and not all(call.complete for call in calls):
+        return Verdict()
+    if spent == whole.flops:
+        return Verdict(compared=len(calls), equal=len(calls))
+    finding = Finding(
+        operator=calls[0].operator, phase=phase, ours=spent, other=whole.flops,
+        cause=AGAIN if whole.again or any(call.again for call in calls) else None,
+        evidence=f"{'; '.join(call.shapes for call in calls)} in {whole.shapes}",
+    )  # fmt: skip
+    return Verdict(compared=len(calls), equal=len(calls) - 1, findings=(finding,))
+
+
+def _finding(whole: Contraction, phase: Phase, ours: int | None, text: str) -> Finding:
+    cause = AGAIN if whole.again else None
+    evidence = f"{text}: {whole.shapes}"
+    return Finding(operator=whole.operator, phase=phase, ours=ours, other=whole.flops, cause=cause, evidence=evidence)
+
+
+def _left_alone(whole: Contraction) -> str:
+    """What is wrong with a composite that computes itself: torch's convolutions call a backend that has an event.
+
+    Transposed ones of oneDNN have none, and other devices may compute a `linear` or `matmul` whole.
+    """
+    transposed = whole.signature is not None and whole.signature.get(6) in (True, "True", 1)
+    plain = whole.base == "convolution" or (whole.base == "_convolution" and not transposed)
+    return "the operator that computes has no event" if plain and whole.flops else ""
+
+
+def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Finding]:
+    """Calls besides the one that such a composite makes."""
+    attention = base(whole.operator) == "scaled_dot_product_attention"
+    extra = len([call for call in calls if "attention" in call.base]) - 1 if attention else len(calls) - (not has_inner)
+    if extra > 0:
+        call = calls[-1]
+        yield Finding(
+            operator=call.operator, phase=phase, ours=None if call.flops is None else call.flops * (extra + 1),
+            other=call.flops, evidence=f"{extra + 1} calls in one {whole.operator}: {call.shapes}",
+        )  # fmt: skip
+
+
+# Operators and nodes that miss each other: a forward without its backward, a node without either, events twice.
+
+
+AFTER_TRACE = "the trace ends before its backward"
+NO_LOSS = "no node around it ran either: its result may not have reached the loss"
+CUT_OFF = "the trace ends before its device work"
+NO_LAUNCH = "nothing was launched: it ran on the host, or on tensors without data"
+MERGED = "the trace numbers many events alike, as those of several processes are"
+CAPTURED = "the trace launches graphs, and what is captured into one does not run"
+#: Nodes of contractions, by the beginning of their names.
+_CONTRACTING = (
+    "Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "CudnnConvolution", "MiopenConvolution", "MkldnnConvolution",
+    "ScaledDotProduct", "CudnnRnn", "MiopenRnn", "MkldnnRnnLayer", "Linear",
+)  # fmt: skip
+
+
+def lost_operators(name: str) -> Verdict:
+    """The verdict on a node that computes nothing and has no forward operator: a contraction's has lost both."""
+    own = name.removeprefix(ENGINE)
+    if not own.startswith(_CONTRACTING):
+        return Verdict()
+    finding = Finding(operator=own, phase=Phase.BACKWARD, ours=0, evidence="neither its forward nor its products")
+    return Verdict(compared=1, findings=(finding,))
+
+
+def judge_twice(contractions: Contractions) -> Tally:
+    """Events that are in the trace twice: by Kineto's number of them, or by what the others of their number do."""
+    host = contractions.host
+    numbered = np.flatnonzero((host.external_id > 0) & (host.annotation == 0))
+    known = distinct(host.external_id[numbered])
+    counts = np.bincount(known.inverse, minlength=len(known.values))
+
+    def time_ns(rows: Iterable[int]) -> int:
+        return sum(int(contractions.call_ns[row]) for row in rows)
+
+    tally = Tally(time_of=time_ns, compared=len(counts), equal=int((counts == 1).sum()))
+    several = np.flatnonzero(counts > 1)
+    merged = len(several) >= _MANY and len(several) > _MUCH * len(counts)
+    for place in several.tolist():
+        row = int(numbered[known.first[place]])
+        verdict = Verdict(findings=(_twice(contractions, row, int(counts[place])),))
+        tally.add(verdict.explained(MERGED) if merged else verdict, (row,), contractions.where(row))
+    times = dict(zip(known.values.tolist(), counts.tolist(), strict=True))
+    for row in distinct(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist():
+        if times.get(number := int(host.external_id[row]), 1) == 1:
+            tally.equal -= number in times
+            tally.compared += number not in times
+            tally.add(Verdict(findings=(_twice(contractions, row, 2),)), (row,), contractions.where(row))
+    return tally
+
+
+def _twice(contractions: Contractions, row: int, times: int) -> Finding:
+    contraction = contractions.at(row)
+    return Finding(
+        operator=contraction.operator, phase=contractions.phase(row), ours=times, other=1,
+        evidence=f"{times} times in the trace: {contraction.shapes}",
+    )  # fmt: skip
+
+
+def _inside_itself(contractions: Contractions) -> Int64:
+    """Contractions in an event that is theirs to the nanosecond."""
+    host, rows = contractions.host, contractions.rows
+    parent = host.parent[rows]
+    same = (parent >= 0) & (host.duration_ns[rows] > 0)
+    for column in (host.name, host.signature, host.start_ns, host.duration_ns):
+        same &= column[rows] == column[parent]
+    own: Int64 = rows[same]
+    # many of them are how these operators are dispatched, in a trace whose times are whole microseconds
+    return own if len(own) < _MANY or len(own) < _MUCH * len(rows) else own[:0]
+
+
+def _twins(contractions: Contractions) -> Int64:
+    """Contractions that have the number, name and arguments of a differentiated or recomputed one, but not its place.
+
+    Autograd counts on with each node it makes, so that only what is not differentiated shares a number; and that is
+    called as the differentiated one is, by an operator of its own.
+    """
+    host, rows = contractions.host, contractions.rows[contractions.host.sequence[contractions.rows] >= 0]
+    forward = contractions.graph.forward
+    done = marked(np.concatenate((forward[forward >= 0], contractions.recomputed)), len(host.name))
+    order = rows[np.lexsort((rows, host.signature[rows], host.name[rows], host.sequence[rows], host.thread[rows]))]
+    first, second = order[:-1], order[1:]
+    same = done[first] | done[second]
+    for column in (host.thread, host.sequence, host.name, host.signature):
+        same &= column[first] == column[second]
+    first, second = first[same], second[same]
+    callers = np.where(host.parent >= 0, host.name[host.parent], -1)
+    library = np.array([name.startswith("aten::") for name in contractions.names], dtype=bool)
+    siblings = (host.parent[first] == host.parent[second]) & library[np.maximum(callers[first], 0)]
+    twins: Int64 = second[(siblings | (callers[first] != callers[second])) & (host.parent[second] != first)]
+    return twins
+
+
+def judge_work(contractions: Contractions) -> Tally:
+    """On an accelerator every contraction launches work; one without counts nowhere."""
+    tally, calls, host = Tally(time_of=contractions.time_ns), contractions.calls, contractions.host
+    if not len(calls.work.name):
+        return tally
+    working = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
+    busy = marked(calls.owner[working], len(host.name))[contractions.rows]
+    inside = contractions.host.in_window[contractions.rows]
+    busy &= inside
+    tally.compared, tally.equal = int(inside.sum()), int(busy.sum())
+    last = int(host.start_ns[working].max()) if len(working) else 0
+    graphs = any("GraphLaunch" in name or "BeginCapture" in name for name in contractions.names)
+    launched = calls.starts_work | above_any(calls.starts_work, host.parent)
+    for row in contractions.rows[inside & ~busy].tolist():
+        contraction = contractions.at(row)
+        if contraction.flops == 0:
+            tally.equal += 1
+            continue
+        cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
+        cause = cause if launched[row] else NO_LAUNCH
+        finding = Finding(operator=contraction.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
+                          evidence=f"no device work of {contraction.shapes}")  # fmt: skip
+        tally.add(Verdict(findings=(finding,)), (row,), contractions.where(row))
+    return tally
+
+
+def judge_forwards(contractions: Contractions) -> Tally:
+    """Differentiated contractions against the nodes that ran: each should have one."""
+    graph, host = contractions.graph, contractions.host
+    tally = Tally(time_of=contractions.time_ns)
+    ran = marked(graph.forward[graph.forward >= 0], len(host.name))
+    if not ran.any():
+        return tally
+    for operator in np.flatnonzero(ran).tolist():
+        ran[list(contractions.forwards.get(operator, ()))] = True
+    last_node = int(host.start_ns[np.flatnonzero(graph.is_node & (graph.forward >= 0))].max())
+    outer = np.flatnonzero(_made_a_node(contractions))
+    waiting = outer[marked(_keys(contractions.forwards), len(host.name))[outer]]
+    done = ran[waiting]
+    tally.compared, tally.equal = len(waiting), int(done.sum())
+    operators = _operators(contractions)
+    numbers = set(graph.sequence[graph.is_node & (graph.forward >= 0)].tolist())
+    for row in waiting[~done].tolist():
+        contraction = contractions.at(contractions.forwards[row][0])
+        after = bool(host.start_ns[row] > last_node)
+        unused = AGAIN if contraction.again else _unused(contractions, row, operators, numbers)
+        finding = Finding(
+            operator=contraction.operator, phase=Phase.FORWARD, ours=1, other=0, cause=AFTER_TRACE if after else unused,
+            evidence=f"no backward node of {contraction.shapes} ran",
+        )  # fmt: skip
+        tally.add(Verdict(findings=(finding,)), (row,), contractions.where(row))
+    return tally
+
+
+def _keys(groups: dict[int, list[int]]) -> Int64:
+    return np.array(list(groups), dtype=np.int64)
+
+
+def _operators(contractions: Contractions) -> tuple[Int64, Int64]:
+    """The operators with numbers that are no nodes, by thread, number and time; and their places by row."""
+    host = contractions.host
+    rows = np.flatnonzero(contractions.graph.numbered == np.arange(len(host.name)))
+    order = rows[np.lexsort((host.start_ns[rows], host.sequence[rows], host.thread[rows]))]
+    place = np.full(len(host.name), -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return order, place
+
+
+def _made_a_node(contractions: Contractions) -> Bool:
+    """Whether autograd made a node for the operator at a row: the next operator of its thread has a higher number."""
+    host = contractions.host
+    order, _ = _operators(contractions)
+    made = np.zeros(len(host.name), dtype=bool)
+    if len(order) > 1:
+        same = host.thread[order[1:]] == host.thread[order[:-1]]
+        counted = host.sequence[order[1:]] > host.sequence[order[:-1]]
+        made[order[:-1][same & counted]] = True
+    below = contractions.graph.node
+    return made & ((below < 0) | contractions.graph.differentiated[np.maximum(below, 0)])
+
+
+def _unused(contractions: Contractions, row: int, operators: tuple[Int64, Int64], ran: set[int]) -> str | None:
+    """Why no backward came: unless the nodes before and after it ran, its result may not have been used."""
+    host, (order, place) = contractions.host, operators
+    for step in (-1, 1):
+        other = int(place[row])
+        while 0 <= other < len(order) and host.sequence[order[other]] == host.sequence[row]:
+            other += step
+        if not 0 <= other < len(order) or int(host.sequence[order[other]]) not in ran:
+            return NO_LOSS
+    return None
+
+
+# Regions with many contractions in one node: compiled functions and functions of the model's own.
+#
+# Their products are distinguished by their sizes, not by structure: a gradient has the sizes of its forward in another
+# order, and each forward product has two at most. What else a region computes in its backward (its forward again, other
+# products, none) is its own affair, and not checked.
+
+
+OWN = "contractions of a function of the model's own: its backward need not be made of the forward's"
+COMPILED = "contractions of a compiled region: the compiler may write them in another way"
+NO_FORMULA = "contractions in compiled regions or own functions that are no plain products of known shapes"
+
+
+def reason_of(node: str) -> str | None:
+    """Why what is below a node need not be what its forward says; `None` below the node of a library's operator."""
+    if is_own(node):
+        return OWN
+    return COMPILED if "CompiledFunction" in node else None
+
+
+def judge_region(pair: Pair) -> Verdict:
+    """Each product of the backward that has the sizes of one of the forward against its FLOPs."""
+    products = [contraction for contraction in pair.forward if is_product(contraction)]
+    allowed = Counter(contraction.key for contraction in products)
+    costs = {contraction.key: contraction.flops for contraction in products}
+    given: Counter[object] = Counter()
+    findings: list[Finding] = []
+    reasons: list[str] = []
+    equal = 0
+    for contraction in pair.backward:
+        key = contraction.key
+        given[key] += 1
+        if key is None or contraction.flops is None:
+            reasons.append(NO_FORMULA if contraction.signature else NO_SHAPES)
+        elif given[key] > 2 * allowed[key]:
+            reasons.append(reason_of(pair.node) or OWN)
+        elif contraction.flops == costs[key]:
+            equal += 1
+        else:
+            evidence = f"{contraction.shapes} below {pair.node} has other FLOPs than the product of these sizes there"
+            findings.append(
+                Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=costs[key],
+                        evidence=evidence)
+            )  # fmt: skip
+    return Verdict(
+        compared=equal + len(findings), equal=equal, findings=tuple(findings), not_checked=tuple(reasons)
+    )  # fmt: skip
+
+
+# The phases that contractions were given, against what autograd's structure says of them.
+
+
+IN_FORWARD = "a gradient that is taken inside the forward range of the trace"
+RUN_AGAIN = "a function of the model's own, or a compiled one, that runs its forward again in its backward"
+DIFFERENTIATED = "its backward is differentiated itself (create_graph), so that its operators look like a forward's"
+RUN_AGAIN = "it runs again, to be differentiated, in a range that the trace calls backward"
+
+
+def judge_phases(contractions: Contractions) -> Tally:
+    """What a node computes is backward; what a node that ran is the backward of is forward."""
+    tally = Tally(time_of=contractions.time_ns)
+    host, graph = contractions.host, contractions.graph
+    gradients = contractions.rows[contractions.is_gradient]
+    as_said = host.phase[gradients] == PHASE_CODE[Phase.BACKWARD]
+    tally.compared = tally.equal = int(as_said.sum())
+    for row in gradients[~as_said].tolist():
+        node, cause = int(graph.node[row]), None
+        if contractions.phase(row) is Phase.RECOMPUTE and graph.differentiated[node]:
+            cause = DIFFERENTIATED
+        elif contractions.phase(row) is Phase.RECOMPUTE and reason_of(contractions.name_of_node(row)):
+            cause = RUN_AGAIN
+        elif contractions.phase(row) is contractions.phase(node) is Phase.FORWARD:
+            cause = IN_FORWARD
+        _add(tally, contractions, row, Phase.BACKWARD, cause)
+    paired = graph.forward[graph.is_node & (graph.state == PAIRED)]
+    outside = distinct(paired[(paired >= 0) & (graph.node[paired] < 0)])
+    for operator in outside.values.tolist():
+        for row in contractions.forwards.get(operator, ()):
+            # Recompute outside of all nodes is what a range of the trace states.
+            _add(
+                tally,
+                contractions,
+                row,
+                Phase.FORWARD,
+                RUN_AGAIN if contractions.phase(row) is Phase.RECOMPUTE else None,
+            )
+    return tally
+
+
+def _add(tally: Tally, contractions: Contractions, row: int, phase: Phase, cause: str | None) -> None:
+    given = contractions.phase(row)
+    if given is phase:
+        tally.compared += 1
+        tally.equal += 1
+        return
+    contraction = contractions.at(row)
+    finding = Finding(
+        operator=contraction.operator, phase=given, ours=1, other=0, cause=cause,
+        evidence=f"{contraction.shapes} is {phase} by autograd's structure",
+    )  # fmt: skip
+    tally.add(Verdict(compared=1, findings=(finding,)), (row,), contractions.where(row))
+
+
+BEFORE_TRACE = "its forward ran before the trace began"
+SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no number of their own"
+FORWARD_MODE = "forward-mode differentiation computes tangents, which have no backward of their own"
+THINNED = "the trace lacks the forward operators of many nodes: someone thinned it out, or a thread was not recorded"
+HOOK = "a hook of autograd computes in addition to the node"
+#: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
+_WITH_PRODUCTS = (
+    "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
+    "euclideandist", "affinegrid", "addr", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det",
+    "solve",
+)  # fmt: skip
+#: Products whose gradients are products of as many FLOPs, or maps.
+_VECTORS = {"mv", "dot", "vdot", "addmv", "addbmm", "_grouped_mm", "linear", "mkldnn_linear"}
+#: This many nodes, and this part of all, are no single mistake.
+_MANY, _MUCH = 10, 0.1
+_UNPAIRED = {
+    UNNUMBERED: "backward products whose node has no sequence number",
+    AMBIGUOUS: "backward products whose sequence number several threads used",
+}
+
+
+def self_checks(calls: TraceCalls, *, may_be_cut: bool = True, ranks: int = 1) -> tuple[Check, ...]:
+    """What the trace says twice, compared; nothing for a trace without contractions.
+
+    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it. Layers may be cut over
+    `ranks`.
+    """
+    if not len(calls.host.name):
+        return ()
+    graph = graph_of(calls.names, calls.host, may_be_cut=may_be_cut)
+    contractions = Contractions(calls, graph)
+    checks = [
+        judge_composites(contractions, ranks).check("composite FLOPs", "the operators that call them", "FLOPs"),
+        judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls"),
+    ]
+    if calls.on_device:
+        checks.append(judge_work(contractions).check("device work of contractions", "their operators' events", "calls"))
+    if graph.is_node.any():
+        checks += [
+            _backward(contractions).check("backward contractions", "the forward of the same autograd node", "FLOPs"),
+            judge_forwards(contractions).check("forward contractions", "the backward nodes that ran", "calls"),
+            judge_phases(contractions).check("phases of contractions", "the structure of autograd", "calls"),
+        ]
+    checks = [check for check in checks if check.compared or check.not_checked]
+    if not _differentiates_forward(calls.names):
+        return tuple(checks)
+    unchecked = {"compared": 0, "equal": 0, "differences": (), "not_checked": FORWARD_MODE}
+    return tuple(replace(check, **unchecked) if check.unexplained else check for check in checks)
+
+
+def _differentiates_forward(names: Sequence[str]) -> bool:
+    """Whether tangents were computed, by operators that no backward node belongs to."""
+    return any(name in ("aten::_make_dual", "aten::_fw_primal") for name in names)
+
+
+def _backward(contractions: Contractions) -> Tally:
+    """Every contraction below a node against its forward."""
+    tally = Tally(time_of=contractions.time_ns)
+    outside = contractions.rows[contractions.graph.node[contractions.rows] < 0]
+    forwards = Counter(map(contractions.at, outside.tolist())) if len(contractions.recomputed) else Counter()
+    pairs = list(contractions.pairs())
+    lost = list(_lost(contractions.graph, contractions))
+    missing = sum(pair.state in (LOST, LATE) for _, pair in pairs) + len(lost)
+    thinned = missing >= _MANY and missing > _MUCH * (len(pairs) + len(lost))
+    known: dict[Pair, Verdict] = {}
+    for node, pair in pairs:
+        if pair not in known:
+            verdict, reason = _judge_pair(pair), reason_of(pair.node)
+            if pair.state in (LOST, LATE) and thinned:
+                verdict = verdict.explained(THINNED)
+            known[pair] = verdict if reason is None or _is_judged(pair) else verdict.unjudged(reason)
+        tally.add(known[pair], contractions.of_node(node), contractions.where(node))
+    for rows, judge in ((contractions.of_hooks, _of_a_hook), (contractions.recomputed, partial(_recomputed, forwards))):
+        for row in rows.tolist():
+            verdict, reason = judge(contractions, row), reason_of(contractions.name_of_node(row))
+            tally.add(verdict if reason is None else verdict.unjudged(reason), (row,), contractions.where(row))
+    for name, row in lost:
+        verdict = lost_operators(name)
+        tally.add(verdict.explained(THINNED) if thinned else verdict, (row,), contractions.where(row))
+    return tally
+
+
+def _is_judged(pair: Pair) -> bool:
+    """Whether what a region computes is compared by the sizes of its forward's products."""
+    return pair.state == PAIRED and bool(pair.forward) and is_region(pair)
+
+
+def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
+    """The verdict on a contraction next to a node, which may be whatever a hook computes."""
+    contraction = contractions.at(row)
+    finding = Finding(
+        operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=HOOK,
+        evidence=f"{contraction.shapes} next to {contractions.name_of_node(row)}",
+    )  # fmt: skip
+    return Verdict(compared=1, findings=(finding,))
+
+
+def _recomputed(forwards: Counter[Contraction], contractions: Contractions, row: int) -> Verdict:
+    """The verdict on a contraction that is run again: the forward has one of the same arguments for each."""
+    contraction = contractions.at(row)
+    forwards[contraction] -= 1
+    if forwards[contraction] >= 0:
+        return Verdict(compared=1, equal=1)
+    cut = bool((contractions.graph.state == BEFORE).any())
+    finding = Finding(
+        operator=contraction.operator, phase=Phase.RECOMPUTE, ours=contraction.flops,
+        cause=BEFORE_TRACE if cut else None,
+        evidence=f"{contraction.shapes} is run again, but not in the forward",
+    )  # fmt: skip
+    return Verdict(compared=1, findings=(finding,))
+
+
+def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
+    """Nodes of contractions that compute nothing and whose forward operator is not there either."""
+    nodes = np.flatnonzero(graph.is_node & (graph.state == LOST) & ~contractions.without_data)
+    for row in nodes.tolist():
+        if row in contractions.gradients:
+            continue
+        yield contractions.names[int(contractions.host.name[row])], row
+
+
+def is_region(pair: Pair) -> bool:
+    """Whether the operator of a node is not one of a library: a compiled or an own function."""
+    return pair.operator is None or "::" not in pair.operator
+
+
+def _judge_pair(pair: Pair) -> Verdict:
+    if pair.state != PAIRED:
+        return _unpaired(pair)
+    if not pair.forward:
+        return _without_forward(pair)
+    if is_region(pair):
+        return judge_region(pair)
+    bases = {contraction.base for contraction in pair.forward}
+    if pair.node.lower().replace("_", "").startswith(_WITH_PRODUCTS):
+        return _not_ruled(pair)
+    if "BackwardBackward" in pair.node or "DoubleBackward" in pair.node:
+        return Verdict(not_checked=("second derivatives of fused operators",))
+    if len(pair.forward) == 1 and bases <= MATRICES.keys():
+        return judge_product(pair)
+    if all("conv" in name for name in bases):
+        return judge_convolution(pair)
+    if len(pair.forward) == 1 and all("attention" in name for name in bases):
+        return judge_attention(pair)
+    if all("rnn" in name for name in bases):
+        return judge_recurrent(pair)
+    if len(pair.forward) == 1 and bases <= _VECTORS:
+        return judge_alike(pair)
+    return _not_ruled(pair)
+
+
+def _not_ruled(pair: Pair) -> Verdict:
+    count = max(len(pair.backward), 1)
+    return Verdict(not_checked=(f"contractions below {pair.node}: no rule says what its backward costs",) * count)
+
+
+def _unpaired(pair: Pair) -> Verdict:
+    """The verdict where the forward operator of a node with contractions is not known, or ran after it."""
+    if pair.state in _UNPAIRED:
+        return Verdict(not_checked=(_UNPAIRED[pair.state],) * len(pair.backward))
+    calls = pair.backward or pair.forward
+    cause = BEFORE_TRACE if pair.state == BEFORE else SCRIPTED if pair.node.startswith("torch::jit") else None
+    why = "its forward runs after it" if pair.state == LATE else "no forward operator has its number"
+    findings = tuple(
+        Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=cause,
+                evidence=f"{contraction.shapes} below {pair.node}: {cause or why}")
+        for contraction in calls
+    )  # fmt: skip
+    return Verdict(compared=len(findings), findings=findings)
+
+
+def _without_forward(pair: Pair) -> Verdict:
+    """The verdict on contractions below the node of an operator that has none."""
+    own = pair.node.lower().replace("_", "")
+    rewritten = pair.operator is not None and base(pair.operator) in MATRICES
+    cause = AGAIN if rewritten or any(contraction.again for contraction in pair.backward) else None
+    if own.startswith(_WITH_PRODUCTS):
+        cause = "the gradient of this operator is made of products, as torch writes it"
+    elif own.startswith("torch::"):
+        return Verdict(not_checked=(OWN,) * len(pair.backward))
+    findings = tuple(
+        Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=0, cause=cause,
+                evidence=f"{contraction.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing")
+        for contraction in pair.backward
+    )  # fmt: skip
+    return Verdict(compared=len(findings), findings=findings)

@@ -1,0 +1,509 @@
+"""Wall clock: steps, phases, busy and idle time, streams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.idle import Idle, idle_by_device
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, covered, covered_by_group, exposed, union, within
+from opanatomy.analysis.step import MEASURED, host_steps, phase_field
+from opanatomy.records.anatomy import (
+    DeviceFigures,
+    DeviceRow,
+    IdleRow,
+    Launching,
+    StepRow,
+    StepSpans,
+    StreamRow,
+    Timeline,
+)
+from opanatomy.records.columns import (
+    MEMCPY,
+    NO_UNITS,
+    Bool,
+    CallTable,
+    Float64,
+    Int64,
+    KernelTable,
+    distinct,
+    rows_by_value,
+)
+from opanatomy.records.communication import Communication
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
+
+# What launching cost: calls, host time, delays, the queue, kernels too short to be worth a launch.
+
+
+#: A launch costs the host and the device a few microseconds: a kernel that is not longer by much is all overhead.
+TINY_NS = 10_000
+
+_LAUNCH = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
+_GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
+#: Copies without `Async` return when they are done.
+SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
+
+
+def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
+    """Launches and kernels of the window, over all devices; `within` says which calls of the runtime are of it."""
+    launches, work = launched_work.launches, launched_work.work
+    calls = within & _outermost(launched_work, _named(launched_work, _LAUNCH))
+    waits = within & _outermost(launched_work, _named(launched_work, SYNCHRONIZE))
+    kernel_ns = work.duration_ns[launched_work.kernels()]
+    tiny = kernel_ns < TINY_NS
+    launched, begun = _waits(launched_work)
+    delays = np.maximum(begun - launched, 0)
+    return Launching(
+        calls=int(calls.sum()), graph_calls=int((calls & _named(launched_work, _GRAPH)).sum()),
+        call_ns=int(launches.duration_ns[calls].sum()),
+        synchronizing_calls=int(waits.sum()), synchronizing_ns=int(launches.duration_ns[waits].sum()),
+        delayed=len(delays), delay_ns=int(delays.sum()),
+        median_delay_ns=_median(delays),
+        longest_queue=_longest_queue(launched, begun),
+        kernels=len(kernel_ns), kernel_ns=int(kernel_ns.sum()),
+        tiny_kernels=int(tiny.sum()), tiny_kernel_ns=int(kernel_ns[tiny].sum()), tiny_below_ns=TINY_NS,
+    )  # fmt: skip
+
+
+def _median(values: Int64) -> int | None:
+    """The value in the middle, of an even number the mean of the two; `np.median` imports `numpy.ma`."""
+    if not len(values):
+        return None
+    ordered, half = np.sort(values), len(values) // 2
+    return int(ordered[half]) if len(values) % 2 else int((ordered[half - 1] + ordered[half]) / 2)
+
+
+def _named(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
+    """Which launches have a name that matches; each name is looked at once."""
+    names = distinct(launched_work.launches.name)
+    fits = [bool(pattern.search(launched_work.names[number])) for number in names.values.tolist()]
+    return np.array(fits, dtype=bool)[names.inverse]
+
+
+def _outermost(launched_work: LaunchedWork, marked: Bool) -> Bool:
+    """The marked calls without those that a runtime makes of its driver for one of them: on XPU both are recorded."""
+    launches = launched_work.launches
+    rows = np.flatnonzero(marked)
+    rows = rows[np.lexsort((-launches.duration_ns[rows], launches.start_ns[rows], launches.thread[rows]))]
+    end = launches.start_ns[rows] + launches.duration_ns[rows]
+    outermost = np.zeros(len(marked), dtype=bool)
+    for _, places in rows_by_value(launches.thread[rows]):
+        calls, ends = rows[places], end[places]
+        before = np.append(-1, np.maximum.accumulate(ends)[:-1])
+        outermost[calls] = (launches.start_ns[calls] >= before) | (ends > before)
+    return outermost
+
+
+def _waits(launched_work: LaunchedWork) -> tuple[Int64, Int64]:
+    """(when launched, when begun) of each launch's first kernel."""
+    rows = np.flatnonzero(launched_work.kernels() & (launched_work.launch >= 0))
+    rows = rows[np.argsort(launched_work.work.start_ns[rows], kind="stable")]
+    rows = rows[distinct(launched_work.launch[rows]).first]
+    return launched_work.launched_ns()[rows], launched_work.work.start_ns[rows]
+
+
+def _longest_queue(launched: Int64, begun: Int64) -> int:
+    """The largest number of launches that waited at one time."""
+    late = begun > launched
+    moments = np.concatenate((begun[late], launched[late]))
+    change = np.repeat(np.array([-1, 1]), int(late.sum()))
+    order = np.lexsort((change, moments))
+    return int(np.cumsum(change[order]).max(initial=0))
+
+
+class StepWindow(Struct, frozen=True, kw_only=True):
+    """The window and its steps on the host clock, and the ranges of phases where the trace has them."""
+
+    window: tuple[int, int]
+    steps: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int, Phase], ...]
+    #: What the trace calls each step.
+    numbers: tuple[int, ...] = ()
+    #: The part of what the profiler adds to a step on the CPU that lies outside operators.
+    recording_outside: float
+
+    def step_at(self, times_ns: Int64) -> Int64:
+        """Give the step at each host time, from its begin to that of the next one; -1 before the first and after the
+        last."""
+        begins = np.array([begin for begin, _ in self.steps or (self.window,)], dtype=np.int64)
+        step = np.searchsorted(begins, times_ns, side="right") - 1
+        return np.where(times_ns <= self.window[1], step, -1)
+
+
+class DeviceSteps(Struct, frozen=True, kw_only=True):
+    """The steps on a device: that of each event of the trace, -1 where it is of none, and when each was."""
+
+    step: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+    def only(self, counted: Bool) -> DeviceSteps:
+        """Keep these steps, numbered anew."""
+        number = np.append(np.where(counted, np.cumsum(counted) - 1, -1), -1)
+        return DeviceSteps(step=number[self.step], start_ns=self.start_ns[counted], end_ns=self.end_ns[counted])
+
+
+class _Device(Struct, frozen=True):
+    """One device in the steps: what it did and why it was idle."""
+
+    number: int
+    #: Its events, as places among the window's.
+    events: Int64
+    busy: Intervals
+    idle: Idle
+
+    def parts(self, start_ns: Int64, end_ns: Int64) -> tuple[Int64, ...]:
+        """Busy, outside, unrecorded, host-bound, stream-wait and other time in each span."""
+        kinds = (self.busy, self.idle.unrecorded, self.idle.host, self.idle.stream, self.idle.other)
+        busy, unrecorded, host, stream, other = (within(kind, start_ns, end_ns) for kind in kinds)
+        outside = end_ns - start_ns - busy - unrecorded - host - stream - other
+        return busy, outside, unrecorded, host, stream, other
+
+
+class DeviceTime:
+    """Steps of a trace of an accelerator: their work in the order of `work`, by device, step and phase."""
+
+    def __init__(
+        self, steps: DeviceSteps, launched: LaunchedWork, work: KernelTable, idle: dict[int, Idle] | None = None
+    ) -> None:
+        inside = steps.step >= 0
+        self.launched, self.work, self.steps = replace(launched, inside=inside), work, steps
+        self.start, self.duration = launched.work.start_ns[inside], launched.work.duration_ns[inside]
+        self.device, self.stream = launched.work.device[inside], launched.work.stream[inside]
+        self.kind = launched.work.kind[inside]
+        self.copies = self.kind == MEMCPY
+        self.operator_class = work.operator_class.codes[inside]
+        self.phase = work.phase.codes[inside]
+        self.step, self.step_start, self.step_end = steps.step[inside], steps.start_ns, steps.end_ns
+        bounds = int(steps.start_ns.min(initial=steps.end_ns[0])), int(steps.end_ns.max())
+        self._idle = idle_by_device(launched, bounds) if idle is None else idle
+        self.devices = [
+            _Device(number, events, union(self.start[events], self.duration[events]), self._idle[number])
+            for number, events in rows_by_value(self.device)
+        ]
+        self.computing = set(self.launched.computing_devices())
+
+    def only(self, counted: Bool) -> DeviceTime:
+        """Keep these steps alone."""
+        return DeviceTime(self.steps.only(counted), self.launched, self.work, self._idle)
+
+    def mean(self, values: Iterable[int]) -> int:
+        """The mean over the devices that ran kernels, from one value a device."""
+        pairs = zip(self.devices, values, strict=True)
+        computing = [value for device, value in pairs if device.number in self.computing]
+        return sum(computing) // max(len(computing), 1)
+
+    def parts(self) -> list[tuple[int, ...]]:
+        """For each step busy, outside, unrecorded, host-bound, stream-wait and other time; what rounding a mean leaves
+        is other."""
+        each = [device.parts(self.step_start, self.step_end) for device in self.devices]
+        means: list[tuple[int, ...]] = []
+        walls: list[int] = (self.step_end - self.step_start).tolist()
+        if not self.devices:  # launches whose work was not recorded
+            return [(0, 0, wall, 0, 0, 0) for wall in walls]
+        for span, wall in enumerate(walls):
+            known = [self.mean(int(parts[kind][span]) for parts in each) for kind in range(5)]
+            means.append((*known, wall - sum(known)))
+        return means
+
+    def idle_causes(self) -> list[dict[IdleCause, int]]:
+        """For each step the idle time by cause; what rounding a mean leaves is of the longest."""
+        computing = [device for device in self.devices if device.number in self.computing]
+        each = [device.idle.by_cause(self.step_start, self.step_end) for device in computing]
+        causes = dict.fromkeys(cause for times in each for cause in times)
+        made = []
+        for step, (*_, host, stream, other) in enumerate(self.parts()):
+            sums = {cause: sum(int(times[cause][step]) for times in each if cause in times) for cause in causes}
+            spent = {cause: ns // max(len(computing), 1) for cause, ns in sums.items() if ns}
+            if spent:
+                longest = max(spent, key=lambda cause: spent[cause])
+                spent[longest] += host + stream + other - sum(spent.values())
+            made.append(spent)
+        return made
+
+    def idle_rows(self, causes: dict[IdleCause, int]) -> tuple[IdleRow, ...]:
+        """The causes of the idle time of all steps, with what most of each was; `causes` has the times."""
+        spans = union(self.step_start, self.step_end - self.step_start)
+        named: dict[IdleCause, IdleRow] = {}
+        for device in (device for device in self.devices if device.number in self.computing):
+            for row in device.idle.rows(spans):
+                if row.cause not in named or row.time_ns > named[row.cause].time_ns:
+                    named[row.cause] = row
+        bare = {cause: IdleRow(cause=cause, time_ns=ns) for cause, ns in causes.items()}
+        rows = [replace(named.get(cause, bare[cause]), time_ns=ns) for cause, ns in causes.items() if ns]
+        return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.cause)))
+
+
+def device_steps(step_window: StepWindow, launched: LaunchedWork) -> DeviceSteps:
+    """Place the work of the window in steps: a step lasts until its device work is done.
+
+    Without annotated steps there is one, from the first to the last device work.
+    """
+    work, inside = launched.work, launched.inside
+    start, end = work.start_ns, work.start_ns + work.duration_ns
+    if not step_window.steps:
+        bounds = (start[inside].min(), end[inside].max()) if inside.any() else step_window.window
+        step = np.where(inside, 0, -1)
+        return DeviceSteps(step=step, start_ns=np.array(bounds[:1]), end_ns=np.array(bounds[1:]))
+    begins = np.array([begin for begin, _ in step_window.steps], dtype=np.int64)
+    ends = np.array([end for _, end in step_window.steps], dtype=np.int64)
+    launched_ns = launched.launched_ns()
+    when = np.where(launched_ns >= 0, launched_ns, start)
+    step = np.where(inside, np.maximum(np.searchsorted(begins, when, side="right") - 1, 0), -1)
+    np.maximum.at(ends, step[inside], end[inside])
+    ends = np.maximum.accumulate(ends)
+    begins[1:] = np.maximum(begins[1:], ends[:-1])
+    return DeviceSteps(step=step, start_ns=begins, end_ns=np.maximum(ends, begins))
+
+
+def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, ...]:
+    """One row a step of an accelerator."""
+    count = len(time.step_start)
+    work = np.bincount(time.step, minlength=count)
+    spent = np.zeros((count, 3), dtype=np.int64)
+    np.add.at(spent, (time.step, time.kind), time.duration)
+    walls = time.step_end - time.step_start
+    phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in MEASURED}
+    rows = []
+    for index, (parts, causes) in enumerate(zip(time.parts(), time.idle_causes(), strict=True)):
+        busy, outside, unrecorded, host, stream, other = parts
+        kernels, copies, fills = spent[index].tolist()
+        of_phases: dict[str, Any] = {phase_field(phase): times[index] for phase, times in phases.items() if times}
+        rows.append(
+            StepRow(
+                number=_number(step_window, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
+                host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other, unrecorded_ns=unrecorded,
+                idle_causes=causes, kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies,
+                memset_ns=fills, work=int(work[index]), **of_phases,
+            )
+        )  # fmt: skip
+    return tuple(rows)
+
+
+def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans | None) -> tuple[StepRow, ...]:
+    """One row a step on the CPU; with `spans` of a rank it was busy as long as an operator or a collective ran."""
+    rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
+    if spans is None:
+        return rows
+    busy = np.minimum(spans.busy_ns, spans.end_ns - spans.start_ns).tolist()
+    return tuple(
+        replace(row, busy_ns=spent, framework_ns=row.wall_ns - spent) for row, spent in zip(rows, busy, strict=True)
+    )
+
+
+def _number(step_window: StepWindow, index: int) -> int | None:
+    return step_window.numbers[index] if index < len(step_window.numbers) else None
+
+
+def timeline_of(
+    rows: Sequence[StepRow],
+    step_window: StepWindow,
+    time: DeviceTime | None,
+    spans: StepSpans | None = None,
+    communication: Communication | None = None,
+) -> Timeline:
+    """Busy and idle time of the steps that count; what communication and copies no other work hides.
+
+    `rows` has all steps; `time` is of those alone that count, and so are the `spans` of a rank on the CPU.
+    """
+    counted = np.array([row.set_aside is None for row in rows], dtype=bool)
+    rows = [row for row in rows if row.set_aside is None]
+    window = sum(row.wall_ns for row in rows)
+    busy = _sum(row.busy_ns for row in rows)
+    if time is None:
+        whole = Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
+        if spans is None or communication is None:
+            return whole
+        return replace(
+            whole, communication_ns=communication.running_ns, exposed_communication_ns=communication.exposed_ns,
+            computation_ns=int(spans.computing_ns.sum()),
+        )  # fmt: skip
+    host, stream, other = (
+        _sum(getattr(row, f"{kind}_idle_ns") for row in rows) for kind in ("host", "stream", "other")
+    )
+    causes: dict[IdleCause, int] = {}
+    for row in rows:
+        for cause, ns in row.idle_causes.items():
+            causes[cause] = causes.get(cause, 0) + ns
+    names = dict(time.launched.device_names)
+    communicates = time.operator_class == CLASS_CODE[OperatorClass.COMMUNICATION]
+    computes = ~communicates & ~time.copies
+    of_trace = not step_window.steps
+    called = step_window.step_at(time.launched.launches.start_ns)
+    return Timeline(
+        window_ns=window, busy_ns=busy, idle_ns=host + stream + other,
+        communication_ns=time.mean(_covered(time, _of(device, communicates)) for device in time.devices),
+        exposed_communication_ns=time.mean(_exposed(time, device, communicates) for device in time.devices),
+        exposed_memcpy_ns=time.mean(_exposed(time, device, time.copies) for device in time.devices),
+        outside_ns=_sum(row.outside_ns for row in rows), unrecorded_ns=_sum(row.unrecorded_ns for row in rows),
+        host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+        drained_ns=time.mean(
+            int(within(device.idle.drained, time.step_start, time.step_end).sum()) for device in time.devices
+        ),
+        around_ns=step_window.window[1] - step_window.window[0] - window if of_trace else None,
+        causes=time.idle_rows(causes),
+        computation_ns=time.mean(_covered(time, _of(device, computes)) for device in time.devices),
+        memcpy_ns=time.mean(_covered(time, _of(device, time.copies)) for device in time.devices),
+        kernel_time_ns=int(time.duration.sum()),
+        launching=launching_of(time.launched, (called >= 0) & counted[called]),
+        devices=tuple(_device_row(time, device, names.get(device.number)) for device in time.devices),
+        streams=_streams(time),
+    )  # fmt: skip
+
+
+def _sum(values: Iterable[int | None]) -> int:
+    return sum(value or 0 for value in values)
+
+
+def _of(device: _Device, marked: Bool) -> Int64:
+    """The marked events of a device."""
+    return device.events[marked[device.events]]
+
+
+def _covered(time: DeviceTime, events: Int64) -> int:
+    return covered(time.start[events], time.duration[events])
+
+
+def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
+    """The time of the marked events of a device in which none of its others ran."""
+    events, others = _of(device, marked), _of(device, ~marked)
+    return exposed((time.start[events], time.duration[events]), (time.start[others], time.duration[others]))
+
+
+def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRow:
+    parts = device.parts(time.step_start, time.step_end)
+    busy, outside, unrecorded, host, stream, other = (int(part.sum()) for part in parts)
+    return DeviceRow(
+        device=device.number, work=len(device.events), kernel_time_ns=int(time.duration[device.events].sum()),
+        busy_ns=busy, outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+        unrecorded_ns=unrecorded, name=name,
+    )  # fmt: skip
+
+
+def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
+    """One row a stream, by device, the busiest first."""
+    devices, streams = distinct(time.device), distinct(time.stream)
+    groups = distinct(devices.inverse * len(streams.values) + streams.inverse)
+    spent = np.zeros((len(groups.values), len(CLASSES)), dtype=np.int64)
+    np.add.at(spent, (groups.inverse, time.operator_class), time.duration)
+    columns = (
+        time.device[groups.first], time.stream[groups.first], np.bincount(groups.inverse),
+        covered_by_group(groups.inverse, time.start, time.duration), spent,
+    )  # fmt: skip
+    rows = [
+        StreamRow(
+            device=device, stream=stream, work=work, busy_ns=busy, kernel_time_ns=sum(times),
+            classes={name: ns for name, ns in zip(CLASSES, times, strict=True) if ns},
+        )
+        for device, stream, work, busy, times in zip(*(column.tolist() for column in columns), strict=True)
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: (row.device, -row.busy_ns, row.stream)))
+
+
+def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
+    """The union of the phase's work in each step, the mean over the devices; `None` where there is none in any."""
+    if not in_phase.any():
+        return None
+    sums = [0] * len(time.step_start)
+    for device in time.devices:
+        if device.number in time.computing:
+            events = _of(device, in_phase)
+            for step, places in rows_by_value(time.step[events]):
+                sums[step] += _covered(time, events[places])
+    return [spent // max(len(time.computing), 1) for spent in sums]
+
+
+# How full the device was while it worked: utilization, SM efficiency, occupancy, tensor cores.
+
+
+def device_figures_of(
+    ceilings: DeviceFigures, launched: LaunchedWork, table: KernelTable, steps_ns: int
+) -> DeviceFigures:
+    """`ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
+    kernels = launched.kernels()
+    if not kernels.any():
+        return ceilings
+    efficiency, dimensioned = _sm_efficiency_ns(launched, kernels)
+    available = steps_ns * len(launched.computing_devices())
+    busy = sum(
+        covered(launched.work.start_ns[rows], launched.work.duration_ns[rows]) for rows in _by_device(launched, kernels)
+    )
+    tensor_core_ns, unknown_ns = _tensor_core_ns(kernels, table)
+    return replace(
+        ceilings,
+        utilization=busy / available if available else None,
+        sm_efficiency=efficiency / available if available and efficiency is not None else None,
+        occupancy=_occupancy(launched, kernels),
+        dimensioned_ns=dimensioned,
+        tensor_core_ns=tensor_core_ns,
+        tensor_core_unknown_ns=unknown_ns,
+    )
+
+
+def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
+    """The marked rows of each device."""
+    rows = np.flatnonzero(marked)
+    return (rows[places] for _, places in rows_by_value(launched.work.device[rows]))
+
+
+def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int | None]:
+    """(time of kernels on tensor cores, time of those of which that is not known), `None` where there is none to say.
+
+    There is none where no device has such cores, and no share of what is known where no product's name tells.
+    """
+    uses = table.tensor_cores[kernels]
+    if (uses == NO_UNITS).all():
+        return None, None
+    product = table.kernel_class.equals(OperatorClass.TENSOR_CONTRACTION)[kernels]
+    unknown = (uses == -1) & (product | table.kernel_class.equals(OperatorClass.UNKNOWN)[kernels])
+    duration = table.duration_ns[kernels]
+    told = (uses == 1) | (product & (uses == 0))
+    known = int(duration[uses == 1].sum()) if told.any() or not unknown.any() else None
+    return known, int(duration[unknown].sum())
+
+
+def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
+    """(time weighted by the share of multiprocessors that have a block, time of kernels that record their blocks)."""
+    blocks = launched.work.blocks_per_sm
+    known = kernels & ~np.isnan(blocks)
+    if not known.any():
+        return None, 0
+    work, share = launched.work, np.clip(np.nan_to_num(blocks), 0, 1)
+    filled = 0.0
+    for rows in _by_device(launched, known):
+        filled += _filled_ns(work.start_ns[rows], work.duration_ns[rows], share[rows])
+    return filled, int(work.duration_ns[known].sum())
+
+
+def _filled_ns(start_ns: Int64, duration_ns: Int64, share: Float64) -> float:
+    """The shares of the kernels that run at a moment, at most 1 together, over the time.
+
+    Kernels that run at once share the multiprocessors: each alone may fill all of them, together they cannot fill more.
+    """
+    if not _overlap(start_ns, duration_ns):
+        return float((share * duration_ns).sum())
+    moments = np.concatenate((start_ns, start_ns + duration_ns))
+    order = np.argsort(moments, kind="stable")
+    running = np.cumsum(np.concatenate((share, -share))[order])[:-1]
+    return float((np.clip(running, 0, 1) * np.diff(moments[order])).sum())
+
+
+def _overlap(start_ns: Int64, duration_ns: Int64) -> bool:
+    order = np.argsort(start_ns, kind="stable")
+    ends = np.maximum.accumulate((start_ns + duration_ns)[order])
+    return bool((start_ns[order][1:] < ends[:-1]).any())
+
+
+def _occupancy(launched: LaunchedWork, kernels: Bool) -> float | None:
+    """The mean estimated occupancy as a fraction, weighted by duration."""
+    percent = launched.work.occupancy
+    known = kernels & ~np.isnan(percent)
+    duration = launched.work.duration_ns[known]
+    if not duration.sum():
+        return None
+    return float((np.clip(percent[known], 0, 100) * duration).sum() / duration.sum() / 100)

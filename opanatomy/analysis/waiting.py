@@ -1,0 +1,905 @@
+"""The tables of all ranks -> `Waiting`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+
+from opanatomy.analysis.communication import bus_factor, message_sizes
+from opanatomy.analysis.intervals import Intervals, together, union, within, without
+from opanatomy.records.anatomy import CollectiveCalls, Spans, StepSpans
+from opanatomy.records.columns import Bool, Categorical, Float64, Int64, distinct, rows_by_value
+from opanatomy.records.communication import (
+    ClockSetting,
+    MatchedCollective,
+    Rank,
+    RankWaiting,
+    StepParts,
+    Straggler,
+    Waiting,
+)
+
+# The collective calls of all ranks in one table.
+
+
+#: Collectives that end on no rank before they have begun on all: every rank needs something of every other one.
+SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+#: Of these all ranks have messages of one size.
+EVEN: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+#: Between two ranks: nothing tells which of the others the other one is.
+PAIRWISE: Final = ("send", "recv", "send_recv")
+
+
+class RankCalls(Struct, frozen=True, kw_only=True):
+    """One row a collective call of a rank; `rank` is its place among the given ranks, times are the trace's own."""
+
+    ranks: int
+    rank: Int64
+    collective: Categorical[str]
+    named: Bool
+    group: Categorical[str]
+    group_size: Int64
+    sequence: Int64
+    #: Bytes of the message where all ranks have the same, -1 where they need not or it is not known.
+    size: Int64
+    #: When the host called it; where that is not recorded, when it began.
+    asked_ns: Int64
+    #: When the host called it, and when it last returned before that from waiting for the device; -1 not recorded.
+    launched_ns: Int64
+    synchronized_ns: Int64
+    #: Whether it is work of the window's steps.
+    inside: Bool
+    start_ns: Int64
+    end_ns: Int64
+
+    def is_among(self, names: Sequence[str]) -> Bool:
+        """Which calls are of these collectives."""
+        among = np.array([name in names for name in self.collective.values] + [False], dtype=bool)
+        rows: Bool = among[self.collective.codes]
+        return rows
+
+
+def calls_of_ranks(tables: Sequence[CollectiveCalls]) -> RankCalls:
+    """The tables of the ranks, one below the other."""
+    collective = _stacked([table.collective for table in tables])
+    even = np.array([name in EVEN for name in collective.values] + [False], dtype=bool)[collective.codes]
+    size = np.maximum(_numbers(tables, "sent_bytes"), _numbers(tables, "received_bytes"))
+    launched, start = _numbers(tables, "launched_ns"), _numbers(tables, "start_ns")
+    return RankCalls(
+        ranks=len(tables),
+        rank=np.repeat(np.arange(len(tables)), [len(table.start_ns) for table in tables]),
+        collective=collective,
+        named=np.concatenate([table.named for table in tables]),
+        group=_stacked([table.group for table in tables]),
+        group_size=_numbers(tables, "group_size"), sequence=_numbers(tables, "sequence"),
+        size=np.where(even, size, -1),
+        asked_ns=np.where(launched >= 0, launched, start), launched_ns=launched,
+        synchronized_ns=_numbers(tables, "synchronized_ns"),
+        inside=np.concatenate([table.inside for table in tables]), start_ns=start, end_ns=_numbers(tables, "end_ns"),
+    )  # fmt: skip
+
+
+def _numbers(tables: Sequence[CollectiveCalls], name: str) -> Int64:
+    return np.concatenate([getattr(table, name) for table in tables])
+
+
+def _stacked(columns: Sequence[Categorical[str]]) -> Categorical[str]:
+    """One column under the other, with the values of all."""
+    numbers: dict[str, int] = {}
+    codes = []
+    for column in columns:
+        places = [numbers.setdefault(value, len(numbers)) for value in column.values]
+        codes.append(np.array([*places, -1], dtype=np.int64)[column.codes])
+    return Categorical(np.concatenate(codes), tuple(numbers))
+
+
+# The clocks of several ranks, set by the collectives that they share.
+#
+# A collective that needs every rank's part ends on all of them nearly at once: what is left of that difference over
+# many is the difference of the clocks. Short ones say more than long ones. And none ends before it has begun on every
+# rank: that bounds the clocks, whatever the ends are.
+
+
+_ROUNDS: Final = 50
+#: Collectives shorter than this weigh no more: their ends differ by as much.
+_SHORT_NS: Final = 10_000
+#: The part of the left over differences that is taken for what the clocks are known to.
+_QUANTILE: Final = 0.9
+#: Fewer collectives cannot be halved to see how well the clocks are known.
+_FEWEST: Final = 4
+#: Clocks as they are may put ends this many times as far apart as set ones, and as much more as a trace can tell (us).
+_NO_WORSE: Final = 1.25
+_RESOLUTION_NS: Final = 1_000
+
+
+class Clocks(Struct, frozen=True, kw_only=True):
+    """How far each rank's clock is ahead, and how well that is known."""
+
+    #: To be taken from the times of each rank; whole nanoseconds.
+    offset_ns: Int64
+    #: The ends of short collectives are no further from their middle, nine in ten; where clocks were set, of those that
+    #: they were not set by, `None` where there are too few to tell.
+    within_ns: int | None
+    #: Collectives that set the clocks.
+    used: int
+    #: Those that end on some rank before they have begun on another, on clocks as they are in the traces and as set.
+    violated_before: int
+    violated: int
+
+
+class _Shared(Struct, frozen=True, kw_only=True):
+    """The calls of collectives that synchronize, by collective."""
+
+    rank: Int64
+    #: From 0.
+    collective: Int64
+    count: int
+    start_ns: Int64
+    end_ns: Int64
+    weight: Float64
+
+
+def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
+    """The clocks that put the ends of matched collectives together, as far as no causality speaks against it.
+
+    Clocks that agree as they are, as those of one machine do, stay: where setting them brings the ends no closer.
+    """
+    shared = _shared(calls, match)
+    none = np.zeros(calls.ranks, dtype=np.float64)
+    if not shared.count:
+        return Clocks(offset_ns=none.astype(np.int64), within_ns=None, used=0, violated_before=0, violated=0)
+    within: int | None = _nine_in_ten(_distances(shared, none))
+    left_over = _left_over(shared, calls.ranks)
+    offset = none
+    if _violated(shared, none) or (left_over is not None and (within or 0) > left_over * _NO_WORSE + _RESOLUTION_NS):
+        offset, within = _made_causal(shared, _fitted(shared, calls.ranks)), left_over
+    return Clocks(
+        offset_ns=np.rint(offset).astype(np.int64), within_ns=within, used=shared.count,
+        violated_before=len(_violated(shared, none)), violated=len(_violated(shared, np.rint(offset))),
+    )  # fmt: skip
+
+
+def _shared(calls: RankCalls, match: Int64) -> _Shared:
+    """Of each collective that synchronizes and several ranks have; long ones weigh less."""
+    rows = np.flatnonzero((match >= 0) & calls.is_among(SYNCHRONIZING))
+    collectives = distinct(match[rows])
+    several = np.bincount(collectives.inverse, minlength=len(collectives.values)) > 1
+    rows = rows[several[collectives.inverse]]
+    numbers = distinct(match[rows])
+    count = len(numbers.values)
+    shortest = np.full(count, np.inf)  # which is that of the rank that comes last, without waiting
+    np.minimum.at(shortest, numbers.inverse, (calls.end_ns[rows] - calls.start_ns[rows]).astype(np.float64))
+    # From the first on: a float has not the digits of nanoseconds since 1970.
+    base = int(calls.start_ns[rows].min()) if len(rows) else 0
+    weight = 1 / np.maximum(shortest, _SHORT_NS)[numbers.inverse]
+    return _Shared(
+        rank=calls.rank[rows], collective=numbers.inverse, count=count,
+        start_ns=calls.start_ns[rows] - base, end_ns=calls.end_ns[rows] - base, weight=weight,
+    )  # fmt: skip
+
+
+def _fitted(shared: _Shared, ranks: int, chosen: int | None = None) -> Float64:
+    """For each rank the weighted median of how much later its ends are than the middle of all ranks' ends.
+
+    With `chosen` by every other collective, from the first or the second on.
+    """
+    rows = np.arange(len(shared.rank)) if chosen is None else np.flatnonzero(shared.collective % 2 == chosen)
+    offset = np.zeros(ranks)
+    for _ in range(_ROUNDS):
+        ends = shared.end_ns[rows] - offset[shared.rank[rows]]
+        later = ends - _medians(shared.collective[rows], ends, None, shared.count)[shared.collective[rows]]
+        change = _medians(shared.rank[rows], later, shared.weight[rows], ranks)
+        offset += change
+        if np.abs(change).max(initial=0) < 1:
+            break
+    return offset - np.median(offset[np.unique(shared.rank)])
+
+
+def _medians(group: Int64, values: Float64, weights: Float64 | None, count: int) -> Float64:
+    """The median of each group's values, of an even number the mean of the two; weighted, the value at half the
+    weight. 0 for a group without."""
+    order = np.lexsort((values, group))
+    group, values = group[order], values[order]
+    weight = np.ones(len(values)) if weights is None else weights[order]
+    whole = np.bincount(group, weights=weight, minlength=count)
+    upto = np.cumsum(weight)
+    before = np.cumsum(whole) - whole
+    half = before + whole / 2
+    medians = np.zeros(count)
+    present = np.flatnonzero(whole > 0)
+    lower = np.searchsorted(upto, half[present] * (1 - 1e-12))
+    upper = np.searchsorted(upto, half[present] * (1 + 1e-12), side="right")
+    last = np.searchsorted(group, present, side="right") - 1
+    medians[present] = (values[np.minimum(lower, last)] + values[np.minimum(upper, last)]) / 2
+    return medians
+
+
+def _made_causal(shared: _Shared, offset: Float64) -> Float64:
+    """The offsets, moved as little as is needed for no collective to end before it has begun everywhere.
+
+    Of a collective that does, the rank that ends first and the one that begins last move half of it each; the worst
+    first, and each rank once a round. What cannot be mended, because the clocks run at other speeds, stays.
+    """
+    offset = offset.copy()
+    for _ in range(_ROUNDS):
+        moved: set[int] = set()
+        for ended, begun, by in sorted(_violated(shared, offset), key=lambda violation: -violation[2]):
+            if ended not in moved and begun not in moved:
+                offset[ended] -= by / 2
+                offset[begun] += by / 2
+                moved |= {ended, begun}
+        if not moved:
+            break
+    return offset
+
+
+def _violated(shared: _Shared, offset: Float64) -> list[tuple[int, int, float]]:
+    """(the rank that ends first, the rank that begins last, by how much too late) of collectives that end too early."""
+    start, end = shared.start_ns - offset[shared.rank], shared.end_ns - offset[shared.rank]
+    by_start = np.lexsort((start, shared.collective))
+    by_end = np.lexsort((end, shared.collective))
+    bounds = np.cumsum(np.bincount(shared.collective, minlength=shared.count))
+    last = by_start[bounds - 1]
+    first = by_end[np.append(0, bounds[:-1])]
+    late = start[last] - end[first]
+    rows = np.flatnonzero(late > 0)
+    return [(int(shared.rank[first[row]]), int(shared.rank[last[row]]), float(late[row])) for row in rows.tolist()]
+
+
+def _left_over(shared: _Shared, ranks: int) -> int | None:
+    """How far apart the ends of a half of the collectives are on clocks set by the other half, of the short ones."""
+    if shared.count < _FEWEST:
+        return None
+    distances = [_distances(shared, _fitted(shared, ranks, half), 1 - half) for half in (0, 1)]
+    return _nine_in_ten(np.concatenate(distances))
+
+
+def _distances(shared: _Shared, offset: Float64, half: int | None = None) -> Float64:
+    """How far each end of a short collective is from the middle of the ends; of every other one with `half`."""
+    is_short = shared.weight >= np.median(shared.weight)
+    rows = np.flatnonzero(is_short if half is None else is_short & (shared.collective % 2 == half))
+    ends = shared.end_ns[rows] - offset[shared.rank[rows]]
+    middle = _medians(shared.collective[rows], ends, None, shared.count)
+    distances: Float64 = np.abs(ends - middle[shared.collective[rows]])
+    return distances
+
+
+def _nine_in_ten(distances: Float64) -> int:
+    return int(np.quantile(distances, _QUANTILE))
+
+
+# Which calls of several ranks are one collective: by the group's own number, by order, by time.
+
+
+#: Shifts whose ends are spread up to this many times the least spread, and this many nanoseconds more, fit as well.
+_AS_GOOD: Final = 1.5
+_AS_GOOD_NS: Final = 1_000
+#: Two clocks are one where there are shifts that would have them more than this many times further apart than others.
+_ONE_CLOCK: Final = 4
+
+
+def by_number_and_order(calls: RankCalls) -> Int64:
+    """For each call the number of its collective, -1 where it is not known: by group and number, else by order."""
+    match = _by_number(calls)
+    left = calls.named & (match < 0) & ~calls.is_among(PAIRWISE)
+    for _, rows in rows_by_value(np.where(left, calls.group.codes, -2)):
+        rows = rows[left[rows]]
+        if len(rows):
+            match[rows] = _shifted_past(match, _by_order(calls, rows))
+    return _of_several(calls, match)
+
+
+def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
+    """`match` with those that are left: of one collective, group and size, overlapping on the ranks' common clock.
+
+    What the host says to be between two ranks is left out; a kernel of that name is that of any all-to-all as well.
+    """
+    match = match.copy()
+    left = np.flatnonzero((match < 0) & ~(calls.named & calls.is_among(PAIRWISE)))
+    kinds = distinct(calls.collective.codes[left] * (len(calls.group.values) + 1) + calls.group.codes[left] + 1)
+    for place in range(len(kinds.values)):
+        rows = left[kinds.inverse == place]
+        match[rows] = _shifted_past(match, _overlapping(calls, rows, offset_ns))
+    return _of_several(calls, match)
+
+
+def _of_several(calls: RankCalls, match: Int64) -> Int64:
+    """`match` without the numbers that a single rank has."""
+    ranks = np.bincount(match[match >= 0], minlength=1)
+    return np.where((match >= 0) & (ranks[match] > 1), match, -1)
+
+
+def _shifted_past(match: Int64, numbers: Int64) -> Int64:
+    """New numbers after those that are taken."""
+    return np.where(numbers >= 0, numbers + int(match.max(initial=-1)) + 1, -1)
+
+
+# ------------------------------------------------------------------------------------------------ by the group's number
+
+
+def _by_number(calls: RankCalls) -> Int64:
+    """By group and number: of several calls with one number on a rank the first is that of the first elsewhere."""
+    match = np.full(len(calls.rank), -1, dtype=np.int64)
+    rows = np.flatnonzero((calls.sequence >= 0) & (calls.group.codes >= 0) & ~calls.is_among(PAIRWISE))
+    if not len(rows):
+        return match
+    place = _place_among_like(calls, rows)
+    numbers = _dense(calls.group.codes[rows], calls.sequence[rows], place)
+    agreed = _agree(numbers, calls.collective.codes[rows]) & _agree(numbers, calls.size[rows])
+    match[rows] = np.where(agreed, numbers, -1)
+    return match
+
+
+def _place_among_like(calls: RankCalls, rows: Int64) -> Int64:
+    """The how many-th call of its rank, group and number each is."""
+    like = _dense(calls.rank[rows], calls.group.codes[rows], calls.sequence[rows])
+    order = np.lexsort((calls.start_ns[rows], like))
+    ordered = like[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    place = np.empty(len(rows), dtype=np.int64)
+    place[order] = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
+    return place
+
+
+def _dense(*columns: Int64) -> Int64:
+    """A number for each distinct combination, from 0."""
+    numbers = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values = distinct(column)
+        numbers = distinct(numbers * len(values.values) + values.inverse).inverse
+    return numbers
+
+
+def _agree(numbers: Int64, values: Int64) -> Bool:
+    """Whether all rows with the number of a row have its value; -1 agrees with all."""
+    count = int(numbers.max(initial=-1)) + 1
+    smallest, largest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
+    known = values >= 0
+    np.minimum.at(smallest, numbers[known], values[known])
+    np.maximum.at(largest, numbers[known], values[known])
+    agreed: Bool = (smallest >= largest)[numbers]
+    return agreed
+
+
+# ------------------------------------------------------------------------------------------------------------ by order
+
+
+def _by_order(calls: RankCalls, rows: Int64) -> Int64:
+    """For each of the rows of a group its place in the order of asking, -1 where its rank does not fit the others."""
+    places = np.zeros(len(rows), dtype=np.int64)
+    fits = np.zeros(len(rows), dtype=bool)
+    of_rank = {
+        rank: here[np.argsort(calls.asked_ns[rows[here]], kind="stable")]
+        for rank, here in rows_by_value(calls.rank[rows])
+    }
+    reference = max(of_rank, key=lambda rank: (len(of_rank[rank]), -rank))
+    first = rows[of_rank[reference]]
+    for rank, here in of_rank.items():
+        shift = 0 if rank == reference else _shift(calls, first, rows[here])
+        if shift is not None:
+            places[here], fits[here] = np.arange(len(here)) + shift, True
+    return np.where(fits, places - places[fits].min(initial=0), -1)
+
+
+class _Candidate(Struct, frozen=True, kw_only=True):
+    """A shift at which all names agree, how many pairs it has, and how far apart their ends are."""
+
+    shift: int
+    pairs: int
+    offset_ns: float
+    spread_ns: float
+
+
+def _shift(calls: RankCalls, first: Int64, second: Int64) -> int | None:
+    """How many places further in `first` the calls of `second` are; `None` where no shift has all names agree.
+
+    Of those that do, and pair at least half as many as can be: one for which the two clocks are as good as one, if
+    other shifts are not; else the ends say which, which for the calls of one collective are as far apart as the clocks
+    every time. Of those that are left that with the most pairs, then with the smallest offset.
+    """
+    possible = min(len(first), len(second))
+    shifts = range(-(len(second) - (possible + 1) // 2), len(first) - (possible + 1) // 2 + 1)
+    candidates = []
+    for shift in sorted(shifts, key=abs):
+        pairs = _paired(first, second, shift)
+        if _same_calls(calls, *pairs):
+            differences = calls.end_ns[pairs[1]] - calls.end_ns[pairs[0]]
+            middle = float(np.median(differences))
+            spread = float(np.median(np.abs(differences - middle)))
+            candidates.append(_Candidate(shift=shift, pairs=len(differences), offset_ns=middle, spread_ns=spread))
+            if shift == 0 and len(first) == len(second) and _is_close(calls, first, differences):
+                break
+    return _best(candidates).shift if candidates else None
+
+
+def _best(candidates: list[_Candidate]) -> _Candidate:
+    nearest = min(abs(candidate.offset_ns) for candidate in candidates)
+    good = [candidate for candidate in candidates if abs(candidate.offset_ns) <= nearest * _ONE_CLOCK]
+    if len(good) == len(candidates):
+        smallest = min(candidate.spread_ns for candidate in candidates)
+        good = [candidate for candidate in candidates if candidate.spread_ns <= smallest * _AS_GOOD + _AS_GOOD_NS]
+    return min(good, key=lambda candidate: (-candidate.pairs, abs(candidate.offset_ns)))
+
+
+def _paired(first: Int64, second: Int64, shift: int) -> tuple[Int64, Int64]:
+    begin, end = max(shift, 0), min(len(first), len(second) + shift)
+    return first[begin:end], second[begin - shift : end - shift]
+
+
+def _same_calls(calls: RankCalls, first: Int64, second: Int64) -> bool:
+    """Whether the calls agree, pair by pair, in their collective and in the size of even messages."""
+    codes, sizes = calls.collective.codes, calls.size
+    if not len(first) or not np.array_equal(codes[first], codes[second]):
+        return False
+    known = (sizes[first] >= 0) & (sizes[second] >= 0)
+    return np.array_equal(sizes[first][known], sizes[second][known])
+
+
+def _is_close(calls: RankCalls, first: Int64, differences: Int64) -> bool:
+    """Whether the ends are closer than those of neighbours: no other shift can be meant."""
+    between = np.diff(calls.end_ns[first])
+    return bool(len(between) and np.abs(differences).max() * 2 < between.min())
+
+
+# ------------------------------------------------------------------------------------------------------------- by time
+
+
+class _Running(Struct, kw_only=True):
+    """Calls of several ranks that all run until some moment."""
+
+    number: int
+    until_ns: int
+    size: int
+    ranks: set[int] = field(default_factory=set)
+
+    def takes(self, rank: int, size: int) -> bool:
+        """Whether a call of a rank can be one of them."""
+        return rank not in self.ranks and (size == self.size or -1 in (size, self.size))
+
+
+def _overlapping(calls: RankCalls, rows: Int64, offset_ns: Int64) -> Int64:
+    """For each row the number of those that it overlaps with, one a rank: all of them run at some moment."""
+    start = calls.start_ns[rows] - offset_ns[calls.rank[rows]]
+    end = calls.end_ns[rows] - offset_ns[calls.rank[rows]]
+    numbers = np.full(len(rows), -1, dtype=np.int64)
+    running: list[_Running] = []
+    for row in np.argsort(start, kind="stable").tolist():
+        rank, size = int(calls.rank[rows[row]]), int(calls.size[rows[row]])
+        running = [several for several in running if several.until_ns > start[row]]
+        joined = next((several for several in running if several.takes(rank, size)), None)
+        if joined is None:
+            joined = _Running(number=int(numbers.max(initial=-1)) + 1, until_ns=int(end[row]), size=size)
+            running.append(joined)
+        numbers[row] = joined.number
+        joined.ranks.add(rank)
+        joined.until_ns, joined.size = min(joined.until_ns, int(end[row])), max(joined.size, size)
+    return numbers
+
+
+# The collectives of all ranks, matched and on one clock -> the parts of each step.
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """For each call when the last of its ranks began, on the rank's own clock; of one that is not matched its start.
+
+    `last` is whether the call is that of the rank which came last, `lead_ns` how much later than the one before it.
+    """
+
+    matched: Bool
+    begun_ns: Int64
+    last: Bool
+    lead_ns: Int64
+
+
+def split_of(calls: RankCalls, match: Int64, offset_ns: Int64) -> Split:
+    """When the last rank of each collective began; what the clocks cannot have seen is taken to last no time."""
+    own = offset_ns[calls.rank]
+    rows = np.flatnonzero(match >= 0)
+    order = rows[np.lexsort((-calls.rank[rows], (calls.start_ns - own)[rows], match[rows]))]
+    numbers, first = np.unique(match[order], return_index=True)
+    bounds = np.append(first[1:], len(order))
+    latest = (calls.start_ns - own)[order[bounds - 1]]
+    before = (calls.start_ns - own)[order[np.maximum(bounds - 2, first)]]
+    begun, lead = calls.start_ns.copy(), np.zeros(len(calls.rank), dtype=np.int64)
+    place = np.searchsorted(numbers, match[rows])
+    begun[rows] = np.clip(latest[place] + own[rows], calls.start_ns[rows], calls.end_ns[rows])
+    last = np.zeros(len(calls.rank), dtype=bool)
+    last[order[bounds - 1]] = True
+    lead[order[bounds - 1]] = latest - before
+    return Split(matched=match >= 0, begun_ns=begun, last=last, lead_ns=lead)
+
+
+def parts_of(calls: RankCalls, split: Split, rank: int, hiding: Spans, steps: StepSpans) -> tuple[StepParts, ...]:
+    """The parts of each step of a rank; of the time in which several collectives run what is of the first kind of
+    transfer, waiting, unmatched. Those of before the window are none of them."""
+    rows = np.flatnonzero((calls.rank == rank) & calls.inside)
+    start, begun, end = calls.start_ns[rows], split.begun_ns[rows], calls.end_ns[rows]
+    matched = split.matched[rows]
+    hidden = hiding.start_ns, hiding.end_ns
+    transfer = without(union(begun[matched], (end - begun)[matched]), hidden)
+    waiting = without(without(union(start[matched], (begun - start)[matched]), hidden), transfer)
+    known = together(transfer, waiting)
+    unmatched = without(without(union(start[~matched], (end - start)[~matched]), hidden), known)
+    return _steps(steps, transfer, waiting, unmatched)
+
+
+def _steps(steps: StepSpans, *kinds: Intervals) -> tuple[StepParts, ...]:
+    spent = [within(kind, steps.start_ns, steps.end_ns).tolist() for kind in kinds]
+    walls = (steps.end_ns - steps.start_ns).tolist()
+    columns = zip(
+        steps.number.tolist(), walls, steps.computing_ns.tolist(), *spent, steps.outside_ns.tolist(),
+        steps.busy_ns.tolist(), strict=True,
+    )  # fmt: skip
+    return tuple(
+        StepParts(
+            number=number, wall_ns=wall - outside, other_work_ns=work, transfer_ns=transfer, waiting_ns=waiting,
+            unmatched_ns=unmatched, outside_ns=outside, idle_ns=wall - busy,
+        )
+        for number, wall, work, transfer, waiting, unmatched, outside, busy in columns
+    )  # fmt: skip
+
+
+# Who the others wait for, where the clocks can tell, and since when it is late.
+
+
+#: A straggler has at least this part of all waiting, and this many times that of the next one.
+_LARGE_PART: Final = 0.25
+_FAR_AHEAD: Final = 2
+#: Waiting of less than this part of the steps makes no rank a straggler.
+_WORTH_A_NAME: Final = 0.01
+#: A rank that computes, or is idle, longer than the others by no more than this part does not.
+_LONGER: Final = 0.01
+#: A collective that begins later than this after its launch is held up by the device's queue, not by the host.
+_QUEUED_NS: Final = 100_000
+
+
+class Verdict(Struct, frozen=True):
+    """The straggler, or why none is named."""
+
+    straggler: Straggler | None
+    why_not: str | None = None
+
+
+def _waited(calls: RankCalls, match: Int64, split: Split) -> Int64:
+    """For each collective, by its number, how long all of its ranks waited."""
+    waited = np.zeros(int(match.max(initial=-1)) + 1, dtype=np.int64)
+    rows = np.flatnonzero(match >= 0)
+    np.add.at(waited, match[rows], split.begun_ns[rows] - calls.start_ns[rows])
+    return waited
+
+
+def charges(calls: RankCalls, match: Int64, split: Split) -> Int64:
+    """For each rank how long the others waited for it: all of a collective's waiting for the one that came last."""
+    charged = np.zeros(calls.ranks, dtype=np.int64)
+    last = np.flatnonzero(split.last & (match >= 0))
+    np.add.at(charged, calls.rank[last], _waited(calls, match, split)[match[last]])
+    return charged
+
+
+def verdict_of(
+    ranks: Sequence[Rank],
+    steps: Sequence[StepSpans],
+    parts: Sequence[Sequence[StepParts]],
+    calls: RankCalls,
+    match: Int64,
+    split: Split,
+    clocks: Clocks,
+) -> Verdict:
+    """Whether a rank is the one that the others wait for; `steps` and their `parts` are those of each rank."""
+    charged = charges(calls, match, split)
+    whole = int(charged.sum())
+    wall_ns = sum(step.wall_ns for own in parts for step in own)
+    if not whole or whole < _WORTH_A_NAME * wall_ns:
+        return Verdict(None, "the ranks hardly wait for each other")
+    rank = int(np.argmax(charged))
+    others = np.delete(charged, rank).max(initial=0)
+    if charged[rank] < max(_LARGE_PART * whole, _FAR_AHEAD * others):
+        return Verdict(None, "no single rank is the last most of the time")
+    last = np.flatnonzero(split.last & (match >= 0) & (calls.rank == rank))
+    lead = _middle(split.lead_ns[last], _waited(calls, match, split)[match[last]])
+    allowed = _allowed_ns(calls, match, clocks, rank)
+    if lead <= allowed:
+        return Verdict(None, "the lead of the one that is waited for most is no longer than the clocks allow")
+    computing, idle = (_longer(parts, rank, field, allowed) for field in ("other_work_ns", "idle_ns"))
+    return Verdict(
+        Straggler(
+            rank=ranks[rank].rank, trace=ranks[rank].trace, charged_ns=int(charged[rank]), waiting_ns=whole,
+            last=len(last), lead_ns=lead, before_ns=_late_before(calls, match, split, clocks, last, steps),
+            computing_longer_ns=computing, idle_longer_ns=idle,
+        )
+    )  # fmt: skip
+
+
+def _middle(leads_ns: Int64, waited: Int64) -> int:
+    """The median lead, weighted by the waiting: in half of all that is charged the lead was no longer."""
+    order = np.argsort(leads_ns, kind="stable")
+    upto = np.cumsum(waited[order])
+    return int(leads_ns[order][np.searchsorted(upto, upto[-1] / 2)])
+
+
+def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> int:
+    """By how much the clock of a rank may be off: what the ends say, where there are too few what causality leaves."""
+    if clocks.within_ns is not None:
+        return clocks.within_ns
+    own = clocks.offset_ns[calls.rank]
+    start, end = calls.start_ns - own, calls.end_ns - own
+    rows = np.flatnonzero((match >= 0) & (calls.rank == rank))
+    slack = [
+        int(end[row] - start[like[like != row]].max())
+        for row, like in zip(rows.tolist(), _like(match, rows), strict=True)
+        if len(like) > 1
+    ]
+    return max(min(slack, default=0), 0)
+
+
+def _longer(parts: Sequence[Sequence[StepParts]], rank: int, field: str, allowed_ns: int) -> int:
+    """How much longer than the median of the others a rank does this in its steps, 0 where that is no more than noise.
+
+    Ranks without steps are none of the others.
+    """
+    means = [fmean(getattr(step, field) for step in own) if own else None for own in parts]
+    own, others = means[rank], [mean for place, mean in enumerate(means) if mean is not None and place != rank]
+    if own is None or not others:
+        return 0
+    usual = median(others)
+    is_longer = own - usual > max(_LONGER * usual, allowed_ns)
+    return round((own - usual) * len(parts[rank])) if is_longer else 0
+
+
+def _late_before(
+    calls: RankCalls, match: Int64, split: Split, clocks: Clocks, last: Int64, steps: Sequence[StepSpans]
+) -> int | None:
+    """What of the waiting in its `last` collectives a rank was late for when its step began; `None` where unknown.
+
+    Of a collective that is what the ranks waited, less how much longer than the others this one took to get there from
+    the beginning of the step. Where a host waited for the device while a collective ended, its lead is gone and it
+    began anew: with one of the same step, all lateness is from within. Where the device's queue held the collective up,
+    and not its launch, the times are those of the device, whose ranks begin anew with each collective.
+    """
+    own = clocks.offset_ns[calls.rank]
+    step = _step_of_launch(calls, steps)
+    known = (calls.launched_ns >= 0) & (step >= 0)
+    began, device_began = (_column(calls, steps, step, name) - own for name in ("began_ns", "start_ns"))
+    start, asked = calls.start_ns - own, calls.asked_ns - own
+    waited_for = _last_waited_for(calls, split.matched)
+    anew = np.where(waited_for >= 0, (calls.end_ns - own)[waited_for], began)
+    same_step = (waited_for >= 0) & (step[waited_for] == step)
+    first = _first_of_steps(calls, split.matched, step)
+    before = 0
+    for row, like in zip(last.tolist(), _like(match, last), strict=True):
+        if not known[like].all():
+            return None
+        queued = start[row] - asked[row] > _QUEUED_NS
+        if not first[row] if queued else same_step[like].any():
+            continue
+        others = like[like != row]
+        since, moment = (device_began, start) if queued else (began, asked)
+        own_since = np.full(len(others), since[row])
+        others_since = since[others]
+        if not queued:
+            own_since = np.where(anew[others] > others_since, np.maximum(anew[others], own_since), own_since)
+            others_since = np.maximum(anew[others], others_since)
+        longer = int(((moment[row] - own_since) - (moment[others] - others_since)).sum())
+        waited = int((split.begun_ns[like] - calls.start_ns[like]).sum())
+        before += waited - min(max(longer, 0), waited)
+    return before
+
+
+def _step_of_launch(calls: RankCalls, steps: Sequence[StepSpans]) -> Int64:
+    """The place of the step in which the host launched each call; -1 where that is unknown, or before all steps."""
+    step = np.full(len(calls.rank), -1, dtype=np.int64)
+    for rank, own in enumerate(steps):
+        rows = np.flatnonzero(calls.rank == rank)
+        if (own.began_ns >= 0).all():
+            step[rows] = np.searchsorted(own.began_ns, calls.asked_ns[rows], side="right") - 1
+    return step
+
+
+def _column(calls: RankCalls, steps: Sequence[StepSpans], step: Int64, name: str) -> Int64:
+    """A column of the steps for each call; of no step the last one's."""
+    column = np.zeros(len(calls.rank), dtype=np.int64)
+    for rank, own in enumerate(steps):
+        rows = np.flatnonzero(calls.rank == rank)
+        if len(own.number):
+            column[rows] = getattr(own, name)[step[rows]]
+    return column
+
+
+def _last_waited_for(calls: RankCalls, matched: Bool) -> Int64:
+    """The row of the last matched collective that had ended when each call's host last waited for the device; or -1."""
+    last = np.full(len(calls.rank), -1, dtype=np.int64)
+    for rank in range(calls.ranks):
+        rows = np.flatnonzero(calls.rank == rank)
+        ended = rows[matched[rows]]
+        ended = ended[np.argsort(calls.end_ns[ended], kind="stable")]
+        places = np.searchsorted(calls.end_ns[ended], calls.synchronized_ns[rows], side="right") - 1
+        last[rows] = np.append(ended, -1)[places]
+    return last
+
+
+def _first_of_steps(calls: RankCalls, matched: Bool, step: Int64) -> Bool:
+    """Which calls are the first that their rank launched in a step, of those that are matched."""
+    first = np.zeros(len(calls.rank), dtype=bool)
+    rows = np.flatnonzero(matched)
+    rows = rows[np.lexsort((calls.asked_ns[rows], step[rows], calls.rank[rows]))]
+    changes = (np.diff(calls.rank[rows]) != 0) | (np.diff(step[rows]) != 0)
+    first[rows[np.append(True, changes)[: len(rows)]]] = True
+    return first
+
+
+def _like(match: Int64, rows: Int64) -> list[Int64]:
+    """For each of the rows all that are matched with it."""
+    order = np.argsort(match, kind="stable")
+    ordered = match[order]
+    begins, ends = (np.searchsorted(ordered, match[rows], side=side) for side in ("left", "right"))
+    return [order[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+_MISSING: Final = "not all ranks were given: another one may have come later still"
+
+
+class RankTables(Struct, frozen=True, kw_only=True):
+    """What one rank's summary has besides its anatomy; `steps` are those that count, and all figures are of them."""
+
+    rank: Rank
+    calls: CollectiveCalls
+    hiding: Spans
+    steps: StepSpans
+
+
+class _Matched(Struct, frozen=True, kw_only=True):
+    """The ranks with their collectives, matched, on one clock, and the parts of the steps of each."""
+
+    each: Sequence[RankTables]
+    calls: RankCalls
+    match: Int64
+    split: Split
+    clocks: Clocks
+    parts: list[tuple[StepParts, ...]]
+
+
+def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
+    """Waiting and transferring over the given ranks, in their order; `None` where no collective is matched."""
+    tables = [rank.calls for rank in each]
+    if len(each) < 2 or sum(len(table.start_ns) > 0 for table in tables) < 2:
+        return None
+    calls = calls_of_ranks(tables)
+    # A group has no more ranks than the run, of which the trace need not say how many it has.
+    world = max(int(calls.group_size.max(initial=0)), *(rank.rank.world_size or 0 for rank in each)) or None
+    is_lower_bound = world is not None and world > len(each)
+    recorded = _complete(calls, by_number_and_order(calls), is_lower_bound)
+    match = _complete(calls, by_time(calls, recorded, clocks_of(calls, recorded).offset_ns), is_lower_bound)
+    if not (match >= 0).any():
+        return None
+    clocks = clocks_of(calls, match)
+    split = split_of(calls, match, clocks.offset_ns)
+    parts = [parts_of(calls, split, place, rank.hiding, rank.steps) for place, rank in enumerate(each)]
+    match = _in_steps(calls, match, each)
+    if not (match >= 0).any():
+        return None
+    matched = _Matched(each=each, calls=calls, match=match, split=split, clocks=clocks, parts=parts)
+    verdict = Verdict(None, _MISSING) if is_lower_bound else _verdict(matched)
+    by_number = (calls.sequence >= 0) & (calls.group.codes >= 0) & (recorded >= 0)
+    return Waiting(
+        ranks=len(each), world_size=world, is_lower_bound=is_lower_bound,
+        by_number=_count(match, by_number), by_order=_count(match, (recorded >= 0) & ~by_number),
+        by_time=_count(match, recorded < 0),
+        clocks=_setting(clocks), each=_rows(matched), collectives=_collectives(calls, match, split, tables),
+        straggler=verdict.straggler, no_straggler=verdict.why_not,
+    )  # fmt: skip
+
+
+def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
+    """`match` without collectives that lack a given rank: its record begins later or ends earlier.
+
+    Where all ranks of the run were given, that is all of the group by its size; where they are not, and the size of
+    the group is not known, those that communicate in it, and without a group all.
+    """
+    rows = np.flatnonzero(match >= 0)
+    if not len(rows):
+        return match
+    count = int(match.max()) + 1
+    ranks = np.bincount(match[rows], minlength=count)
+    size, group = np.full((2, count), -1, dtype=np.int64)
+    np.maximum.at(size, match[rows], calls.group_size[rows])
+    np.maximum.at(group, match[rows], calls.group.codes[rows])
+    at_hand = _ranks_of_groups(calls)[group]
+    known = np.minimum(size, at_hand) if is_lower_bound else size
+    needed = np.where(size > 0, known, at_hand)
+    return np.where((match >= 0) & (ranks >= needed)[match], match, -1)
+
+
+def _in_steps(calls: RankCalls, match: Int64, each: Sequence[RankTables]) -> Int64:
+    """`match` without collectives that begin outside the steps that count on any of their ranks."""
+    begins = []
+    for place, rank in enumerate(each):
+        start = calls.start_ns[calls.rank == place]
+        step = np.searchsorted(rank.steps.start_ns, start, side="right") - 1
+        begins.append(start < np.append(rank.steps.end_ns, np.iinfo(np.int64).min)[step])
+    outside = (match >= 0) & ~(calls.inside & np.concatenate(begins))
+    return np.where(np.isin(match, match[outside]), -1, match)
+
+
+def _ranks_of_groups(calls: RankCalls) -> Int64:
+    """How many of the given ranks communicate in each group; a last entry for none."""
+    pairs = distinct((calls.group.codes + 1) * calls.ranks + calls.rank)
+    groups = pairs.values // calls.ranks - 1
+    counts = np.bincount(groups[groups >= 0], minlength=len(calls.group.values))
+    return np.append(counts, calls.ranks).astype(np.int64)
+
+
+def _count(match: Int64, rows: Bool) -> int:
+    return len(distinct(match[rows & (match >= 0)]).values)
+
+
+def _setting(clocks: Clocks) -> ClockSetting:
+    return ClockSetting(
+        was_set=bool(clocks.offset_ns.any()), collectives=clocks.used, within_ns=clocks.within_ns,
+        ended_too_early_before=clocks.violated_before, ended_too_early=clocks.violated,
+    )  # fmt: skip
+
+
+def _verdict(matched: _Matched) -> Verdict:
+    ranks, steps = (tuple(getattr(rank, name) for rank in matched.each) for name in ("rank", "steps"))
+    return verdict_of(ranks, steps, matched.parts, matched.calls, matched.match, matched.split, matched.clocks)
+
+
+def _rows(matched: _Matched) -> tuple[RankWaiting, ...]:
+    calls, split = matched.calls, matched.split
+    sums = np.zeros((4, calls.ranks), dtype=np.int64)
+    np.add.at(sums[0], calls.rank, 1)
+    rows = np.flatnonzero(matched.match >= 0)
+    np.add.at(sums[1], calls.rank[rows], 1)
+    np.add.at(sums[2], calls.rank[rows], calls.end_ns[rows] - split.begun_ns[rows])
+    np.add.at(sums[3], calls.rank[rows], split.begun_ns[rows] - calls.start_ns[rows])
+    charged = charges(calls, matched.match, split).tolist()
+    offsets = matched.clocks.offset_ns.tolist()
+    columns = zip(matched.each, offsets, *sums.tolist(), charged, matched.parts, strict=True)
+    return tuple(
+        RankWaiting(
+            rank=rank.rank.rank, trace=rank.rank.trace, clock_offset_ns=offset, calls=count, matched=matched,
+            transferring_ns=transferring, waiting_ns=waiting, charged_ns=charge, steps=steps,
+        )
+        for rank, offset, count, matched, transferring, waiting, charge, steps in columns
+    )  # fmt: skip
+
+
+def _collectives(
+    calls: RankCalls, match: Int64, split: Split, tables: Sequence[CollectiveCalls]
+) -> tuple[MatchedCollective, ...]:
+    """The matched calls by collective, data type and group size, the longest first."""
+    dtypes = [text for table in tables for text in table.dtype.decoded()]
+    sizes = np.concatenate([message_sizes(table) for table in tables])
+    groups: dict[tuple[str, str | None, int | None], list[int]] = {}
+    for row in np.flatnonzero(match >= 0).tolist():
+        members = int(calls.group_size[row])
+        key = calls.collective.at(row) or "", dtypes[row], members if members > 0 else None
+        groups.setdefault(key, []).append(row)
+    made = []
+    for (name, dtype, size), places in groups.items():
+        rows = np.array(places, dtype=np.int64)
+        message = sizes[rows]
+        duration, transferring = calls.end_ns[rows] - calls.start_ns[rows], calls.end_ns[rows] - split.begun_ns[rows]
+        sized = message >= 0
+        factor = bus_factor(name, size or calls.ranks)
+        made.append(
+            MatchedCollective(
+                collective=name, dtype=dtype, group_size=size, collectives=len(distinct(match[rows]).values),
+                calls=len(rows), duration_ns=int(duration.sum()), transferring_ns=int(transferring.sum()),
+                waiting_ns=int((duration - transferring).sum()),
+                bytes=int(message[sized].sum()) if sized.any() else None,
+                bus_bytes_per_second=_rate(message, duration, sized, factor),
+                transfer_bus_bytes_per_second=_rate(message, transferring, sized, factor),
+            )
+        )  # fmt: skip
+    return tuple(sorted(made, key=lambda row: (-row.duration_ns, row.collective, row.dtype or "", row.group_size or 0)))
+
+
+def _rate(message: Int64, spent_ns: Int64, sized: Bool, factor: float | None) -> float | None:
+    """What the messages put on the links in the time."""
+    whole = int(spent_ns[sized].sum())
+    return factor * int(message[sized].sum()) * 1e9 / whole if factor and whole else None

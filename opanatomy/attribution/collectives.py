@@ -1,0 +1,335 @@
+"""What the host says of a collective: `record_param_comms`, the annotation of the backend, the operator of c10d.
+
+Any of the three may lack. A backend of the CPU works on threads of its own, where its annotation lies alone: it is
+joined to the operator that called it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.communication import both_sides, dtype_of, named
+from opanatomy.attribution.calls import TraceCalls
+from opanatomy.records.columns import (
+    Bool,
+    Categorical,
+    CollectiveArguments,
+    CollectiveTable,
+    Int64,
+    KernelTable,
+    distinct,
+    marked,
+)
+from opanatomy.records.signature import Argument, Signature, Tensor
+from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass
+from opanatomy.trace.read import Trace
+
+BACKENDS: Final = ("nccl:", "gloo:", "ucc:", "mpi:", "xccl:", "hccl:", "rccl:")
+#: Kinds of host events that say something of a collective; others are 0.
+PARAMETERS, BACKEND, C10D = 1, 2, 3
+#: Operators of c10d whose first argument is what they give, the second what they take.
+_RESULT_FIRST: Final = frozenset(
+    {
+        "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "allgather_", "reduce_scatter_", "alltoall_",
+        "allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_",
+    }
+)  # fmt: skip
+#: Collectives that leave as much as they are given.
+_ONE_SIDE: Final = ("all_reduce", "broadcast", "reduce")
+#: Operators that are collectives themselves, besides products that are fused with one.
+_C10D: Final = re.compile(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
+#: What a backend without an own reduce-scatter runs instead (gloo).
+_INSTEAD: Final = {"reduce_scatter": "all_reduce"}
+#: What FSDP leaves around the collectives of a module.
+_SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")
+#: What activation checkpointing puts into the paths of modules.
+_WRAPPED: Final = re.compile(r"\._checkpoint_wrapped_module\b")
+#: The node that adds a gradient up, after which DDP reduces a bucket that is full with it.
+_OF_MANY: Final = re.compile(r"AccumulateGrad")
+
+
+class Announced(Struct, frozen=True, kw_only=True):
+    """What the host says of the collective at or around each of some host rows; -1 is "none"."""
+
+    #: The outermost row of the collective, whose rows have the same.
+    call: Int64
+    arguments: Categorical[CollectiveArguments]
+
+
+def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
+    """What the events at and around each host row say together; the one that knows most decides."""
+    kind = kinds_of_names(calls)[calls.host.name]
+    said = _said(trace, calls, kind)
+    call, *codes = np.full((1 + C10D, len(rows)), -1, dtype=np.int64)
+    current = rows.copy()
+    while len(active := np.flatnonzero(current >= 0)):
+        row = current[active]
+        kinds = kind[row]
+        for place, code in enumerate(codes, PARAMETERS):
+            here = active[(kinds == place) & (code[active] < 0)]
+            code[here] = said.codes[current[here]]
+        call[active] = np.where((kinds == PARAMETERS) | (kinds == BACKEND), row, call[active])
+        call[active] = np.where((kinds == C10D) & (call[active] < 0), row, call[active])
+        current[active] = np.where(kinds == C10D, -1, calls.host.parent[row])
+    return Announced(call=call, arguments=merged(codes, said.values))
+
+
+def merged(codes: Sequence[Int64], values: Sequence[CollectiveArguments]) -> Categorical[CollectiveArguments]:
+    """One record for what several events say of each row, those that know most first."""
+    width = len(values) + 1
+    keys = np.zeros(len(codes[0]), dtype=np.int64)
+    for code in codes:
+        keys = keys * width + code + 1
+    kinds = distinct(keys)
+    numbers: dict[CollectiveArguments, int] = {}
+    of_kind = []
+    for row in kinds.first.tolist():
+        known = [values[code[row]] for code in codes if code[row] >= 0]
+        of_kind.append(numbers.setdefault(_together(known), len(numbers)) if known else -1)
+    return Categorical(np.array(of_kind, dtype=np.int64)[kinds.inverse], tuple(numbers))
+
+
+def _together(known: list[CollectiveArguments]) -> CollectiveArguments:
+    """What several events say of one collective: the record of the parameters before c10d's operator, which knows both
+    sides, before the annotation, which has the shapes of one."""
+    *others, last = known
+    merged = last
+    for arguments in reversed(others):
+        fields = {
+            name: value for name in arguments.__struct_fields__ if (value := getattr(arguments, name)) not in ("", None)
+        }
+        merged = replace(merged, **fields)
+    return merged
+
+
+def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
+    """The row of c10d's operator that caused each annotation on a backend's own threads, -1 where none is recorded.
+
+    A backend begins its work in the order in which it was called: each annotation, by its start, belongs to the
+    first operator before it that is of its kind, has a tensor of its size, and is not taken yet.
+    """
+    host = calls.host
+    operators = np.flatnonzero(kinds_of_names(calls)[host.name] == C10D)
+    operators = operators[np.argsort(host.start_ns[operators], kind="stable")]
+    waiting = [(row, *_asked(calls, row)) for row in operators.tolist()]
+    joined = np.full(len(annotations), -1, dtype=np.int64)
+    for place in np.argsort(host.start_ns[annotations], kind="stable").tolist():
+        row = int(annotations[place])
+        name, size = named(calls.names[host.name[row]].partition(":")[2]), _elements(_signature(calls, row))
+        for number, (operator, asked, sizes) in enumerate(waiting):
+            if host.start_ns[operator] > host.start_ns[row]:
+                break
+            if name in (asked, _INSTEAD.get(asked or "")) and (size is None or not sizes or size in sizes):
+                joined[place] = operator
+                del waiting[number]
+                break
+    return joined
+
+
+def _asked(calls: TraceCalls, row: int) -> tuple[str | None, set[int]]:
+    """(the collective of c10d's operator, the elements of each side of it that are known)."""
+    match = _C10D.match(calls.names[calls.host.name[row]])
+    arguments = _of_c10d(match["name"] if match else "", _signature(calls, row))
+    sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
+    return named(arguments.collective), sizes
+
+
+def modules_served(calls: TraceCalls, rows: Int64) -> Categorical[str]:
+    """The module that each collective serves: that of the innermost range of FSDP around it, else of the module range
+    that it runs in. What DDP reduces when a last gradient is there is of many modules."""
+    modules: dict[str, int] = {}
+    codes = []
+    matches = [_SERVED.match(name) for name in calls.names]
+    of_many = [_OF_MANY.search(name) is not None for name in calls.names]
+    for row in rows.tolist():
+        module, current, many = None, row, False
+        while current >= 0 and module is None:
+            name = calls.host.name[current]
+            match, many = matches[name], many or of_many[name]
+            module = _WRAPPED.sub("", match["module"]) if match else None
+            current = int(calls.host.parent[current])
+        if module is None and row >= 0 and not many:
+            module = calls.host.module.at(row)
+        codes.append(-1 if module is None else modules.setdefault(module, len(modules)))
+    return Categorical(np.array(codes, dtype=np.int64), tuple(modules))
+
+
+def kinds_of_names(calls: TraceCalls) -> Int64:
+    """What the events of each name say of collectives: `PARAMETERS`, `BACKEND`, `C10D` or 0."""
+    return np.array(
+        [
+            PARAMETERS if name == "record_param_comms"
+            else BACKEND if name.startswith(BACKENDS)
+            else C10D if _C10D.match(name) else 0
+            for name in calls.names
+        ],
+        dtype=np.int64,
+    )  # fmt: skip
+
+
+def annotations_of_backends(calls: TraceCalls, within: Bool) -> Int64:
+    """The rows of the annotations that backends leave on their threads."""
+    rows = (calls.host.annotation != 0) & within
+    return np.flatnonzero(rows & (kinds_of_names(calls)[calls.host.name] == BACKEND))
+
+
+def _said(trace: Trace, calls: TraceCalls, kind: Int64) -> Categorical[CollectiveArguments]:
+    """What each host row itself says of a collective."""
+    host, numbers = calls.host, dict[CollectiveArguments, int]()
+    codes = np.full(len(host.name), -1, dtype=np.int64)
+    for row in np.flatnonzero(kind == PARAMETERS).tolist():
+        place = int(host.thread[row]), int(host.start_ns[row])
+        codes[row] = number_of(numbers, trace.host_collectives.get(place))
+    rows = np.flatnonzero(kind > PARAMETERS)
+    pairs = distinct(host.name[rows] * (len(calls.signatures) + 1) + host.signature[rows] + 1)
+    by_pair = [number_of(numbers, _by_name(calls, row)) for row in rows[pairs.first].tolist()]
+    codes[rows] = np.array(by_pair, dtype=np.int64)[pairs.inverse]
+    return Categorical(codes, tuple(numbers))
+
+
+def number_of(numbers: dict[CollectiveArguments, int], arguments: CollectiveArguments | None) -> int:
+    """The number of these arguments, a new one where they are not known yet; -1 for none."""
+    return -1 if arguments is None else numbers.setdefault(arguments, len(numbers))
+
+
+def _by_name(calls: TraceCalls, row: int) -> CollectiveArguments:
+    name, signature = calls.names[calls.host.name[row]], _signature(calls, row)
+    if match := _C10D.match(name):
+        return _of_c10d(match["name"], signature)
+    elements = _elements(signature)
+    dtype = None if elements is None or signature is None else signature.tensors()[0].dtype
+    return CollectiveArguments(name.partition(":")[2], in_elements=elements, dtype=dtype)
+
+
+def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
+    """What an operator of c10d or of symmetric memory says by its arguments: those that reduce or broadcast have one
+    side, those that gather or scatter besides what they are given say only that."""
+    first, second = (_side(signature, place) for place in (0, 1))
+    if plain in _RESULT_FIRST:
+        out, given = first, second
+    else:
+        out, given = (first if named(plain) in _ONE_SIDE else None), first
+    dtype = next((side[1] for side in (given, out) if side is not None), None)
+    return CollectiveArguments(
+        plain, in_elements=given[0] if given else None, out_elements=out[0] if out else None, dtype=dtype
+    )
+
+
+def _side(signature: Signature | None, place: int) -> tuple[int, str | None] | None:
+    """(elements, data type) of the tensors of one argument; `None` where it has none."""
+    tensors = _tensors(signature.get(place)) if signature else []
+    types = {tensor.dtype for tensor in tensors}
+    return (sum(tensor.numel for tensor in tensors), types.pop()) if len(types) == 1 else None
+
+
+def _tensors(argument: Argument) -> list[Tensor]:
+    """The tensors of an argument, those of lists, and of lists of lists, included."""
+    if isinstance(argument, Tensor):
+        return [argument]
+    return [tensor for item in argument for tensor in _tensors(item)] if isinstance(argument, tuple) else []
+
+
+def _signature(calls: TraceCalls, row: int) -> Signature | None:
+    number = int(calls.host.signature[row])
+    return calls.signatures[number] if number >= 0 else None
+
+
+def _elements(signature: Signature | None) -> int | None:
+    """The elements of all tensors together, which have one data type."""
+    tensors = signature.tensors() if signature else ()
+    return sum(tensor.numel for tensor in tensors) if len({tensor.dtype for tensor in tensors}) == 1 else None
+
+
+# What the events of a trace say of its collectives: which call each device event is of, what it sends.
+
+
+def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> CollectiveTable:
+    """One row a device event of the class in the window; on the CPU, where `kernels` is `None`, one an annotation
+    that a backend leaves on its threads."""
+    if kernels is None:
+        rows = annotations_of_backends(calls, calls.host.in_window)
+        _, arguments = of_annotations(trace, calls, rows)
+        return CollectiveTable(
+            kernel=Categorical(calls.host.name[rows], calls.names), duration_ns=calls.host.duration_ns[rows],
+            call=rows, arguments=_without_number(arguments),
+        )  # fmt: skip
+    events = np.flatnonzero(kernels.inside & kernels.operator_class.equals(OperatorClass.COMMUNICATION))
+    call, arguments = of_events(trace, calls, events)
+    return CollectiveTable(
+        kernel=kernels.kernel.take(events), duration_ns=kernels.duration_ns[events],
+        call=np.where(call >= 0, call, -2 - events), arguments=_without_number(arguments),
+    )  # fmt: skip
+
+
+def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+    """(the row of c10d's operator that caused each annotation, what both say together); -1 where there is none."""
+    operator = joined_to_operators(calls, rows)
+    alone = announced(trace, calls, rows).arguments
+    asked = announced(trace, calls, operator).arguments
+    below = np.where(alone.codes >= 0, alone.codes + len(asked.values), -1)
+    return operator, merged([asked.codes, below], (*asked.values, *alone.values))
+
+
+def of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+    """(the host row of the collective of each device event, what it says): the event itself before its launch."""
+    around = announced(trace, calls, calls.work.host[events])
+    numbers = {known: number for number, known in enumerate(around.arguments.values)}
+    own = [number_of(numbers, trace.work_collectives.get(event)) for event in events.tolist()]
+    codes = np.array(own, dtype=np.int64)
+    return around.call, Categorical(np.where(codes >= 0, codes, around.arguments.codes), tuple(numbers))
+
+
+def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int64, Int64]:
+    """(bytes sent, bytes received) of the collective at each host row, -1 where it is not said or not `wanted`."""
+    sent, received = np.full((2, len(calls.host.name)), -1, dtype=np.int64)
+    if not calls.on_device:
+        rows = annotations_of_backends(calls, np.ones(len(calls.host.name), dtype=bool))
+        operator, arguments = of_annotations(trace, calls, rows)
+        sent[rows], received[rows] = _of_both_sides(arguments).T
+        # What launches a collective that runs alongside it moves nothing itself.
+        sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
+        return sent, received
+    of_call = calls.call_of_event
+    is_wanted = marked(wanted, len(calls.host.name) + 1)
+    # The first event that says something decides.
+    events = np.flatnonzero(is_wanted[of_call])[::-1]
+    _, arguments = of_events(trace, calls, events)
+    sides = _of_both_sides(arguments)
+    said = sides[:, 0] >= 0
+    sent[of_call[events[said]]], received[of_call[events[said]]] = sides[said].T
+    return sent, received
+
+
+def bytes_of(arguments: Categorical[CollectiveArguments]) -> Int64:
+    """(rows, 2): the bytes that each row's collective sends and receives, -1 where that is not said."""
+    return np.array([_sides(known) for known in arguments.values] + [(-1, -1)], dtype=np.int64)[arguments.codes]
+
+
+def _of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
+    """As `bytes_of`, -1 for both where one is not said."""
+    sides = bytes_of(arguments)
+    return np.where((sides >= 0).all(axis=1, keepdims=True), sides, -1)
+
+
+def _sides(arguments: CollectiveArguments) -> tuple[int, int]:
+    dtype = dtype_of(arguments.dtype)
+    if dtype is None:
+        return -1, -1
+    elements: tuple[int | None, int | None] | None = both_sides(arguments)
+    if elements is None and named(arguments.collective) == "all_to_all":
+        elements = arguments.in_elements, arguments.out_elements
+    sent, got = elements or (None, None)
+    return -1 if sent is None else sent * ITEM_SIZE[dtype], -1 if got is None else got * ITEM_SIZE[dtype]
+
+
+def _without_number(arguments: Categorical[CollectiveArguments]) -> Categorical[CollectiveArguments]:
+    """Without what distinguishes one call from the next of its kind."""
+    numbers: dict[CollectiveArguments, int] = {}
+    codes = [numbers.setdefault(replace(known, sequence=None), len(numbers)) for known in arguments.values]
+    return Categorical(np.array([*codes, -1], dtype=np.int64)[arguments.codes], tuple(numbers))

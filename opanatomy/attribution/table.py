@@ -1,0 +1,395 @@
+"""The table of calls: which operator each part of the time belongs to, its class and its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+
+from opanatomy.attribution.calls import CallCosts, TraceCalls, rows_with_events
+from opanatomy.attribution.collectives import exchanged_bytes
+from opanatomy.attribution.ownership import UNKNOWN
+from opanatomy.classification.kernels import lacks_tensor_cores
+from opanatomy.records.columns import (
+    NO_UNITS,
+    Bool,
+    CallTable,
+    Categorical,
+    Int64,
+    KernelTable,
+    Overlay,
+    TraceDevice,
+    at,
+    categorical_of,
+    distinct,
+    is_among,
+    joined,
+)
+from opanatomy.records.signature import Signature, Tensor
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, COMPUTE_TYPES, FLOAT32, PHASES, OperatorClass
+from opanatomy.records.workload import PaddingFlops, TextBatch
+from opanatomy.trace.read import Trace
+
+# Device events joined to their calls: the table of kernels.
+
+
+#: The rule of a kernel whose name says nothing.
+_BY_OPERATOR = "its operator's class: the name says nothing"
+
+
+def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> KernelTable:
+    """One row a device event, on one of the devices."""
+    work, names = calls.work, calls.names
+    call = calls.call_of_event
+    by_name, by_call = calls.kernels.operator_class[work.name], class_of_calls(calls, call)
+    # a name that says nothing (`triton__0d1d2de`) takes the class of the operator that launched it
+    nameless = (by_name == UNKNOWN) & (call >= 0)
+    operator = at(calls.operator, work.host)
+    without = np.array([device.number for device in devices if lacks_tensor_cores(device.name)], dtype=np.int64)
+    return KernelTable(
+        kernel=Categorical(work.name, names),
+        device=work.device, stream=work.stream, start_ns=work.start_ns, duration_ns=work.duration_ns,
+        link=work.link, call=call,
+        operator=Categorical(at(calls.host.name, operator), names),
+        signature=calls.texts_of(at(calls.signature, operator)),
+        launched_by=work.host,
+        phase=Categorical(work.phase, PHASES),
+        module=work.module,
+        operator_class=Categorical(np.where(call >= 0, by_call, by_name), CLASSES),
+        kernel_class=Categorical(np.where(nameless, by_call, by_name), CLASSES),
+        kernel_rule=_kernel_rules(calls, nameless),
+        tensor_cores=np.where(is_among(work.device, without), NO_UNITS, calls.kernels.tensor_cores[work.name]),
+    )  # fmt: skip
+
+
+def class_of_calls(calls: TraceCalls, rows: Int64) -> Int64:
+    """The class of the call at each host row; of no row unknown."""
+    if not len(calls.host.name):
+        return np.full(len(rows), UNKNOWN, dtype=np.int64)
+    codes = calls.operators.operator_class[calls.host.name[rows]]
+    return np.where((rows >= 0) & (codes >= 0), codes, UNKNOWN)
+
+
+def _kernel_rules(calls: TraceCalls, nameless: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Categorical[str]:
+    rules = calls.kernels.rule
+    codes = np.where(nameless, len(rules.values), rules.codes[calls.work.name])
+    return categorical_of((*rules.values, _BY_OPERATOR), codes)
+
+
+_COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
+#: Figures of what runs inside another call: its costs are counted there.
+_INSIDE: Final = {
+    "flops": 0, "read_bytes": 0, "written_bytes": 0, "causal_flops": -1, "normalization_flops": -1,
+}  # fmt: skip
+
+
+def call_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> CallTable:
+    """One row a call in the window, then one a device event without; on the CPU `kernels` is `None`."""
+    if kernels is None:
+        return _calls(trace, calls, cpu_rows(calls, within=True))
+    return _stacked(_calls(trace, calls, _device_rows(calls)), _work_without_call(calls, kernels))
+
+
+def cpu_rows(calls: TraceCalls, *, within: bool) -> Int64:
+    """Rows whose self time is device work on the CPU: operators that compute and are, or are part of, a call."""
+    works = (calls.owner >= 0) & calls.operators.computes[calls.host.name]
+    return np.flatnonzero(works & calls.host.in_window if within else works)
+
+
+def _device_rows(calls: TraceCalls) -> Int64:
+    """Host rows that launched work, and the owners of such rows."""
+    launching = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
+    return distinct(np.concatenate((launching, calls.owner[launching]))).values
+
+
+def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
+    """The calls at host rows that have an owner."""
+    host, owner = calls.host, calls.owner[rows]
+    name, owner_name, inner = host.name[rows], host.name[owner], rows != owner
+    signature = calls.signature[rows]
+    return CallTable(
+        operator=Categorical(name, calls.names),
+        signature=calls.texts_of(signature),
+        phase=Categorical(host.phase[rows], PHASES),
+        module=host.module.take(rows),
+        operator_class=Categorical(class_of_calls(calls, owner), CLASSES),
+        rule=calls.operators.rule.take(owner_name),
+        part_of=Categorical(np.where(inner, owner_name, -1), calls.names),
+        host_row=rows,
+        start_ns=host.start_ns[rows],
+        time_ns=calls.time_ns[rows],
+        kernels=calls.launched[rows],
+        inner=inner,
+        crosses_host_link=_crossing(calls)[owner],
+        compute_type=_compute_types(calls, owner, signature),
+        **_costs(trace, calls, owner, inner),
+    )
+
+
+def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[str, Any]:
+    """The columns of costs: those of formulas; of collectives whose events say how much they send those bytes."""
+    costs = calls.costs
+    known = costs.flops[costs.row[owner]] >= 0
+    columns = {
+        name: np.where(inner & known, inside, getattr(costs, name)[costs.row[owner]])
+        for name, inside in _INSIDE.items()
+    }
+    communicates = ~known & (class_of_calls(calls, owner) == _COMMUNICATION)
+    if communicates.any():
+        sent, received = exchanged_bytes(trace, calls, owner[communicates])
+        said = communicates & (sent[owner] >= 0)
+        columns["flops"][said] = 0
+        columns["read_bytes"][said] = np.where(inner, 0, sent[owner])[said]
+        columns["written_bytes"][said] = np.where(inner, 0, received[owner])[said]
+        known = known | said
+    return {"costed": known, **columns}
+
+
+def _crossing(calls: TraceCalls) -> Bool:
+    """The host rows of calls of which an event copies between host and device."""
+    crosses = calls.kernels.crosses_host_link[calls.work.name]
+    return rows_with_events(crosses, calls.call_of_event, len(calls.host.name))
+
+
+def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categorical[str]:
+    """What the float32 operands of each call were computed in: the longest kernel of it whose name says so decides."""
+    called, code = calls.call_of_event, calls.kernels.compute_type[calls.work.name]
+    telling = np.flatnonzero((code >= 0) & (called >= 0))
+    telling = telling[np.argsort(calls.work.duration_ns[telling], kind="stable")]
+    of_call = np.full(len(calls.host.name), -1, dtype=np.int64)
+    of_call[called[telling]] = code[telling]
+    numbers = distinct(signature)
+    float32 = np.array([_is_float32(calls, number) for number in numbers.values.tolist()], dtype=bool)
+    return Categorical(np.where(float32[numbers.inverse], of_call[owner], -1), COMPUTE_TYPES)
+
+
+def _is_float32(calls: TraceCalls, number: int) -> bool:
+    """Whether the first tensor of numbers with a fraction is float32."""
+    signature = calls.signatures[number] if number >= 0 else None
+    return signature is not None and signature.compute_dtype == FLOAT32
+
+
+def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
+    """Device work whose launching operator is not known, or only dispatches: the kernel's name decides."""
+    index = np.flatnonzero(kernels.inside & (kernels.call < 0))
+    none = np.full(len(index), -1, dtype=np.int64)
+    no = np.zeros(len(index), dtype=bool)
+    launching = at(calls.operator, calls.work.host[index])
+    signature = np.where(launching >= 0, at(calls.signature, calls.work.host[index]), -1)
+    return CallTable(
+        operator=kernels.operator.take(index),
+        signature=calls.texts_of(signature),
+        phase=kernels.phase.take(index),
+        module=kernels.module.take(index),
+        operator_class=kernels.operator_class.take(index),
+        rule=calls.kernels.rule.take(calls.work.name[index]),
+        part_of=Categorical(none, calls.names),
+        host_row=none,
+        start_ns=kernels.start_ns[index],
+        time_ns=kernels.duration_ns[index],
+        kernels=np.ones(len(index), dtype=np.int64),
+        inner=no, costed=no,
+        flops=none, read_bytes=none, written_bytes=none, causal_flops=none, normalization_flops=none,
+        crosses_host_link=no,
+        compute_type=Categorical(none, COMPUTE_TYPES),
+    )  # fmt: skip
+
+
+def _stacked(first: CallTable, second: CallTable) -> CallTable:
+    """One table under the other."""
+    columns: dict[str, Any] = {}
+    for name in CallTable.__struct_fields__:
+        above, below = getattr(first, name), getattr(second, name)
+        columns[name] = joined(above, below) if isinstance(above, Categorical) else np.concatenate((above, below))
+    return CallTable(**columns)
+
+
+# What an annotated trace shows: each device event as it was attributed; on the CPU each call.
+
+
+def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence[tuple[object, object]]) -> Overlay:
+    """Each device event, or where `kernels` is `None` each call; `threads` has (process, thread) of each thread."""
+    return _of_calls(calls, threads) if kernels is None else _of_kernels(calls.costs, kernels)
+
+
+def _of_kernels(costs: CallCosts, kernels: KernelTable) -> Overlay:
+    inside = kernels.inside
+    device, stream = distinct(kernels.device), distinct(kernels.stream)
+    pairs = distinct(device.inverse * len(stream.values) + stream.inverse)
+    labels = [f"device {kernels.device[event]} stream {kernels.stream[event]}" for event in pairs.first.tolist()]
+    tracks, track = _used(Categorical(pairs.inverse, labels))
+    operators, operator = _used(kernels.operator)
+    modules, module = _used(_submodules(kernels.module))
+    flops, moved = _shares(costs, np.where(inside, kernels.call, -1), kernels.duration_ns)
+    return Overlay(
+        tracks=tracks, operators=operators, modules=modules, track=track, start_ns=kernels.start_ns,
+        duration_ns=kernels.duration_ns, operator=operator, module=module,
+        operator_class=kernels.operator_class.codes, phase=kernels.phase.codes, flops=flops, bytes=moved, inside=inside,
+    )  # fmt: skip
+
+
+def _of_calls(calls: TraceCalls, threads: Sequence[tuple[object, object]]) -> Overlay:
+    host = calls.host
+    rows = np.flatnonzero(calls.owner == np.arange(len(host.name)))
+    inside = host.in_window[rows]
+    tracks, track = _used(Categorical(host.thread[rows], [f"thread {thread}" for _, thread in threads]))
+    operators, operator = _used(Categorical(at(host.name, calls.operator[rows]), calls.names))
+    modules, module = _used(_submodules(host.module.take(rows)))
+    flops, moved = _shares(calls.costs, np.where(inside, rows, -1), host.duration_ns[rows])
+    return Overlay(
+        tracks=tracks, operators=operators, modules=modules, track=track, start_ns=host.start_ns[rows],
+        duration_ns=host.duration_ns[rows], operator=operator, module=module,
+        operator_class=class_of_calls(calls, rows), phase=host.phase[rows], flops=flops, bytes=moved, inside=inside,
+    )  # fmt: skip
+
+
+def _submodules(module: Categorical[str]) -> Categorical[str]:
+    """The modules but the root, which is the same everywhere."""
+    root = module.equals("")
+    return Categorical(np.where(root, -1, module.codes), module.values)
+
+
+def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
+    """(the texts of a column in the order of their first use, the place of each row's among them or -1)."""
+    numbers: dict[str, int] = {}
+    known = distinct(column.codes)
+    texts = [column.at(int(row)) for row in known.first.tolist()]
+    place = np.full(len(texts), -1, dtype=np.int64)
+    for code in np.argsort(known.first).tolist():
+        text = texts[code]
+        if text is not None:
+            place[code] = numbers.setdefault(text, len(numbers))
+    return tuple(numbers), place[known.inverse]
+
+
+def _shares(costs: CallCosts, call: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
+    """(FLOPs, bytes) of each event: those of its call, divided by time so that they add up exactly; -1 not known."""
+    row = at(costs.row, call)
+    flops = at(costs.flops, row)
+    moved = np.where(flops >= 0, at(costs.read_bytes, row) + at(costs.written_bytes, row), -1)
+    order = np.argsort(call, kind="stable")
+    order = order[flops[order] >= 0]
+    for events in np.split(order, np.flatnonzero(np.diff(call[order])) + 1):
+        if len(events) > 1:
+            times = duration_ns[events].tolist()
+            flops[events] = divided(int(flops[events[0]]), times)
+            moved[events] = divided(int(moved[events[0]]), times)
+    return flops, moved
+
+
+def divided(amount: int, times: list[int]) -> list[int]:
+    """Whole parts of `amount` in proportion to `times`, which sum to it exactly; evenly where no time passed."""
+    weights = times if sum(times) else [1] * len(times)
+    parts, passed, given, whole = [], 0, 0, sum(weights)
+    for weight in weights:
+        passed += weight
+        upto = amount * passed // whole
+        parts.append(upto - given)
+        given = upto
+    return parts
+
+
+# FLOPs of contractions on padding: by their shapes, which have the length of the padded batch in them.
+#
+# A product over all tokens of a batch computes as much for each of them, one of two sequences (attention's scores, and
+# its sum over values) as much for each pair; a product without the length, such as that of a pooled token, is of no
+# padding.
+
+
+class _Sizes(Struct, frozen=True, kw_only=True):
+    """What the shapes of a step on a batch show: texts of one forward, the padded length; and what of it is useful."""
+
+    rows: int
+    length: int
+    #: Of all tokens, of all pairs of tokens of one text.
+    useful: Fraction
+    useful_pairs: Fraction
+
+
+def padding_flops(
+    calls: TraceCalls, table: CallTable, batch: TextBatch, *, steps: int, micro_batches: int = 1
+) -> PaddingFlops:
+    """The FLOPs of one of `steps` steps on a batch; those of one whose shapes do not tell are not assigned."""
+    sizes = _sizes_of(batch, micro_batches)
+    contraction = table.operator_class.equals(OperatorClass.TENSOR_CONTRACTION)
+    rows = np.flatnonzero(contraction & ~table.inner & (table.flops > 0) & (table.host_row >= 0))
+    total = assigned = 0
+    padding = Fraction()
+    useful: dict[int, Fraction | None] = {}
+    for row in rows.tolist():
+        number, flops = int(calls.signature[table.host_row[row]]), int(table.flops[row])
+        if number not in useful:
+            signature = calls.signatures[number] if number >= 0 else None
+            useful[number] = None if signature is None else _useful(signature, sizes)
+        part = useful[number]
+        total += flops
+        if part is not None:
+            assigned += flops
+            padding += flops * (1 - part)
+    steps = max(steps, 1)
+    return PaddingFlops(flops=total // steps, assigned_flops=assigned // steps, padding_flops=round(padding / steps))
+
+
+def _sizes_of(batch: TextBatch, micro_batches: int) -> _Sizes:
+    pairs = sum(length * length for length in batch.lengths)
+    return _Sizes(
+        rows=len(batch.lengths) // micro_batches,
+        length=batch.length,
+        useful=Fraction(batch.useful_tokens, batch.tokens),
+        useful_pairs=Fraction(pairs, batch.tokens * batch.length),
+    )
+
+
+def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
+    """The useful part of a contraction; `None` where its shapes do not tell."""
+    factors = [tensor for tensor in signature.tensors() if len(tensor.shape) >= 2]
+    if len(factors) >= 2 and all(len(tensor.shape) == 4 for tensor in factors[:3]):
+        return _of_attention(factors, sizes)
+    pair = _multiplied(factors)
+    if pair is None:
+        return None
+    first, second = pair
+    if len(first.shape) == len(second.shape) == 3:
+        return _of_matrices(first, second, sizes)
+    return _of_product(first, second, sizes)
+
+
+def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
+    """The two matrices that are multiplied: before them may be what is added, after them what it is written to."""
+    for place, (first, second) in enumerate(pairwise(tensors)):
+        product = (*first.shape[:-1], second.shape[-1])
+        others = (*tensors[:place], *tensors[place + 2 :])
+        if first.shape[-1] == second.shape[-2] and all(other.shape == product for other in others):
+            return first, second
+    return (tensors[0], tensors[1]) if len(tensors) == 2 else None
+
+
+def _of_attention(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:
+    """Fused attention: both sequences are those of the texts."""
+    tokens = all(sizes.length in tensor.shape[1:3] and tensor.shape[0] == sizes.rows for tensor in factors[:3])
+    return sizes.useful_pairs if tokens else None
+
+
+def _of_matrices(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
+    """A matrix for each text, or each head of it: `[b, m, k]` by `[b, k, n]`."""
+    (batch, m, k), n = first.shape, second.shape[2]
+    if batch % sizes.rows:
+        return None
+    tokens = (m, k, n).count(sizes.length)
+    return (None, sizes.useful, sizes.useful_pairs, sizes.useful_pairs)[tokens]
+
+
+def _of_product(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
+    """One matrix product: `[m, k]` by `[k, n]`, the tokens in the rows of the first or summed over."""
+    m, k, n = prod(first.shape[:-1]), first.shape[-1], second.shape[-1]
+    tokens = sizes.rows * sizes.length
+    # A weight's gradient sums over texts where it is of a pooled token, even if as many features as tokens are left.
+    of_texts = sizes.rows in (m, k) and not (m == tokens and k == sizes.rows and n != tokens)
+    if of_texts and sizes.length > 1:
+        return Fraction(1)
+    return sizes.useful if tokens in (m, k) else None

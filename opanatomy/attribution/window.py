@@ -1,0 +1,566 @@
+"""The window of a trace: its steps, its device work with the launches, and how much was traced back to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.build import MeasuredSteps
+from opanatomy.analysis.communication import OTHER, dtype_of, named
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, overlap, together, union, within, without
+from opanatomy.analysis.step import step_at
+from opanatomy.analysis.timeline import SYNCHRONIZE, DeviceTime, StepWindow
+from opanatomy.attribution.attribute import Attribution
+from opanatomy.attribution.calls import TraceCalls, only_in
+from opanatomy.attribution.collectives import (
+    annotations_of_backends,
+    bytes_of,
+    modules_served,
+    of_annotations,
+    of_events,
+)
+from opanatomy.attribution.table import cpu_rows
+from opanatomy.records.anatomy import CollectiveCalls, Exchanged, LinkedTime, Spans, StepSpans
+from opanatomy.records.columns import (
+    GRAPH,
+    KERNEL,
+    LINKED,
+    NO_LAUNCH,
+    OUTSIDE,
+    Bool,
+    Categorical,
+    CollectiveArguments,
+    Int64,
+    KernelTable,
+    at,
+    distinct,
+    is_among,
+    rows_by_value,
+    starts_work,
+)
+from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
+from opanatomy.records.workload import Environment
+from opanatomy.trace.devices import environment_of as environment_of_header
+from opanatomy.trace.devices import has_accelerator, unlike
+from opanatomy.trace.read import Trace
+
+# What a reader should know before trusting the figures of a trace.
+
+
+#: Kernels that no forward runs.
+_NO_FORWARD: Final = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
+#: Launches of kernels and copies. Fills leave no event where the library has nothing to fill.
+_STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
+#: The part of the device time without a launch record from which on a line says so; the ledger always does.
+_MUCH_UNLAUNCHED: Final = 0.01
+_CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture"))
+
+
+def environment_of(trace: Trace) -> Environment:
+    """What the trace says of where it ran: the device is that of its kernels, the CPU where it has none of any."""
+    environment = trace.environment
+    if trace.on_device:
+        device = _other_device(trace)
+        return environment if device is None else replace(environment, **device)
+    if environment.device_kind == "cpu":
+        return environment
+    if _without_events(trace) is None:
+        return replace(environment, device_kind="cpu")
+    # Neither the name nor the ceilings of a GPU without an event, nor those of the processor, belong to these times.
+    return replace(
+        environment, device=None, device_kind="cpu", host_only=True, device_count=environment.device_count or 1,
+        device_memory_bytes=None, multiprocessors=None, processor=None,
+    )  # fmt: skip
+
+
+def caveats_of(trace: Trace) -> tuple[str, ...]:
+    """Lines on what changes the reading of every figure of a trace."""
+    return (*trace.caveats, *_of_devices(trace))
+
+
+def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
+    """Lines on what the trace lacks or leaves open, and on what in it cannot be right."""
+    return (
+        *_of_launches(trace, attribution),
+        *_of_work(trace, attribution),
+        *_of_unlaunched(trace, attribution),
+        *_of_annotations(attribution),
+        *_of_graphs(trace, attribution),
+    )
+
+
+def _other_device(trace: Trace) -> dict[str, Any] | None:
+    """The device on which a capture's kernels ran, where that is another kind than the capture says."""
+    ran = next((device for device in trace.devices if device.kernel_ns), None)
+    if trace.capture is None or ran is None or not ran.name or ran.name == trace.environment.device:
+        return None
+    ours = environment_of_header(trace.metadata, trace.devices, trace.memory)
+    return {
+        "device": ran.name, "device_kind": ours.device_kind, "device_memory_bytes": ran.memory_bytes,
+        "multiprocessors": ran.multiprocessors,
+    }  # fmt: skip
+
+
+def _without_events(trace: Trace) -> str | None:
+    """What shows an accelerator in a trace that has no event of it; `None` where the capture says it ran on the CPU."""
+    if trace.on_device or (trace.capture is not None and trace.environment.device_kind == "cpu"):
+        return None
+    if trace.capture is not None and trace.environment.device is not None:
+        return f"is of a GPU ({trace.environment.device})"
+    operators = distinct(trace.host.name).values.tolist()
+    return has_accelerator(trace.metadata, trace.memory, [trace.names[number] for number in operators])
+
+
+def _of_devices(trace: Trace) -> Iterator[str]:
+    missing = _without_events(trace)
+    if missing is not None:
+        yield (
+            f"only the host was recorded: the trace {missing} and has no event of a GPU. All times are those of the"
+            " host, which launches and waits; what the device did is not known - record it with its activities"
+            " (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
+        )
+    elif trace.on_device and not len(trace.work.name):
+        yield (
+            f"no device work was recorded, only {_launches(int(starts_work(trace.names, trace.launches).sum()))} of it:"
+            " what the device did, and when it was idle, is not known - record it again where CUPTI (roctracer) works"
+        )
+    elif trace.capture is None and (line := unlike(trace.devices)):
+        yield line
+    if trace.capture is not None and _other_device(trace):
+        yield (
+            f"the capture was of {trace.environment.device}, but the kernels ran on {trace.devices[0].name}: the"
+            " figures are compared with that one's ceilings"
+        )
+
+
+def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    work = attribution.work
+    if not len(work.name):
+        return
+    inside = work.link != OUTSIDE
+    ambiguous = work.open & inside
+    if ambiguous.any():
+        spent = int(work.duration_ns[ambiguous].sum()) / 1e6
+        yield (
+            f"{_events(int(ambiguous.sum()))} ({spent:,.3f} ms) with an id that launches of several"
+            " operators carry: each is linked to the last of them that began before it"
+        )
+
+
+def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Work that is not of one launch."""
+    work, inside = trace.work, attribution.work.link != OUTSIDE
+    sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
+    kernels = inside & sure & (work.kind == KERNEL)
+    launch, device = attribution.work.launch[kernels], work.device[kernels]
+    shared = _repeated(launch) - _repeated(launch, device)
+    if shared:
+        yield (
+            f"{shared:,} launches have kernels on another device as well: these are of a process whose launches the"
+            " trace lacks, and their operators, phases and modules are not known to be right"
+        )
+
+
+def _events(count: int) -> str:
+    return f"{count:,} device event{'' if count == 1 else 's'}"
+
+
+def _launches(count: int) -> str:
+    return f"{count:,} launch{'' if count == 1 else 'es'}"
+
+
+def _repeated(*columns: Int64) -> int:
+    """How many rows are equal in all columns to another one that is counted; rows alike in the first are rare."""
+    order = np.argsort(columns[0], kind="stable")
+    first = columns[0][order]
+    same = first[1:] == first[:-1]
+    if len(columns) == 1 or not same.any():
+        return int(same.sum())
+    alike = order[np.append(same, False) | np.append(False, same)]
+    rows = np.stack([column[alike] for column in columns], axis=1)
+    return len(rows) - len(set(map(tuple, rows.tolist())))
+
+
+def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Work without a launch record, where other work has one and this is more than a little."""
+    work, link = trace.work, attribution.work.link
+    unlaunched = link == NO_LAUNCH
+    if not unlaunched.any() or not len(trace.launches.name):
+        return
+    spent, whole = (int(work.duration_ns[events].sum()) for events in (unlaunched, link != OUTSIDE))
+    if spent and spent >= whole * _MUCH_UNLAUNCHED:
+        yield (
+            f"{_events(int(unlaunched.sum()))} ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) without a"
+            " launch in the trace: their operators, phases and modules are not known"
+        )
+
+
+def launches_of_work(trace: Trace) -> Bool:
+    """Which launches start a kernel or a copy; fills leave no event where the library has nothing to fill."""
+    starts = np.array([_STARTS_KERNEL.search(name) is not None for name in trace.names], dtype=bool)
+    rows: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
+    return rows
+
+
+def lost_launches(trace: Trace, window: tuple[int, int]) -> Int64:
+    """Launches in the window whose work the trace does not have; those that a graph captured did not run."""
+    launches = trace.launches
+    inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
+    known = is_among(launches.correlation, trace.work.correlation)
+    rows: Int64 = np.flatnonzero(launches_of_work(trace) & inside & ~known & ~_captured(trace))
+    return rows
+
+
+def _captured(trace: Trace) -> Bool:
+    """Which launches lie between the begin and the end of a stream capture on their thread."""
+    launches = trace.launches
+    edges = [np.array([pattern.search(name) is not None for name in trace.names], dtype=bool) for pattern in _CAPTURE]
+    captured = np.zeros(len(launches.name), dtype=bool)
+    if not len(launches.name) or not edges[0][launches.name].any():
+        return captured
+    for _, rows in rows_by_value(launches.thread):
+        rows = rows[np.argsort(launches.start_ns[rows], kind="stable")]
+        opened, closed = (np.cumsum(edge[launches.name[rows]]) for edge in edges)
+        captured[rows] = opened > closed
+    return captured
+
+
+def _of_annotations(attribution: Attribution) -> Iterator[str]:
+    for rule in attribution.unused_rules:
+        yield (
+            f"no annotation of the trace has a name that matches {rule.pattern.pattern!r}: it adds nothing to the"
+            f" phase {rule.phase}"
+        )
+    for difference in attribution.annotated.unexplained if attribution.annotated else ():
+        elsewhere = (difference.other or 0) - (difference.ours or 0)
+        yield (
+            f"{elsewhere / max(difference.other or 0, 1):.1%} of the time that the trace's own annotations call"
+            f" {difference.phase} lies in another phase: {difference.evidence}"
+        )
+
+
+def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Graphs launched in forward with kernels whose names say another phase."""
+    work = attribution.work
+    names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
+    in_forward = work.phase == PHASE_CODE[Phase.FORWARD]
+    whole = int(work.duration_ns[(work.link == GRAPH) & names[work.name] & in_forward].sum())
+    if whole:
+        yield (
+            f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"
+            " were launched in forward: a graph of whole steps does not tell its phases"
+        )
+
+
+#: Launches of kernels and graphs.
+_RUNS: Final = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
+
+
+def step_window_of(attribution: Attribution, calls: TraceCalls) -> StepWindow:
+    """The window and its steps on the host clock."""
+    return StepWindow(
+        window=attribution.window,
+        steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
+        numbers=tuple(step.number for step in attribution.steps),
+        spans=attribution.spans,
+        recording_outside=_recording_outside(calls),
+    )
+
+
+def launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
+    """The device work with its launches, in the order of the file, as the table of kernels is."""
+    # A copy of nothing leaves no event either: of these alone it is not known that work ran.
+    runs = np.array([_RUNS.search(name) is not None for name in trace.names], dtype=bool)
+    hidden = lost_launches(trace, attribution.window)
+    hidden = hidden[runs[trace.launches.name[hidden]]]
+    starts = trace.launches.start_ns[hidden]
+    return LaunchedWork(
+        names=trace.names,
+        work=trace.work,
+        launches=trace.launches,
+        launch=attribution.work.launch,
+        inside=attribution.work.link != OUTSIDE,
+        device_names=tuple((device.number, device.name) for device in trace.devices),
+        hidden=hidden[np.argsort(starts, kind="stable")],
+        host=attribution.host,
+        profiler=trace.profiler,
+    )
+
+
+def calls_that_count(calls: TraceCalls, steps: MeasuredSteps) -> TraceCalls:
+    """Keep the calls and the device work of the steps that count."""
+    if calls.on_device and steps.time is not None:
+        return only_in(calls, np.ones(len(calls.host.name), dtype=bool), steps.time.steps.step >= 0)
+    spans = steps.window.steps
+    if not spans:
+        return calls
+    begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
+    step = step_at(begins, ends, calls.host.start_ns)
+    return only_in(calls, (step >= 0) & steps.counted[step], np.ones(len(calls.work.name), dtype=bool))
+
+
+def linked_time(calls: TraceCalls, every: TraceCalls) -> LinkedTime:
+    """Device work by how it was traced back; `every` has the calls of all steps."""
+    if not calls.on_device:
+        rows = cpu_rows(calls, within=False)
+        whole, inside, all_steps = (
+            int(column[rows].sum()) for column in (calls.host.self_ns, calls.time_ns, every.time_ns)
+        )
+        return LinkedTime(linked_ns=inside, outside_window_ns=whole - inside, set_aside_ns=all_steps - inside)
+    spent = {link: int(calls.work.duration_ns[calls.work.link == link].sum())
+             for link in (LINKED, GRAPH, NO_LAUNCH, OUTSIDE)}  # fmt: skip
+    before = int(every.work.duration_ns[every.work.link == OUTSIDE].sum())
+    return LinkedTime(
+        linked_ns=spent[LINKED], graph_launched_ns=spent[GRAPH], no_launch_record_ns=spent[NO_LAUNCH],
+        outside_window_ns=spent[OUTSIDE], set_aside_ns=spent[OUTSIDE] - before,
+    )  # fmt: skip
+
+
+def _recording_outside(calls: TraceCalls) -> float:
+    """The part of the profiler's own time on the CPU that lies outside operators, as the events of the window say.
+
+    Recording takes time at both ends of an event, about half of it within what is recorded and half around it, in
+    the event above: an operator's own half, and that of what it calls, are in the operator's time.
+    """
+    inside = np.flatnonzero(calls.host.in_window)
+    if calls.on_device or not len(inside):
+        return 1.0
+    operators = np.zeros(len(calls.host.name) + 1, dtype=bool)
+    operators[cpu_rows(calls, within=True)] = True
+    # A row without a parent has the last place, which is no operator.
+    in_operators = operators[inside].sum() + operators[calls.host.parent[inside]].sum()
+    return float(1 - in_operators / (2 * len(inside)))
+
+
+# One rank's trace -> the columns of what it communicated, when it computed meanwhile, and its steps.
+
+
+_COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
+_NO_STEPS: Final = np.zeros(0, dtype=np.int64)
+#: A synchronization that takes no longer found the device done.
+_WAITED_NS: Final = 50_000
+
+
+class _Events(Struct, frozen=True, kw_only=True):
+    """The device events of collectives (on the CPU the annotations of the backend), and what else the device did."""
+
+    start_ns: Int64
+    end_ns: Int64
+    #: The host row of the collective that an event is of, -1 where none is recorded; rows of one call are one call.
+    call: Int64
+    arguments: Categorical[CollectiveArguments]
+    #: The name of the event itself.
+    kernel: Categorical[str]
+    phase: Int64
+    launched_ns: Int64
+    #: When a host call returned that waited for the device, in order; `None` where every call may have waited.
+    synchronized_ns: Int64 | None
+    #: Whether the event is work of the window.
+    inside: Bool
+    #: When the rank computed for the steps of the window, when it did anything for them, and when it did anything.
+    computing: Intervals
+    busy_inside: Intervals
+    busy: Intervals
+
+
+def communication_of(
+    trace: Trace,
+    calls: TraceCalls,
+    kernels: KernelTable | None,
+    step_window: StepWindow,
+    time: DeviceTime | None = None,
+    counted: Bool | None = None,
+) -> Exchanged:
+    """What a rank's trace says of its collectives, in and around the window, and of its steps.
+
+    On an accelerator `time` has the steps, on the CPU all of the window or those `counted`.
+
+    A process with several devices is taken for the one that communicates most.
+    """
+    base = _base_ns(trace.metadata)
+    if kernels is None:
+        events = _of_host(trace, calls)
+        bounds = step_window.steps or (step_window.window,)
+        starts, ends = (np.array(column, dtype=np.int64) for column in zip(*bounds, strict=True))
+    else:
+        events = _of_device(trace, calls, kernels)
+        starts, ends = (time.step_start, time.step_end) if time is not None else (_NO_STEPS, _NO_STEPS)
+    numbers = np.array(step_window.numbers or range(len(step_window.steps or (step_window.window,))), dtype=np.int64)
+    began = np.array([begin + base for begin, _ in step_window.steps] or [-1], dtype=np.int64)
+    if counted is not None:
+        numbers, began = numbers[counted], began[counted]
+        starts, ends = (starts, ends) if kernels is not None else (starts[counted], ends[counted])
+    table = _calls(calls, events, base)
+    running = union(table.start_ns - base, table.end_ns - table.start_ns)
+    own = np.flatnonzero(table.inside)
+    running_inside = union(table.start_ns[own] - base, (table.end_ns - table.start_ns)[own])
+    busy = within(together(events.busy, running), starts, ends)
+    steps = StepSpans(
+        number=numbers, began_ns=began,
+        start_ns=starts + base, end_ns=ends + base,
+        computing_ns=within(events.computing, starts, ends),
+        outside_ns=busy - within(together(events.busy_inside, running_inside), starts, ends), busy_ns=busy,
+    )  # fmt: skip
+    begins, finishes = overlap(events.computing, running)
+    return Exchanged(calls=table, hiding=Spans(start_ns=begins + base, end_ns=finishes + base), steps=steps)
+
+
+def _base_ns(metadata: Mapping[str, object]) -> int:
+    """What the times of a trace count from, in nanoseconds since 1970."""
+    base = metadata.get("baseTimeNanoseconds")
+    return base if type(base) is int and 0 <= base < 1 << 62 else 0
+
+
+# --------------------------------------------------------------------------------------------------------- the device
+
+
+def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events:
+    communicates = kernels.operator_class.codes == _COMMUNICATION
+    device = _device(kernels, communicates)
+    events = np.flatnonzero(communicates & device)
+    others = np.flatnonzero(~communicates & device)
+    inside = np.flatnonzero(device & kernels.inside)
+    own = others[kernels.inside[others]]
+    call, arguments = of_events(trace, calls, events)
+    launch = calls.work.launch[events]
+    launched = at(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
+    start, end = kernels.start_ns[events], kernels.start_ns[events] + kernels.duration_ns[events]
+    return _Events(
+        start_ns=start, end_ns=end, call=call, arguments=arguments, kernel=kernels.kernel.take(events),
+        phase=kernels.phase.codes[events], launched_ns=launched, inside=kernels.inside[events],
+        synchronized_ns=_synchronized(trace),
+        computing=union(kernels.start_ns[own], kernels.duration_ns[own]),
+        busy_inside=union(kernels.start_ns[inside], kernels.duration_ns[inside]),
+        busy=union(kernels.start_ns[device], kernels.duration_ns[device]),
+    )  # fmt: skip
+
+
+def _device(kernels: KernelTable, communicates: Bool) -> Bool:
+    """The events of the device that communicates most; where none does, that works most."""
+    rows = np.flatnonzero(communicates) if communicates.any() else np.arange(len(kernels.device))
+    devices = distinct(kernels.device[rows])
+    if not len(devices.values):
+        return np.zeros(len(kernels.device), dtype=bool)
+    spent = np.zeros(len(devices.values), dtype=np.int64)
+    np.add.at(spent, devices.inverse, kernels.duration_ns[rows])
+    chosen: Bool = kernels.device == devices.values[int(np.argmax(spent))]
+    return chosen
+
+
+def _synchronized(trace: Trace) -> Int64:
+    """When each host call returned that waited for the device, in order."""
+    launches = trace.launches
+    names = distinct(launches.name)
+    waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
+    rows = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
+    return np.sort(launches.start_ns[rows] + launches.duration_ns[rows])
+
+
+# ----------------------------------------------------------------------------------------------------------- the host
+
+
+def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
+    host = calls.host
+    rows = annotations_of_backends(calls, np.ones(len(host.name), dtype=bool))
+    operator, arguments = of_annotations(trace, calls, rows)
+    start, end = host.start_ns[rows], host.start_ns[rows] + host.duration_ns[rows]
+    computing = _computing_on_host(calls)
+    running = union(start, end - start)
+    return _Events(
+        start_ns=start, end_ns=end, call=np.where(operator >= 0, operator, rows), arguments=arguments,
+        kernel=Categorical(host.name[rows], calls.names),
+        phase=np.where(operator >= 0, at(host.phase, operator), host.phase[rows]),
+        launched_ns=at(host.start_ns, operator), inside=host.in_window[rows], synchronized_ns=None,
+        computing=computing, busy_inside=computing, busy=together(computing, running),
+    )  # fmt: skip
+
+
+def _computing_on_host(calls: TraceCalls) -> Intervals:
+    """When an operator that is no collective ran on any thread, and no collective inside of it."""
+    host = calls.host
+    rows = cpu_rows(calls, within=False)
+    codes = calls.operators.operator_class[host.name[calls.owner[rows]]]
+    collectives, computing = rows[codes == _COMMUNICATION], rows[codes != _COMMUNICATION]
+    parts = []
+    for thread in distinct(host.thread[computing]).values.tolist():
+        on_thread = computing[host.thread[computing] == thread]
+        inside = collectives[host.thread[collectives] == thread]
+        parts.append(
+            without(
+                union(host.start_ns[on_thread], host.duration_ns[on_thread]),
+                union(host.start_ns[inside], host.duration_ns[inside]),
+            )
+        )
+    none = np.zeros(0, dtype=np.int64)
+    return reduce(together, parts, (none, none))
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+
+def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
+    """One row a call: the events of one host row together, those without one each by itself."""
+    count = len(events.start_ns)
+    groups = distinct(np.where(events.call >= 0, events.call, -2 - np.arange(count)))
+    start = np.full(len(groups.values), np.iinfo(np.int64).max)
+    np.minimum.at(start, groups.inverse, events.start_ns)
+    end = np.full(len(groups.values), np.iinfo(np.int64).min)
+    np.maximum.at(end, groups.inverse, events.end_ns)
+    inside = np.zeros(len(groups.values), dtype=bool)
+    inside[groups.inverse[events.inside]] = True
+    order = np.lexsort((end, start))
+    first, start, end, inside = groups.first[order], start[order], end[order], inside[order]
+    arguments = events.arguments.take(first)
+    host = events.call[first]
+    sides = bytes_of(arguments)
+    launched = events.launched_ns[first]
+    returned = launched if events.synchronized_ns is None else _last_before(events.synchronized_ns, launched)
+    synchronized = np.where((launched >= 0) & (returned >= 0), returned + base, -1)
+    return CollectiveCalls(
+        collective=_names(arguments, events.kernel.take(first)),
+        named=arguments.codes >= 0,
+        group=_field(arguments, "group"), group_size=_numbers(arguments, "group_size"),
+        sequence=_numbers(arguments, "sequence"), dtype=_field(arguments, "dtype"),
+        sent_bytes=sides[:, 0], received_bytes=sides[:, 1],
+        launched_ns=np.where(launched >= 0, launched + base, -1), synchronized_ns=synchronized,
+        launching_ns=at(calls.host.duration_ns, host), start_ns=start + base, end_ns=end + base,
+        inside=inside,
+        phase=Categorical(events.phase[first], tuple(str(phase) for phase in PHASES)),
+        module=modules_served(calls, host),
+    )  # fmt: skip
+
+
+def _last_before(moments: Int64, bounds: Int64) -> Int64:
+    """The last of the moments, which are in order, at or before each bound, -1 for none."""
+    return np.append(moments, -1)[np.searchsorted(moments, bounds, side="right") - 1]
+
+
+def _names(arguments: Categorical[CollectiveArguments], kernel: Categorical[str]) -> Categorical[str]:
+    """The collective of each row as it is called everywhere: by what the host says, else by the kernel's name."""
+    said = [named(known.collective) or OTHER for known in arguments.values]
+    shown = [named(name) or OTHER for name in kernel.values]
+    values = tuple(dict.fromkeys((*said, *shown)))
+    places = {name: place for place, name in enumerate(values)}
+    by_host = np.array([places[name] for name in said] + [-1], dtype=np.int64)[arguments.codes]
+    by_kernel = np.array([places[name] for name in shown] + [-1], dtype=np.int64)[kernel.codes]
+    return Categorical(np.where(by_host >= 0, by_host, by_kernel), values)
+
+
+def _field(arguments: Categorical[CollectiveArguments], name: str) -> Categorical[str]:
+    texts = [dtype_of(known.dtype) if name == "dtype" else getattr(known, name) for known in arguments.values]
+    values = tuple(dict.fromkeys(text for text in texts if text))
+    codes = [values.index(text) if text else -1 for text in texts]
+    return Categorical(np.array([*codes, -1], dtype=np.int64)[arguments.codes], values)
+
+
+def _numbers(arguments: Categorical[CollectiveArguments], name: str) -> Int64:
+    numbers = [getattr(known, name) for known in arguments.values]
+    column = np.array([-1 if number is None else number for number in numbers] + [-1], dtype=np.int64)
+    values: Int64 = column[arguments.codes]
+    return values

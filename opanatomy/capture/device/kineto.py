@@ -1,0 +1,248 @@
+"""What Kineto, the library under torch's profiler, prints while a profiler starts or stops on an accelerator.
+
+It writes to file descriptor 2, past `sys.stderr`, and says only there that CUPTI does not work. Its level is read from
+`KINETO_LOG_LEVEL` once a process, when the first profiler starts (`libkineto_init` in kineto's `init.cpp`; levels in
+its `ILoggerObserver.h`): what was heard is kept for the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from msgspec import Struct
+
+from opanatomy.capture.device import accelerators
+from opanatomy.errors import CaptureError
+
+#: From here on CUPTI's failures are printed: they are warnings.
+_WARNING: Final = 2
+#: `Logger::Logger` of kineto: the level, the time, the process and thread, the place in its source.
+_LINE: Final = re.compile(
+    rb"^(?:VERBOSE|INFO|WARNING|STAGE|USDT|ERROR):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ [\w.]+:\d+\] (.*)$"
+)
+_FAILED: Final = re.compile(
+    r"CUPTI_|CUPTI |ROCM|roctracer|rocprof|XPUPTI|Exceeded max GPU buffer|Dropped", re.IGNORECASE
+)
+
+_heard: list[str] = []
+
+
+def heard() -> tuple[str, ...]:
+    """The lines so far that speak of a failure to trace a device, without their time and place."""
+    return tuple(dict.fromkeys(line for line in _heard if _FAILED.search(line)))
+
+
+@contextmanager
+def listening(device: str) -> Iterator[None]:
+    """Keep Kineto's lines while inside and print the rest when it is over; on the CPU nothing is changed.
+
+    Only for the moments in which a profiler starts or stops: what others write meanwhile is late by that much.
+    """
+    if not accelerators.kineto_records(device):
+        yield
+        return
+    with _level_of_warnings(), _second_stderr() as stderr, _place(stderr) as file:
+        if stderr is None or file is None:
+            yield
+            return
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(stderr, 2)
+            file.seek(0)
+            _pass_on(file.read())
+
+
+def toggled(profiler: Any, enable: bool) -> None:
+    """Have a running profiler of the CPU record nothing for a while, or again, without torch's warning of GPUs."""
+    from torch.profiler import ProfilerActivity
+
+    with _second_stderr() as stderr, _place(stderr) as file:
+        if stderr is not None and file is not None:
+            os.dup2(file.fileno(), 2)
+        try:
+            profiler.toggle_collection_dynamic(enable, [ProfilerActivity.CPU])
+        finally:
+            if stderr is not None and file is not None:
+                os.dup2(stderr, 2)
+                file.seek(0)
+                _pass_on(b"".join(line for line in file if b"Toggling CPU activity" not in line))
+
+
+@contextmanager
+def _place(stderr: int | None) -> Iterator[IO[bytes] | None]:
+    """A file for what would go to stderr; `None` without it, and where no temporary file can be made."""
+    with ExitStack() as stack:
+        file = None
+        if stderr is not None:
+            with suppress(OSError):
+                file = stack.enter_context(tempfile.TemporaryFile())
+        yield file
+
+
+@contextmanager
+def _second_stderr() -> Iterator[int | None]:
+    """A second descriptor of stderr; `None` where it is closed."""
+    _flush()
+    try:
+        stderr = os.dup(2)
+    except OSError:
+        yield None
+        return
+    try:
+        yield stderr
+    finally:
+        os.close(stderr)
+
+
+def _flush() -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.flush()
+
+
+def _pass_on(text: bytes) -> None:
+    for line in text.splitlines(keepends=True):
+        if entry := _LINE.match(line.rstrip(b"\r\n")):
+            _heard.append(entry[1].decode(errors="replace"))
+        else:
+            with suppress(OSError):
+                os.write(2, line)
+
+
+@contextmanager
+def _level_of_warnings() -> Iterator[None]:
+    """Have Kineto print its warnings, or more where the user wants more."""
+    before = os.environ.get("KINETO_LOG_LEVEL")
+    wanted = int(before) if before is not None and before.isdigit() else _WARNING
+    os.environ["KINETO_LOG_LEVEL"] = str(min(wanted, _WARNING))
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
+        else:
+            os.environ["KINETO_LOG_LEVEL"] = before
+
+
+# Whether the profiler recorded what the device ran, and where it did not, why and what to do.
+#
+# Without this check a trace of a GPU that CUPTI could not record is read as one of the CPU: host time under the
+# device's name. The result codes are those of NVIDIA's CUPTI reference ("CUPTI Result Codes").
+
+
+class _Cause(Struct, frozen=True):
+    """What of Kineto's lines `pattern` stands for, and what to do."""
+
+    pattern: str
+    what: str
+    do: str
+
+
+_PRIVILEGES: Final = (
+    "load the driver with NVreg_RestrictProfilingToAdminUsers=0 (a file in /etc/modprobe.d, then restart), or run as an"
+    " administrator; a container needs --cap-add=SYS_ADMIN"
+)
+_WSL: Final = (
+    "on Windows allow access to the GPU performance counters to all users (NVIDIA Control Panel, developer settings),"
+    " with the newest Windows driver, or run on Linux itself"
+)
+_CAUSES: Final = (
+    _Cause("CUPTI_ERROR_VIRTUALIZED_DEVICE", "the hypervisor does not let this virtual GPU be traced",
+           "have profiling enabled for the virtual machine"),
+    _Cause("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "the driver lets only administrators trace", _PRIVILEGES),
+    _Cause("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS", "another profiler is attached to this process",
+           "run without nsys, ncu or a second profiler"),
+    _Cause("CUPTI_ERROR_CONFIDENTIAL_COMPUTING", "confidential computing forbids it",
+           "run where that mode of the GPU is off"),
+    _Cause("CUPTI_ERROR_WSL_DEVICE", "CUPTI does not support the device under WSL", _WSL),
+    _Cause("CUPTI_ERROR_MIG_DEVICE", "CUPTI does not support this MIG instance", "run on a whole GPU"),
+    _Cause("CUPTI_ERROR_(CMP|SLI)_DEVICE", "CUPTI does not support this device", "run on another GPU"),
+    _Cause("CUPTI_ERROR_OUT_OF_MEMORY", "CUPTI had no memory left for its buffers", "make the model or batch smaller"),
+    _Cause("CUPTI_ERROR_(NOT_COMPATIBLE|LEGACY_PROFILER|OLD_PROFILER|CUDA_COMPILER)",
+           "the CUPTI that was loaded does not fit the driver", "update the driver"),
+    _Cause("Exceeded max GPU buffer count", "the step launches more than the profiler has buffers for",
+           "profile fewer steps, or a smaller model"),
+)  # fmt: skip
+
+
+def device_event_count(profiler: Any) -> int:
+    """How many kernels, copies and fills of a device the profiler recorded."""
+    from torch._C._autograd import DeviceType
+
+    return sum(
+        event.device_type != DeviceType.CPU
+        and event.name != "[memory]"
+        and not getattr(event, "is_user_annotation", False)
+        for event in profiler.profiler.function_events
+    )
+
+
+def require_device_events(profiler: Any, device: str) -> None:
+    """Raise `CaptureError` where Kineto can record what `device` runs and recorded none of it."""
+    if not accelerators.kineto_records(device) or device_event_count(profiler):
+        return
+    lines = heard()
+    what, do = _cause(lines)
+    said = f" (Kineto: {lines[0][:200]})" if lines else ""
+    raise CaptureError(f"the profiler recorded nothing of what {device} ran: {what} - {do}{said}")
+
+
+def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
+    """What is in the way and what to do, from Kineto's lines, then from the surroundings."""
+    text = "\n".join(lines)
+    for cause in _CAUSES:
+        if re.search(cause.pattern, text):
+            return cause.what, cause.do
+    if attached := _attached_profiler():
+        return f"another profiler is attached to this process ({attached})", "run without it"
+    if not _can_trace():
+        return "this build of torch has a profiler without CUPTI", "install one whose torch.profiler knows CUDA"
+    if _is_wsl():
+        return "CUPTI does not work under WSL here", _WSL
+    if other := _other_cupti():
+        return f"CUPTI failed, and LD_LIBRARY_PATH has another one than torch's ({other})", "take that folder out of it"
+    if "CUPTI_ERROR" in text or "CUPTI init" in text:
+        return "CUPTI could not be started", f"update the driver; if that does not help, {_PRIVILEGES}"
+    return (
+        "it gave no reason",
+        "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints of the device",
+    )
+
+
+def _can_trace() -> bool:
+    """Whether this build of torch traces devices at all."""
+    from torch._C._autograd import _supported_activities
+
+    return any(activity.name != "CPU" for activity in _supported_activities())
+
+
+def _attached_profiler() -> str | None:
+    """A variable with which NVIDIA's and AMD's tools load themselves into a process."""
+    names = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "ROCP_TOOL_LIBRARIES")
+    return next((name for name in names if os.environ.get(name)), None)
+
+
+def _is_wsl() -> bool:
+    return "microsoft" in _text("/proc/version").lower()
+
+
+def _other_cupti() -> str | None:
+    """The first folder of `LD_LIBRARY_PATH` with a CUPTI in it."""
+    folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    return next((str(folder) for folder in folders if any(folder.glob("libcupti.so*"))), None)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

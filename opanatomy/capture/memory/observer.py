@@ -1,0 +1,503 @@
+"""One more step, looked at by the profiler's memory events: where each byte is at the peak and over the step."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from opanatomy.capture.device import kineto
+from opanatomy.capture.memory.events import MARK_RANGE, Mark, ObservedEvents, observed_events
+from opanatomy.capture.memory.measurement import (
+    AllocatedBlock,
+    DeviceAllocator,
+    Snapshots,
+    allocator_name,
+    held_bytes,
+    room_for,
+    why_no_blocks,
+)
+from opanatomy.capture.memory.saved import saved_form, uncompiled
+from opanatomy.capture.memory.storages import Holders, Storages, address_of, holders_of, storages_of, unpacked, weakly
+from opanatomy.capture.run.generation import BEFORE_FORWARD, Generator, method_hook
+from opanatomy.capture.run.ranges import forward_hooks, module_ranges
+from opanatomy.capture.run.stepper import StepObserver, Stepper
+from opanatomy.records.columns import packed
+from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import (
+    AllocatorObservation,
+    BlockColumns,
+    MarkKind,
+    StepObservations,
+    StorageColumns,
+    TensorType,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+# What is allocated before the step that is looked at: known storages, and on a device the blocks of its allocator.
+
+
+class Before(Struct, frozen=True, kw_only=True):
+    """What is there before a step: the storages of each component, and on a device the blocks of its allocator.
+
+    On the CPU `references` tell whether a storage still lives, as its allocator does not report frees of blocks that it
+    gave before it was profiled.
+    """
+
+    storages: dict[str, Storages]
+    references: dict[int, Any] = msgspec.field(default_factory=dict)
+    #: `None` on the CPU, and where the allocator does not tell them.
+    blocks: tuple[AllocatedBlock, ...] | None = None
+    #: What a device's allocator says that it has handed out; `None` on the CPU, and where it does not say.
+    allocated_bytes: int | None = None
+    workspaces: frozenset[int] = frozenset()
+
+
+def before(holders: Holders) -> Before:
+    """What is there now."""
+    device = holders.device
+    tensors = components_before(holders)
+    storages = {component: storages_of(some, device) for component, some in tensors.items()}
+    if device == "cpu":
+        references = weakly([tensor for some in tensors.values() for tensor in some], device)
+        return Before(storages=storages, references=references)
+    allocator = DeviceAllocator(device)
+    blocks = allocator.blocks()
+    return Before(
+        storages=storages, blocks=blocks, allocated_bytes=allocator.allocated_bytes(),
+        workspaces=frozenset() if blocks is None else allocator.workspaces(),
+    )  # fmt: skip
+
+
+def components_before(holders: Holders) -> dict[str, list[torch.Tensor]]:
+    """The tensors of each component that are there before a step."""
+    state, counters = holders.optimizer_tensors()
+    return {
+        "weights": holders.parameters(), "buffers": holders.buffers(), "inputs": holders.input_tensors(),
+        "gradients": holders.gradients(), "optimizer_state": state, "optimizer_step_counters": counters,
+    }  # fmt: skip
+
+
+def storage_columns(storages: dict[str, Storages]) -> StorageColumns:
+    """The storages of each component as columns."""
+    rows = [
+        (place, address, size)
+        for place, some in enumerate(storages.values())
+        for address, size in some.items()
+    ]  # fmt: skip
+    component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
+    return StorageColumns(
+        components=tuple(storages), component=packed(component), address=packed(address), bytes=packed(size)
+    )  # fmt: skip
+
+
+def block_columns(blocks: Sequence[AllocatedBlock]) -> BlockColumns:
+    """The blocks as columns."""
+    return BlockColumns(
+        address=packed([block.address for block in blocks]),
+        bytes=packed([block.bytes for block in blocks]),
+        requested_bytes=packed([-1 if block.requested_bytes is None else block.requested_bytes for block in blocks]),
+    )
+
+
+# The cache of a generation, and what its beams copy: as marks among the allocations.
+
+
+#: What transformers' models call their cache, in the output of a forward.
+_NAMES: Final = ("past_key_values", "cache_params", "state")
+#: The parts of a cache that hold others.
+_PARTS: Final = ("self_attention_cache", "cross_attention_cache", "layers")
+#: What `generate` repeats the inputs for each beam with.
+_EXPAND: Final = "_expand_inputs_for_generation"
+#: Notes storages as of a kind.
+Noting: TypeAlias = "Callable[[MarkKind, Iterable[torch.Tensor]], None]"
+
+
+@dataclass(slots=True)
+class CacheMarks:
+    """Notes what the cache holds after each forward and after each reordering, and the inputs copied for the beams."""
+
+    generator: Generator
+    note: Noting
+    #: Held until the generation is done, which would release it right after the last reordering.
+    cache: Any = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note while inside."""
+        module = self.generator.module
+        with ExitStack() as stack:
+            stack.enter_context(forward_hooks(module, None, self._behind_forward, always=False))
+            if self.generator.beams > 1:
+                stack.enter_context(method_hook(module, BEFORE_FORWARD, before=self._reordered))
+                if hasattr(module, _EXPAND):
+                    stack.enter_context(method_hook(module, _EXPAND, after=self._expanded))
+            try:
+                yield
+                self._reordered()
+            finally:
+                self.cache = None
+
+    def _behind_forward(self, child: torch.nn.Module, _inputs: object, output: object) -> None:
+        # An adapter's wrapper generates by the model inside it.
+        if not hasattr(child, BEFORE_FORWARD):
+            return
+        cache = _cache_in(output)
+        self.note(MarkKind.KEY_VALUE_CACHE, _tensors(cache))
+        self.cache = None if isinstance(cache, (tuple, list)) else cache
+
+    def _reordered(self) -> None:
+        if self.cache is not None:
+            self.note(MarkKind.REORDERED_CACHE, _tensors(self.cache))
+
+    def _expanded(self, arguments: object) -> None:
+        self.note(MarkKind.BEAM_COPIES, _tensors(arguments))
+
+
+def _cache_in(output: Any) -> Any:
+    """The cache in the output of a forward, `None` where there is none."""
+    named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    return next((named[name] for name in _NAMES if named.get(name) is not None), None)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a cache layer by layer, or of arguments; numbers, which count positions, are none of them."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.dim():
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif any(hasattr(value, name) for name in _PARTS):
+        for name in _PARTS:
+            yield from _tensors(getattr(value, name, None))
+    else:
+        for item in getattr(value, "__dict__", {}).values():
+            if isinstance(item, (torch.Tensor, list, tuple, dict)):
+                yield from _tensors(item)
+
+
+#: What the profiler takes to begin and to end, over a memory limit if need be: threads, tables, its tree of events.
+PROFILER_BYTES: Final = 256 << 20
+#: What its threads and its records take while the step runs.
+_SLACK_BYTES: Final = 16 << 20
+#: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
+#: take 16 MiB of metadata.
+_MAX_PACKED_BYTES: Final = 8 << 20
+#: The backend of the CPU's figures: torch's wrapper that counts while a profiler asks it to.
+_OF_CPU: Final = "cpu"
+
+
+class ObservedStep(Struct, frozen=True, kw_only=True):
+    """What was observed of a step, and the error that broke it."""
+
+    observations: StepObservations
+    error: Exception | None = None
+
+
+class StepSettings(Struct, frozen=True, kw_only=True):
+    """How a step was run, as its observations say it."""
+
+    hooked: bool = True
+    autocast: bool = False
+    checkpointing: bool = False
+    rng_bytes: int | None = None
+    broken_in: Phase | None = None
+
+
+@dataclass(slots=True)
+class MemoryObserver(StepObserver):
+    """Notes what autograd saves in forward, and what lives after each phase, as marks among the allocations."""
+
+    holders: Callable[[], Holders]
+    device: str
+    snapshots: Snapshots
+    #: The module after whose parts what is gone is looked for; none where it can have no hooks.
+    module: torch.nn.Module | None = None
+    #: What makes the generation that a step is.
+    generator: Generator | None = None
+    hooked: bool = True
+    marks: list[Mark] = field(default_factory=list)
+    #: Storages from before the step that the allocator would not report as freed, by address.
+    references: dict[int, Any] = field(default_factory=dict)
+    thread: int = field(default_factory=threading.get_ident)
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Saved tensors are noted in forward only: in backward they are those of a recomputation.
+
+        What a forward replaces (a buffer, a cache, a weight) is looked for after each module, where nothing reports it.
+        """
+        with ExitStack() as stack:
+            if self.hooked:
+                stack.enter_context(saved_tensor_hooks(self.saved))
+            if self.references and self.module is not None:
+                stack.enter_context(forward_hooks(self.module, None, self.behind_module, always=False))
+            if self.generator is not None:
+                stack.enter_context(CacheMarks(self.generator, self._note).noted())
+            yield
+
+    def behind_module(self, *_: object) -> None:
+        """The forward of a module is done."""
+        # The profiler sees no mark of another thread.
+        if threading.get_ident() == self.thread:
+            self._look_for_gone()
+
+    def saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note what autograd saves; gives what it is to save."""
+        for part in unpacked((tensor,)):
+            storage = part.untyped_storage()
+            if storage.nbytes():
+                saved = TensorType(dtype=str(part.dtype).removeprefix("torch."), shape=tuple(part.shape))
+                self._mark(MarkKind.SAVED, {address_of(storage): storage.nbytes()}, saved)
+        return saved_form(tensor)
+
+    def _mark(self, kind: MarkKind, storages: Storages | None = None, tensor: TensorType | None = None) -> None:
+        from torch._C._profiler import _RecordFunctionFast
+
+        with _RecordFunctionFast(f"{MARK_RANGE}{len(self.marks)}"):
+            self.marks.append(Mark(kind=kind, storages=storages or {}, tensor=tensor))
+
+    def _look_for_gone(self) -> None:
+        """Note the storages from before the step that live no more."""
+        gone = {pointer: 0 for pointer, reference in self.references.items() if reference.expired()}
+        if gone:
+            self._mark(MarkKind.GONE, gone)
+            self.references = {pointer: kept for pointer, kept in self.references.items() if pointer not in gone}
+
+    def _storages(self, tensors: Any) -> Storages:
+        return storages_of(tensors, self.device)
+
+    def _note(self, kind: MarkKind, tensors: Iterable[torch.Tensor]) -> None:
+        if threading.get_ident() == self.thread and (storages := self._storages(tensors)):
+            self._mark(kind, storages)
+
+    def _of_model(self) -> None:
+        """Note the weights and buffers, for those that the step itself allocated."""
+        self._mark(MarkKind.WEIGHTS, self._storages(self.holders().parameters()))
+        self._mark(MarkKind.BUFFERS, self._storages(self.holders().buffers()))
+
+    def inputs(self, tensors: list[torch.Tensor]) -> None:
+        """Note what a forward had from outside."""
+        self._mark(MarkKind.INPUTS, self._storages(tensors))
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Note what forward leaves."""
+        self._look_for_gone()
+        self._mark(MarkKind.OUTPUTS, self._storages(roots))
+        self._of_model()
+        self._mark(MarkKind.AFTER_FORWARD)
+        self.snapshots.take(AFTER_FORWARD)
+
+    def _gradients(self) -> Storages:
+        """The gradients of parameters, of inputs, and of leaves that no module holds."""
+        return self._storages(self.holders().gradients())
+
+    def after_backward(self) -> None:
+        """Note the gradients."""
+        self._look_for_gone()
+        self._mark(MarkKind.GRADIENTS, self._gradients())
+        self._mark(MarkKind.AFTER_BACKWARD)
+        self.snapshots.take(AFTER_BACKWARD)
+
+    def after_optimizer(self) -> None:
+        """Note that the weights are updated."""
+        self._look_for_gone()
+        self._mark(MarkKind.AFTER_OPTIMIZER)
+        self.snapshots.take(AFTER_OPTIMIZER)
+
+    def end(self, *, broken: bool = False) -> None:
+        """Note what is there at the end, or where the step broke."""
+        self._look_for_gone()
+        state, counters = self.holders().optimizer_tensors()
+        if broken:
+            self._mark(MarkKind.GRADIENTS, self._gradients())
+        self._of_model()
+        self._mark(MarkKind.OPTIMIZER_STATE, self._storages(state))
+        self._mark(MarkKind.OPTIMIZER_STEP_COUNTERS, self._storages(counters))
+        self._mark(MarkKind.BROKEN if broken else MarkKind.AFTER_STEP)
+
+
+@contextmanager
+def saved_tensor_hooks(pack: Any) -> Iterator[None]:
+    """Have `pack` see what autograd saves while inside."""
+    import torch
+
+    with torch.autograd.graph.saved_tensors_hooks(uncompiled(pack), uncompiled(lambda tensor: tensor)):
+        yield
+
+
+def observe_step(
+    stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *, compiled: bool = False,
+    checkpointing: bool = False, hooked: bool = True,
+) -> ObservedStep:  # fmt: skip
+    """Run one more step under the memory profiler. An error of the step is not raised: it comes with the observations.
+
+    Compiled code runs without hooks, a model that cannot have them with `hooked` false: what lives through forward is
+    an activation there.
+    """
+    stepper.free_gradients()
+
+    def holders() -> Holders:
+        return holders_of(stepper, module)
+
+    profiler = MemoryProfiler(holders())
+    observer = MemoryObserver(
+        holders, stepper.device, snapshots, module=None if compiled else module, generator=stepper.generator,
+        hooked=hooked and not compiled and not stepper.inference, references=profiler.earlier.references,
+    )  # fmt: skip
+    ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
+    error, phase = _profiled(stepper, observer, profiler, ranges)
+    settings = StepSettings(
+        hooked=hooked and not compiled, autocast=stepper.amp is not None, checkpointing=checkpointing,
+        rng_bytes=rng_bytes(stepper.device) if checkpointing else None, broken_in=None if error is None else phase,
+    )  # fmt: skip
+    return ObservedStep(observations=profiler.observations(observer.marks, settings), error=error)
+
+
+def rng_bytes(device: str) -> int | None:
+    """The size of the random state that checkpointing keeps, on the CPU."""
+    import torch
+
+    return torch.get_rng_state().numel() if device == "cpu" else None
+
+
+class MemoryProfiler:
+    """The profiler that follows the allocations of one step; `earlier` is what was there before it."""
+
+    def __init__(self, holders: Holders) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        self.device = holders.device
+        # What the collector would free later, before the first event or in the step, would be no work of the step.
+        gc.collect()
+        if self.device != "cpu":
+            DeviceAllocator(self.device).reset_peak()
+        self.earlier = before(holders)
+        # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
+        self._profiler: Any = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
+
+    def start(self) -> int:
+        """Start it; the bytes that it took."""
+        held = held_bytes() or 0
+        with room_for(PROFILER_BYTES), kineto.listening(self.device):
+            self._profiler.start()
+            # Its threads take what is theirs when they begin; where there is none then, the C library ends the process.
+            time.sleep(0.05)
+        return max((held_bytes() or 0) - held, 0)
+
+    def stop(self) -> None:
+        """Stop it."""
+        with room_for(PROFILER_BYTES), kineto.listening(self.device):
+            self._profiler.stop()
+
+    def observations(self, marks: Sequence[Mark], settings: StepSettings) -> StepObservations:
+        """What was observed, when it is stopped."""
+        roots = self._profiler.profiler.kineto_results.experimental_event_tree()
+        events = observed_events(roots, self.device, frozenset(self.earlier.storages["weights"]), marks)
+        return observations_of(events, self.earlier, settings, self.device)
+
+
+def observations_of(
+    events: ObservedEvents,
+    earlier: Before,
+    settings: StepSettings,
+    device: str,
+    allocator: AllocatorObservation | None = None,
+) -> StepObservations:
+    """What was observed of a step, with what its allocator says of itself now, where that is not given."""
+    return StepObservations(
+        device=device,
+        events=events.events,
+        contexts=events.contexts,
+        marks=events.marks,
+        phases=events.phases,
+        storages=storage_columns(earlier.storages),
+        blocks=None if earlier.blocks is None else block_columns(earlier.blocks),
+        allocator=_allocator(events, earlier, device) if allocator is None else allocator,
+        hooked=settings.hooked,
+        autocast=settings.autocast,
+        checkpointing=settings.checkpointing,
+        rng_bytes=settings.rng_bytes,
+        broken_in=settings.broken_in,
+    )
+
+
+def why_not_kept(step: StepObservations) -> str | None:
+    """Why the observations of a step are not written into its trace; `None` where they are."""
+    size = _packed_bytes(step)
+    if size <= _MAX_PACKED_BYTES:
+        return None
+    return (
+        f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is live at"
+        " its peak is not known"
+    )
+
+
+def _packed_bytes(step: StepObservations) -> int:
+    """The bytes of the packed columns of a step."""
+    columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
+    fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
+    return sum(len(column) for column in fields if isinstance(column, bytes))
+
+
+def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
+    """Call it when the step is done, before the peak is reset again."""
+    if device == "cpu":
+        return AllocatorObservation(name="torch's CPU allocator", backend=_OF_CPU)
+    allocator = DeviceAllocator(device)
+    silent = earlier.blocks is None or not events.allocations
+    return AllocatorObservation(
+        name=allocator_name(allocator),
+        backend=allocator.backend,
+        peak_bytes=allocator.peak_bytes(),
+        reserved_peak_bytes=allocator.reserved_peak_bytes(),
+        before_bytes=earlier.allocated_bytes,
+        workspace_bytes=tuple(sorted(earlier.workspaces)),
+        why_no_blocks=why_no_blocks(allocator) if silent else None,
+    )
+
+
+def _profiled(
+    stepper: Stepper, observer: MemoryObserver, profiler: MemoryProfiler, ranges: AbstractContextManager[Any]
+) -> tuple[Exception | None, Phase]:
+    """Run the step under the profiler; the error that broke it, and in which phase."""
+    outer, stepper.watch = stepper.watch, observer
+    grown = profiler.start()
+    try:
+        with ranges, room_for(grown + _SLACK_BYTES):
+            return _ran(stepper, observer)
+    finally:
+        stepper.watch = outer
+        profiler.stop()
+
+
+def _ran(stepper: Stepper, observer: MemoryObserver) -> tuple[Exception | None, Phase]:
+    """Run the step; the error that broke it, and in which phase."""
+    try:
+        stepper.run()
+        observer.end()
+    except Exception as error:
+        phase = stepper.phase
+        observer.end(broken=True)
+        # The profiler needs memory to end: what the frames of the failure hold goes first.
+        traceback.clear_frames(error.__traceback__)
+        return error, phase
+    return None, Phase.OTHER

@@ -1,0 +1,1 @@
+"""Run the profiled step: warm-up, timing, ranges, export, and what Kineto drops."""

@@ -1,0 +1,182 @@
+"""The profiler's trace as a file: with our metadata as its first key, without secrets and without the host's name."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, Final, cast
+
+import msgspec
+
+from opanatomy.errors import CaptureError, OutputError
+from opanatomy.options import as_asked
+from opanatomy.records.workload import METADATA_KEY, Capture
+from opanatomy.trace.redact import NOT_DECODABLE, Redaction
+
+_END_BYTES: Final = 256
+#: This much text is looked at at once.
+_CHUNK: Final = 1 << 20
+#: Kineto writes its own keys, and those of `add_metadata`, before the events.
+_LONGEST_HEAD: Final = 64 << 20
+_EVENTS: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+#: How Kineto ends an event and begins the next; no string of JSON has a line end in it.
+_BETWEEN: Final = b"\n  },\n  {"
+_END: Final = b"\n  }"
+#: Kineto writes names as they are, quotes and backslashes too; nothing else in an event is a user's own text.
+_NAMES: Final = tuple(
+    re.compile(rb'^(.*?"name": ")(.*)(' + end + rb")$", re.MULTILINE) for end in (rb'",', rb'", "p(?:id|h)": .*')
+)
+_END_OF_ALL: Final = re.compile(rb"(?<=\n  \})\s*\]")
+
+NO_NAMES: Final[Mapping[bytes, bytes]] = MappingProxyType({})
+_texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def export_trace(
+    profiler: Any, capture: Capture, path: Path, *, everything: bool = False, renamed: Mapping[bytes, bytes] = NO_NAMES
+) -> None:
+    """Write the trace of `profiler` and what `capture` knows to `path`; gzip where the name ends in `.gz`.
+
+    `add_metadata_json` would do for the metadata, but it takes effect only while the profiler runs, and part of the
+    metadata is known only after. With `everything` paths, arguments, hosts and users are left out too. `renamed`
+    has the texts of names of ours, in quotes, and what stands there instead.
+    """
+    with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
+        plain = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(plain))
+        if not plain.exists():  # Kineto fails silently
+            free = shutil.disk_usage(folder).free
+            raise OutputError(
+                f"the profiler could not write its trace of this step: {free / 1e6:.1f} MB are free - free some space"
+                f" or choose another folder, with {as_asked('--trace', 'trace=')} or TMPDIR"
+            )
+        _check_end(plain)
+        with plain.open("rb") as source, _opened(path) as target:
+            copy_redacted(source, target, capture, everything=everything, renamed=renamed)
+
+
+def copy_redacted(
+    source: BinaryIO, target: BinaryIO, capture: Capture, *, everything: bool = False,
+    renamed: Mapping[bytes, bytes] = NO_NAMES,
+) -> None:  # fmt: skip
+    """The trace in `source`, as Kineto writes it, with `capture` before it and without what must not be written.
+
+    An event without a secret keeps its text; memory does not grow with the trace.
+    """
+    head, rest = _head(source)
+    metadata = {METADATA_KEY: msgspec.to_builtins(capture), **head}
+    redaction = Redaction(metadata, everything=everything)
+    target.write(b"{")
+    for key, value in redaction.metadata().items():
+        target.write(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) + b",\n")
+    target.write(b'"traceEvents":[')
+    for chunk, is_last in _chunks(source, rest):
+        for name, other in renamed.items():
+            chunk = chunk.replace(name, other)
+        target.write(_last(chunk, redaction) if is_last else _cleaned(chunk, redaction, b","))
+
+
+def _head(source: BinaryIO) -> tuple[dict[str, object], bytes]:
+    """The metadata before the events, and what was read of the events."""
+    text = b""
+    while len(text) < _LONGEST_HEAD and (more := source.read(_CHUNK)):
+        text += more
+        begin = _EVENTS.search(text)
+        if begin:
+            return _metadata(text[: begin.start()]), text[begin.end() :]
+    raise CaptureError(f"the profiler wrote a trace without events, which starts with {text[:20]!r} - report it")
+
+
+def _metadata(text: bytes) -> dict[str, object]:
+    """The keys besides the events; one that is no JSON (the text of an `add_metadata` with a quote) costs its line."""
+    for tried in (text, b"\n".join(line for line in text.split(b"\n") if _is_sound(line))):
+        try:
+            return msgspec.json.decode(tried.rstrip(b", \t\r\n") + b"}", type=dict[str, object])
+        except NOT_DECODABLE:
+            continue
+    return {}
+
+
+def _is_sound(line: bytes) -> bool:
+    """Whether a line is no key with a text, or one that can be read."""
+    pair = re.match(rb'\s*"[^"]*":\s*(".*")\s*,?\s*$', line)
+    try:
+        return pair is None or msgspec.json.decode(pair[1]) is not None
+    except NOT_DECODABLE:
+        return False
+
+
+def _chunks(source: BinaryIO, text: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Whole events, and whether they are the last, with what follows them."""
+    while more := source.read(_CHUNK):
+        text += more
+        end = text.rfind(_BETWEEN)
+        if end >= 0:
+            yield text[: end + len(_END)], False
+            text = text[end + len(_END) + 1 :]
+    yield text, True
+
+
+def _cleaned(chunk: bytes, redaction: Redaction, then: bytes = b"") -> bytes:
+    """The events of a chunk, which ends with one, and what separates them from more; as they stand where all may be."""
+    is_sound = _are_events(chunk)
+    if is_sound and not redaction.touches(chunk):
+        return chunk + then
+    whole = [event if event.endswith(_END) else event + _END for event in chunk.split(_END + b",\n")]
+    kept = redaction.events(whole if is_sound else [_escaped(event) for event in whole])
+    return kept + then if kept else b""
+
+
+def _are_events(text: bytes) -> bool:
+    """Whether the text is JSON: otherwise it is not known where a string begins."""
+    try:
+        return bool(_texts.decode(b"[" + text + b"]")) and (text.isascii() or bool(text.decode()))
+    except NOT_DECODABLE:
+        return False
+
+
+def _escaped(event: bytes) -> bytes:
+    """The event with the name that makes it no JSON escaped; as it is where that is not what makes it none."""
+    if _are_events(event):
+        return event
+    for name in _NAMES:
+        named = name.sub(lambda line: line[1] + _as_json(line[2]) + line[3], event, count=1)
+        if _are_events(named):
+            return named
+    return event
+
+
+def _as_json(text: bytes) -> bytes:
+    return msgspec.json.encode(text.decode(errors="replace"))[1:-1]
+
+
+def _last(text: bytes, redaction: Redaction) -> bytes:
+    """The last events and the keys after them, of which one is the name of Kineto's file."""
+    end = _END_OF_ALL.search(text)
+    if end is None:
+        if text.lstrip().startswith(b"]"):
+            return b"]}\n"
+        raise OutputError("the profiler's trace of this step ends early - free some space in the folder of the trace")
+    trailing = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
+    pairs = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in trailing.items())
+    return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + pair for pair in pairs) + b"}\n"
+
+
+def _check_end(plain: Path) -> None:
+    """Raise where the device filled up in the last write, which nothing else reports."""
+    with plain.open("rb") as file:
+        file.seek(-min(_END_BYTES, plain.stat().st_size), 2)
+        if not file.read().rstrip().endswith(b"}"):
+            raise OutputError("the profiler could not write its trace of this step to the end - free some space")
+
+
+def _opened(path: Path) -> BinaryIO:
+    if not path.name.endswith(".gz"):
+        return path.open("wb")
+    from isal import igzip
+
+    return cast("BinaryIO", igzip.open(path, "wb", compresslevel=2))

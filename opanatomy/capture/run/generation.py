@@ -1,0 +1,143 @@
+"""A generation as a step: prefill to the first new token, then decoding, each in its phase range."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from opanatomy.capture.run.ranges import open_phase
+from opanatomy.errors import CaptureError, UsageError
+from opanatomy.options import RunOptions, as_asked
+from opanatomy.records.taxonomy import Phase
+
+if TYPE_CHECKING:
+    import torch
+
+#: What `generate` calls right before each forward.
+BEFORE_FORWARD: Final = "prepare_inputs_for_generation"
+
+
+@dataclass(slots=True, kw_only=True)
+class Generator:
+    """Runs generations of `new_tokens` for each sample: no sampling, and no end before the last token.
+
+    A phase lasts from the preparation of a forward to that of the next: forward, the choice of the token, the cache put
+    in the order of the beams. Prefill is all to the end of the first, decoding the rest.
+    """
+
+    module: Any
+    arguments: dict[str, Any]
+    new_tokens: int
+    beams: int
+    #: Called with the phase that begins.
+    enter: Callable[[Phase], None] = lambda phase: None
+    #: Called with the share of the tokens that is done, in a step that nothing times.
+    advance: Callable[[float], None] | None = None
+    #: How many forwards the last generation ran, and the time to its first token.
+    forwards: int = field(default=0, init=False)
+    first_token_ns: int = field(default=0, init=False)
+
+    def run(self) -> None:
+        """One generation; `CaptureError` where the model's own `generate` made another number of tokens."""
+        self.forwards = 0
+        begin = time.perf_counter_ns()
+        with open_phase(self.enter, Phase.PREFILL) as switch:
+
+            def before_forward() -> None:
+                if self.forwards == 1:
+                    # The token is on the host by now: whether to go on was asked of it.
+                    self.first_token_ns = time.perf_counter_ns() - begin
+                    switch(Phase.DECODING)
+                if self.advance is not None:
+                    self.advance(self.forwards / self.new_tokens)
+                self.forwards += 1
+
+            with method_hook(self.module, BEFORE_FORWARD, before=before_forward):
+                self.module.generate(**self.arguments, **self._settings())
+        if self.new_tokens == 1:
+            self.first_token_ns = time.perf_counter_ns() - begin
+        if self.forwards != self.new_tokens:
+            raise CaptureError(
+                f"{type(self.module).__name__}.generate ran {self.forwards} forwards for {self.new_tokens} new tokens:"
+                " what it does is not one forward a token - profile it with"
+                f" {as_asked('--inference, without --generate', 'inference=True, without generate')}"
+            )
+
+    @contextmanager
+    def telling(self, advance: Callable[[float], None]) -> Iterator[None]:
+        """Report to `advance` the share of the tokens that is done while inside."""
+        self.advance = advance
+        try:
+            yield
+        finally:
+            self.advance = None
+
+    def _settings(self) -> dict[str, Any]:
+        """Over what the model's own generation settings say: the same tokens in every step, and that many."""
+        own = self.module.generation_config
+        padding = getattr(own, "pad_token_id", None)
+        return {
+            "max_new_tokens": self.new_tokens, "num_beams": self.beams, "num_return_sequences": 1, "do_sample": False,
+            "eos_token_id": None, "forced_eos_token_id": None, "pad_token_id": 0 if padding is None else padding,
+            "return_dict_in_generate": False,
+        }  # fmt: skip
+
+
+@contextmanager
+def method_hook(
+    module: Any,
+    method: str,
+    *,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[Any], None] = lambda result: None,
+) -> Iterator[None]:
+    """Have `before` called before each call of a method of this object while inside, and `after` with its result."""
+    plain = getattr(module, method)
+
+    @functools.wraps(plain)
+    def telling(*args: Any, **kwargs: Any) -> Any:
+        before()
+        result = plain(*args, **kwargs)
+        after(result)
+        return result
+
+    was_own = vars(module).get(method)
+    setattr(module, method, telling)
+    try:
+        yield
+    finally:
+        delattr(module, method)
+        if was_own is not None:
+            setattr(module, method, was_own)
+
+
+def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, option: str) -> Generator | None:
+    """What runs the generations of a run, `None` where its steps are none; `UsageError` where the model has none.
+
+    `option` is what a message calls the option.
+    """
+    if options.generate is None:
+        return None
+    check_generates(module, option)
+    arguments = inputs
+    if isinstance(inputs, tuple):
+        if len(inputs) != 1:
+            raise UsageError(
+                f"{option}: {len(inputs)} inputs without names - give a dictionary of what the model's generate takes"
+            )
+        arguments = {"inputs": inputs[0]}
+    return Generator(module=module, arguments=arguments, new_tokens=options.generate, beams=options.beams or 1)
+
+
+def check_generates(module: torch.nn.Module, option: str) -> None:
+    """Raise `UsageError` where a model does not generate."""
+    generates = getattr(module, "can_generate", None)
+    if generates is None or not generates() or not hasattr(module, BEFORE_FORWARD):
+        raise UsageError(
+            f"{option}: {type(module).__name__} does not generate - leave it out, or take a model with"
+            " the head of a language model, such as GPT-2, Llama or T5"
+        )

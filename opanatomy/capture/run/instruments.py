@@ -1,0 +1,229 @@
+"""The first step of the warm-up, watched; where an instrument breaks the model's code, the step again without it."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from opanatomy.capture.memory import saved, storages
+from opanatomy.capture.memory.saved import ForwardSaves
+from opanatomy.capture.model.silence import one_line
+from opanatomy.capture.run import gradients, progress
+from opanatomy.capture.run.gradients import observed_gradients
+from opanatomy.capture.run.observer import Observation, observing
+from opanatomy.capture.run.progress import Progress, watched
+from opanatomy.capture.run.restore import Kept
+from opanatomy.capture.run.stepper import Stepper
+from opanatomy.records.memory import is_out_of_memory
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Instrument(Enum):
+    """What watches the first step: its name, and what is not known without it."""
+
+    OBSERVER = (
+        "the observer of calls (a dispatch mode)",
+        "the calls of the step have no second count, and arguments that the profiler drops (indices, strings) are"
+        " not known",
+    )
+    SAVES = (
+        "the observer of saved tensors (autograd hooks)",
+        "the bytes that forward keeps for backward are not measured",
+    )
+    CASTS = (
+        "the observer of weight casts (a dispatch mode)",
+        "autocast's casts of weights count as activations",
+    )
+    GRADIENTS = (
+        "the observer of gradients (module hooks)",
+        "which layers' inputs and weights need gradients, and so what theory says of the backward",
+    )
+    PROGRESS = ("the progress display (module hooks)", "")
+
+
+#: What torch says where it cannot handle an instrument, not the model.
+_SAYS: Final = (
+    (Instrument.SAVES, re.compile(r"saved[ _]tensors?[ _](un)?(pack[ _])?hooks?", re.IGNORECASE)),
+    (Instrument.SAVES, re.compile(r"saved tensor pack hook", re.IGNORECASE)),
+    (Instrument.OBSERVER, re.compile(r"torch_dispatch|dispatch ?mode|\bmode\b.*\bobserver\b", re.IGNORECASE)),
+)
+#: Where the code of an instrument is that runs inside of the model's.
+_CODE: Final = (
+    (Instrument.SAVES, (saved, storages)), (Instrument.PROGRESS, (progress,)),
+    (Instrument.GRADIENTS, (gradients,)),
+)  # fmt: skip
+
+
+class _Failure(Struct, frozen=True, kw_only=True):
+    """A watched step that broke: which instruments the error names (`None`: it names none), and its text."""
+
+    blamed: set[Instrument] | None
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Instruments:
+    """Runs a step under the instruments in `active`; keeps what they saw, and what a failure leaves unknown."""
+
+    stepper: Stepper
+    module: torch.nn.Module
+    kept: Kept
+    saves: ForwardSaves
+    progress: Progress
+    active: set[Instrument]
+    observation: Observation | None = None
+    #: Which step of the warm-up `observation` is of.
+    observed_step: int = 1
+    #: Module path -> what of its products needs a gradient, as `Capture.gradients`.
+    gradients: dict[str, str] = field(default_factory=dict)
+    failed: set[Instrument] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
+
+    def run(self, step: Callable[[], int]) -> int:
+        """One step by `step`, which is watched as far as the model lets it be; the time of the one that ran through.
+
+        Before each new try all that a step changes is put back. The error that is raised is one of the plain step.
+        """
+        active = set(self.active)
+        while active:
+            outcome = self._tried(step, active)
+            if isinstance(outcome, int):
+                return outcome
+            if outcome.blamed is None:
+                return self._one_by_one(step, active)
+            active -= outcome.blamed
+            self._failed(outcome.blamed, outcome)
+        return step()
+
+    @property
+    def can_count_again(self) -> bool:
+        """Whether the calls of the first step could be counted."""
+        return Instrument.OBSERVER in self.active - self.failed and self.observation is not None
+
+    def count_again(self, number: int, step: Callable[[], int]) -> int:
+        """One step more, of this number, whose calls are counted instead of the first one's; its time."""
+        with observing(lambda: self.stepper.phase) as observation:
+            duration = step()
+        self.observation, self.observed_step = observation, number
+        return duration
+
+    def saves_again(self, saves: ForwardSaves, step: Callable[[], int]) -> None:
+        """One step more: `saves` counts what its forward keeps, in place of the first one's where that was counted."""
+        instruments = (self.active & {Instrument.SAVES, Instrument.CASTS}) - self.failed
+        if Instrument.SAVES not in instruments:
+            return
+        self.saves = saves
+        with self._watching(instruments):
+            step()
+
+    def _tried(self, step: Callable[[], int], active: set[Instrument]) -> int | _Failure:
+        """The time of the step, or what broke it; then all is as before it."""
+        optimizer = self.stepper.optimizer
+        fresh = optimizer is not None and not optimizer.state
+        try:
+            with self._watching(active):
+                duration = step()
+        except Exception as error:
+            if is_out_of_memory(error) or not self.stepper.training.all_failed(failed=True):
+                raise
+            blames, what = blamed(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
+            self._as_before(error, fresh=fresh)
+            return _Failure(blamed=blames, what=what)
+        self.stepper.training.all_failed(failed=False)
+        return duration
+
+    def _as_before(self, error: Exception, *, fresh: bool) -> None:
+        # The frames of the failure hold the graph and all that it saved.
+        traceback.clear_frames(error.__traceback__)
+        self.observation = None
+        self.gradients = {}
+        self.saves.bytes = self.saves.cast_bytes = None
+        self.stepper.start_again(fresh=fresh)
+        for part in self.module.modules():  # FSDP: what forward gathered is scattered again
+            scatter = getattr(type(part), "reshard", None)
+            if scatter is not None:
+                scatter(part)
+        self.kept.put_back_values()
+
+    def _one_by_one(self, step: Callable[[], int], active: set[Instrument]) -> int:
+        """The plain step, whose failure is the model's; where it runs, each instrument alone, to tell which it was."""
+        duration = step()
+        if self.stepper.optimizer is not None:
+            self.kept.let_go_of_weights()
+        for instrument in (Instrument.OBSERVER, Instrument.SAVES):
+            if instrument in active:
+                failure = self._alone(step, instrument)
+                if failure is not None:
+                    self._failed({instrument}, failure)
+        return duration
+
+    def _alone(self, step: Callable[[], int], instrument: Instrument) -> _Failure | None:
+        observation, bytes_, casts = self.observation, self.saves.bytes, self.saves.cast_bytes
+        outcome = self._tried(step, {instrument})
+        if instrument is not Instrument.OBSERVER:
+            self.observation = observation
+        if instrument is not Instrument.SAVES:
+            self.saves.bytes, self.saves.cast_bytes = bytes_, casts
+        return None if isinstance(outcome, int) else outcome
+
+    def _failed(self, instruments: set[Instrument], failure: _Failure) -> None:
+        self.failed |= instruments
+        for instrument in (each for each in Instrument if each in instruments):
+            name, unknown = instrument.value
+            if unknown:
+                self.warnings.append(
+                    f"{name} failed in this model, and the step ran without it: {unknown} ({failure.what})"
+                )
+
+    @contextmanager
+    def _watching(self, active: set[Instrument]) -> Iterator[None]:
+        """The instruments around a step."""
+        before = self.stepper.watch
+        self.saves.look_for_casts = Instrument.CASTS in active
+        with ExitStack() as stack:
+            if Instrument.PROGRESS in active:
+                stack.enter_context(watched(self.module, self.progress, len(self.stepper.micro_batches)))
+            if Instrument.OBSERVER in active:
+                observer: AbstractContextManager[Observation] = observing(lambda: self.stepper.phase)
+                self.observation = stack.enter_context(observer)
+            if Instrument.GRADIENTS in active:
+                self.gradients = stack.enter_context(observed_gradients(self.module))
+            if Instrument.SAVES in active:
+                self.stepper.watch = self.saves
+            try:
+                yield
+            finally:
+                self.stepper.watch = before
+
+
+def blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
+    """The instruments that the error itself names, or whose code it came from; `None` where it names none."""
+    text = f"{type(error).__name__}: {error}"
+    for instrument, pattern in _SAYS:
+        if instrument in active and pattern.search(text):
+            return _kin(instrument) & active
+    files = _last_files(error.__traceback__)
+    for instrument, modules in _CODE:
+        if instrument in active and any(module.__file__ in files for module in modules):
+            return _kin(instrument) & active
+    return None
+
+
+def _kin(instrument: Instrument) -> set[Instrument]:
+    """What falls with an instrument: casts are watched by a dispatch mode, and only together with saved tensors."""
+    return {instrument} if instrument in (Instrument.PROGRESS, Instrument.GRADIENTS) else {instrument, Instrument.CASTS}
+
+
+def _last_files(trace: TracebackType | None) -> list[str]:
+    """The files of the last frames of a failure."""
+    return [frame.filename for frame in traceback.extract_tb(trace)[-3:]]

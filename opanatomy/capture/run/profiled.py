@@ -1,0 +1,96 @@
+"""The profiled steps: on an accelerator after one more such step, in which the profiler itself warms up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from opanatomy.capture.device import accelerators, kineto
+
+#: A profile and the wall time of each step in it.
+Profiled: TypeAlias = "tuple[Any, list[int]]"
+#: The range of a step, followed by its number.
+STEP_RANGE: Final = "ProfilerStep#"
+
+
+class StepProfiler:
+    """The profiler, with calls where its steps begin and end.
+
+    With `warm` the first of them (`None` is its number) runs while the profiler is ready but records nothing, as in
+    `torch.profiler.schedule`: the first use of CUPTI is not in the figures, nor in the trace.
+    """
+
+    def __init__(self, device: str, *, steps: int, warm: bool) -> None:
+        from torch.profiler import profile, schedule
+
+        self.device, self.warm = device, warm
+        plan = schedule(wait=0, warmup=1, active=steps, repeat=1) if warm else None
+        activities = accelerators.profiler_activities(device)
+        self.profiler: Any = profile(activities=activities, record_shapes=True, schedule=plan)
+        # With a schedule torch would write ranges of its own, numbered from the warm-up on, around more than the step.
+        self.profiler.record_steps = False
+        self.times_ns: list[int] = []
+        self._range: Any = None
+        self._begin_ns = 0
+
+    def start(self) -> None:
+        """Start the profiler."""
+        with kineto.listening(self.device):
+            self.profiler.__enter__()
+
+    def begin(self, number: int | None) -> None:
+        """A step begins."""
+        from torch.profiler import record_function
+
+        if number is None:
+            return
+        if self.warm:
+            with kineto.listening(self.device):
+                self.profiler.step()
+        self._begin_ns = time.perf_counter_ns()
+        self._range = record_function(f"{STEP_RANGE}{number}")
+        self._range.__enter__()
+
+    def end(self) -> None:
+        """The step that began is done."""
+        if self._range is None:
+            return
+        self._range.__exit__(None, None, None)
+        self.times_ns.append(time.perf_counter_ns() - self._begin_ns)
+        self._range = None
+
+    def stop(self) -> None:
+        """Stop the profiler, also in the middle of a step."""
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+        with kineto.listening(self.device):
+            self.profiler.__exit__(None, None, None)
+
+
+def profile_steps(
+    step: Callable[[], None],
+    *,
+    steps: int,
+    device: str,
+    begin: Callable[[int | None], None],
+    warm: bool | None = None,
+) -> Profiled:
+    """Run `steps` steps under the profiler, each in its range `ProfilerStep#N`, `N` from 0 on.
+
+    `begin` is called before each with its number, outside of the clock. With `warm` the profiler warms up in one more
+    step before them, whose number is `None`; `None` is where Kineto records the device.
+    """
+    warm = accelerators.kineto_records(device) if warm is None else warm
+    profiler = StepProfiler(device, steps=steps, warm=warm)
+    profiler.start()
+    try:
+        for number in (*((None,) if warm else ()), *range(steps)):
+            begin(number)
+            profiler.begin(number)
+            step()
+            profiler.end()
+    finally:
+        profiler.stop()
+    return profiler.profiler, profiler.times_ns

@@ -1,0 +1,194 @@
+"""Phase and module ranges in the trace, at 2.5 us each: `_RecordFunctionFast` is what torch itself uses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.model.parts import class_name, own_modules
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
+
+if TYPE_CHECKING:
+    import torch
+
+
+# Which parts of a model `torch.compile` runs, and whether it compiled while a step ran.
+
+
+#: What `torch.compile` leaves on the function that it returns, and `torch.compiler.disable` does not.
+_MARK = "get_compiler_config"
+
+
+def compiled_modules(module: torch.nn.Module) -> frozenset[int]:
+    """The `id` of every module that runs, or may run, inside compiled code: hooks on these would compile it again."""
+    compiled: set[int] = set()
+    for part in module.modules():
+        if id(part) not in compiled and _runs_compiled(part):
+            compiled.update(id(inner) for inner in part.modules())
+    return frozenset(compiled)
+
+
+def has_compiled_parts(module: torch.nn.Module) -> bool:
+    """Whether a module or a function that the model's code calls is compiled."""
+    return bool(compiled_modules(module)) or any(_calls_compiled(part) for part in module.modules())
+
+
+def _runs_compiled(part: torch.nn.Module) -> bool:
+    """Whether the module, its forward or a function among its attributes is compiled."""
+    if getattr(part, "_compiled_call_impl", None) is not None or hasattr(part, "_orig_mod"):
+        return True
+    attributes = [*vars(part).values(), *(value for kind in _own_classes(part) for value in vars(kind).values())]
+    return any(_is_compiled(value) for value in attributes)
+
+
+def _calls_compiled(part: torch.nn.Module) -> bool:
+    """Whether the code of the module's class sees a compiled function: a global of it, or in its closure."""
+    return any(_is_compiled(value) for kind in _own_classes(part) for value in _seen_by(kind))
+
+
+def _own_classes(part: torch.nn.Module) -> list[type]:
+    """The classes of a module that are not torch's own."""
+    return [kind for kind in type(part).__mro__ if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
+
+
+def _seen_by(kind: type) -> Iterator[Any]:
+    for method in vars(kind).values():
+        code = getattr(method, "__code__", None)
+        if code is None:
+            continue
+        space = getattr(method, "__globals__", {})
+        for name in code.co_names:
+            if name in space:
+                yield space[name]
+        for cell in getattr(method, "__closure__", None) or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # a cell that is not filled yet
+                continue
+
+
+def _is_compiled(value: Any) -> bool:
+    value = getattr(value, "__func__", value)
+    return callable(value) and not isinstance(value, type) and _MARK in getattr(value, "__dict__", {})
+
+
+def compilations() -> int:
+    """How often `torch.compile` has translated code in this process; what it disables does not count."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["frames"]["total"])
+
+
+def mode_keeps_compiled() -> bool:
+    """Whether a dispatch mode can say to this torch that compiled code stays compiled under it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+
+
+@contextmanager
+def phase_range(phase: Phase) -> Iterator[None]:
+    """Mark what runs inside as `phase`."""
+    from torch._C._profiler import _RecordFunctionFast
+
+    with _RecordFunctionFast(PHASE_RANGE + phase):
+        yield
+
+
+class OpenRanges:
+    """The ranges of the modules that run now; `names` has the name of each range by the `id` of its module."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self.names = names
+        self._open: list[tuple[int, Any]] = []
+
+    def enter(self, child: torch.nn.Module, _inputs: object) -> None:
+        """The forward of a module begins."""
+        from torch._C._profiler import _RecordFunctionFast
+
+        name = self.names.get(id(child))
+        if name is not None:
+            entered = _RecordFunctionFast(name)
+            entered.__enter__()
+            self._open.append((id(child), entered))
+
+    def leave(self, child: torch.nn.Module, *_: object) -> None:
+        """The forward of a module is done."""
+        if self._open and self._open[-1][0] == id(child):
+            self._open.pop()[1].__exit__(None, None, None)
+
+    def close(self) -> None:
+        """End all that are open."""
+        while self._open:
+            self._open.pop()[1].__exit__(None, None, None)
+
+
+@contextmanager
+def open_phase(enter: Callable[[Phase], None], first: Phase) -> Iterator[Callable[[Phase], None]]:
+    """Mark what runs inside as `first`, and from each call of what this gives on as the phase that it is given.
+
+    `enter` is called with each phase that begins.
+    """
+    from torch._C._profiler import _RecordFunctionFast
+
+    running: list[Any] = []
+
+    def switch(phase: Phase) -> None:
+        if running:
+            running.pop().__exit__(None, None, None)
+        enter(phase)
+        running.append(_RecordFunctionFast(PHASE_RANGE + phase))
+        running[-1].__enter__()
+
+    switch(first)
+    try:
+        yield switch
+    finally:
+        running.pop().__exit__(None, None, None)
+
+
+@contextmanager
+def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
+    """Mark the forward of every submodule while inside; gives module path -> class name.
+
+    Submodules inside compiled code are left out: their ranges would be compiled into it.
+    """
+    inside = compiled_modules(module)
+    marked = {path: child for path, child in own_modules(module) if id(child) not in inside}
+    ranges = OpenRanges({id(child): MODULE_RANGE + path for path, child in marked.items()})
+    with forward_hooks(module, ranges.enter, ranges.leave, always=True):
+        try:
+            yield {path: class_name(child) for path, child in marked.items()}
+        finally:
+            ranges.close()
+
+
+@contextmanager
+def forward_hooks(
+    module: torch.nn.Module, before: Callable[..., None] | None, after: Callable[..., None], *, always: bool
+) -> Iterator[None]:
+    """Call `before` and `after` around the forward of submodules while inside, `after` one that fails if `always`.
+
+    Global hooks, not hooks of the modules: `nn.TransformerEncoderLayer` and others take another path through their
+    code when they have a hook, copies that a forward makes of its modules would have them too, and nothing must
+    stay behind on the user's model. Global hooks make `torch.compile` compile again: a model with compiled parts has
+    hooks on the modules outside of these.
+    """
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    handles: list[Any] = []
+    try:
+        if has_compiled_parts(module):
+            inside = compiled_modules(module)
+            outside = [child for child in module.modules() if id(child) not in inside]
+            handles += [child.register_forward_pre_hook(before) for child in outside if before is not None]
+            handles += [child.register_forward_hook(after, always_call=always) for child in outside]
+        else:
+            handles += [register_module_forward_pre_hook(before)] if before is not None else []
+            handles.append(register_module_forward_hook(after, always_call=always))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,181 @@
+"""A model and a batch -> one trace file with its description; the model is left as it was, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.device.accelerators import current_device, device_of
+from opanatomy.capture.device.environment import environment_of
+from opanatomy.capture.device.start import missing_kernels
+from opanatomy.capture.memory.advice import less_memory
+from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_failure
+from opanatomy.capture.memory.measurement import PeakMeter, Snapshots, limited_to_available
+from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.model.batches import micro_batches
+from opanatomy.capture.model.shape import cache_shape_of, shape_of
+from opanatomy.capture.model.silence import first_line, one_line, quiet_libraries
+from opanatomy.capture.model.user_function import said_by
+from opanatomy.capture.run.generation import generator_of
+from opanatomy.capture.run.progress import NullProgress, Progress
+from opanatomy.capture.run.restore import Kept, own_inputs, process_as_it_was
+from opanatomy.capture.run.step_runner import Run
+from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
+from opanatomy.errors import CaptureError, OpanatomyError
+from opanatomy.options import DEVICE, GENERATE, RunOptions, as_argument, as_asked, as_flag
+from opanatomy.records.memory import WEIGHTS, is_out_of_memory
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import MemoryObservations
+
+if TYPE_CHECKING:
+    import torch
+
+
+def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Progress | None = None) -> None:
+    """Run the step and write its trace to `trace` (`.json` or `.json.gz`).
+
+    It runs on `options.device`; the device "auto" is the one that the module and its inputs are on.
+    The module has its modes, buffers, gradients and, without an optimizer, its weights back afterwards, the process
+    its random states and settings; after an error and an interrupt too. Raises `OutOfMemory` where the step does not
+    fit, `CaptureError` where it cannot run.
+    """
+    if options.device == DEVICE.default:
+        options = replace(options, device=device_of(subject.module, subject.inputs))
+    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    if options.memory:
+        accelerators.check_memory_in_depth(options.device)
+    points = subject.snapshots or Snapshots(options.device)
+    points.take(WEIGHTS)
+    stepper: Stepper | None = None
+    as_it_was = process_as_it_was(compiled=options.compile)
+    with as_it_was, current_device(options.device), _kept(subject, options) as kept:
+        meter = PeakMeter(options.device)
+        try:
+            stepper = make_stepper(subject, options)
+            with guard, quiet_libraries(), _strangers(stepper):
+                run = Run(
+                    subject=subject, options=options, stepper=stepper, meter=meter, progress=progress or NullProgress(),
+                    points=points, kept=kept,
+                )  # fmt: skip
+                run.record(trace)
+        except OpanatomyError:
+            raise
+        except Exception as error:
+            phase = stepper.phase if stepper else Phase.OTHER
+            if is_out_of_memory(error):
+                line = _out_of_memory_line(error, stepper, meter.peak(), subject, options)
+                memory, unread = None, ""
+                if stepper is not None:
+                    memory, unread = _memory_at_failure(error, stepper, subject, options, points)
+                environment = environment_of(options.device)
+                raise StepOutOfMemory(line + unread, memory, subject.workload, environment) from error
+            if missing := missing_kernels(error, options.device):
+                raise CaptureError(missing) from error
+            if phase is Phase.OTHER:
+                raise
+            raise CaptureError(
+                f"the model failed in the {phase} phase: {said_by(error)} - see"
+                f" {as_asked('--debug', 'the error that this one is from')}"
+            ) from error
+
+
+@contextmanager
+def _kept(subject: Subject, options: RunOptions) -> Iterator[Kept]:
+    """What the steps change, put back at the end; of a module of our own only for the first step."""
+    # Weights may change where there is an optimizer, and then their values are needed for a second try only.
+    weights = subject.borrowed or options.optimizer is not None
+    kept = Kept.of(subject.module, subject.inputs, options.device, weights=weights)
+    try:
+        yield kept
+    finally:
+        if subject.borrowed:
+            if options.optimizer is not None:
+                kept.let_go_of_weights()
+            kept.put_back_all()
+
+
+@contextmanager
+def _strangers(stepper: Stepper) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        stepper.give_back_strangers()
+
+
+def _memory_at_failure(
+    error: Exception, stepper: Stepper, subject: Subject, options: RunOptions, points: Snapshots
+) -> tuple[MemoryObservations | None, str]:
+    """What was allocated when it broke, seen in a second try under the same limit; or what to say of why it is unknown.
+
+    Whatever breaks there, memory ran out before, and that is the error.
+    """
+    if subject.training.is_shared:
+        return None, "; what held it is not known: the other ranks do not take the step again"
+    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    try:
+        with guard, quiet_libraries():
+            observations = observations_of_failure(
+                error, stepper, subject.module, points,
+                compiled=options.compile, checkpointing=bool(options.checkpointing),
+            )  # fmt: skip
+        cache = None if stepper.generator is None else cache_shape_of(stepper.generator)
+        return replace(observations, shape=shape_of(subject.module, options.device), cache=cache), ""
+    except Exception as second:
+        return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
+
+
+def _out_of_memory_line(
+    error: BaseException, stepper: Stepper | None, peak: int | None, subject: Subject, options: RunOptions
+) -> str:
+    phase = stepper.phase if stepper else Phase.OTHER
+    recorded = stepper is not None and stepper.steps > 0
+    where = f"in the {phase} phase"
+    if phase is Phase.OTHER:
+        where = "outside of a step" if recorded else "while the model was being prepared"
+    reached = f"; {peak / 1e9:.2f} GB were in use at the peak" if peak else ""
+    first = first_line(error, 160, silent="memory error")
+    return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"
+
+
+def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
+    """What runs the steps that the options ask for."""
+    import torch
+
+    training = subject.training
+    module: Any = subject.module if training.model is None else training.model
+    if options.compile:
+        module = torch.compile(module)
+    optimizer = training.optimizer
+    if options.optimizer and not options.inference and optimizer is None:
+        optimizer = make_optimizer(options.optimizer, subject.module)
+    parts = micro_batches(subject.inputs, options.accumulate, borrowed=subject.borrowed)
+    own = tuple(own_inputs(subject.module, part) for part in parts)
+    parameters = tuple(subject.module.parameters())
+    option = (as_argument if subject.borrowed else as_flag)(GENERATE, options.generate)
+    return Stepper(
+        module=module,
+        parameters=parameters,
+        inputs=own[0],
+        micro_batches=own,
+        device=options.device,
+        amp=options.amp,
+        training=training,
+        optimizer=optimizer,
+        inference=options.inference,
+        generator=generator_of(subject.module, own[0], options, option=option),
+        clip=options.clip,
+        other_leaves=_other_leaves(own, parameters),
+    )
+
+
+def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The inputs that backward makes a gradient of."""
+    known = {id(parameter) for parameter in parameters}
+    return tuple(
+        tensor for tensor in tensors_in(inputs) if tensor.requires_grad and tensor.is_leaf and id(tensor) not in known
+    )

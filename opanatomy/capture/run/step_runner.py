@@ -1,0 +1,460 @@
+"""Warm-up, unprofiled timing, the profiled steps of one capture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.device.accelerators import devices_of, of_the_peak
+from opanatomy.capture.device.accelerators import synchronize_all as synchronize
+from opanatomy.capture.device.environment import environment_of
+from opanatomy.capture.device.kineto import require_device_events
+from opanatomy.capture.distributed.ranks import lone_process
+from opanatomy.capture.memory.measurement import PeakMeter, Snapshots, give_back, storages_observed
+from opanatomy.capture.memory.observer import ObservedStep, observe_step, why_not_kept
+from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
+from opanatomy.capture.memory.storages import holders_of, other_devices, tensors_in
+from opanatomy.capture.model.building import undone_by_checkpointing
+from opanatomy.capture.model.shape import cache_shape_of, shape_of
+from opanatomy.capture.run.export import export_trace
+from opanatomy.capture.run.instruments import Instrument, Instruments
+from opanatomy.capture.run.loss_scale import prepared_loss_scale, scale_of, skipped_updates
+from opanatomy.capture.run.profiled import profile_steps
+from opanatomy.capture.run.progress import Progress
+from opanatomy.capture.run.ranges import compilations, has_compiled_parts, mode_keeps_compiled, module_ranges
+from opanatomy.capture.run.restore import Kept
+from opanatomy.capture.run.stepper import StepObserver, Stepper, Subject, Training
+from opanatomy.capture.texts import TextInputs
+from opanatomy.options import RunOptions
+from opanatomy.records.memory import is_out_of_memory
+from opanatomy.records.taxonomy import BY_NAME
+from opanatomy.records.workload import Capture, MemoryObservations, TextObservations
+
+if TYPE_CHECKING:
+    import torch
+
+
+# Unprofiled steps over all batches of the texts of a run.
+
+
+#: Rounds over the batches are repeated until there are this many, or until they have taken this long.
+_ROUNDS: Final = 5
+_ROUNDS_NS: Final = 2 * 10**9
+
+
+def timed_on_texts(
+    texts: TextInputs, stepper: Stepper, clocked: Callable[[], int], progress: Progress, *, steps: int, warm: bool
+) -> TextObservations:
+    """The texts with the wall times of steps on each batch, in rounds so that a drift of the machine is in all alike.
+
+    `warm` has a round before that is not counted, where the first step on a new length does what later ones do not.
+    """
+    times: list[list[int]] = [[] for _ in texts.batches]
+    rounds, number = max(steps, 1), -1 if warm else 0
+    while number < rounds:
+        spent = 0
+        for place, batch in enumerate(texts.batches):
+            text = f"batch {place + 1} of {len(texts.batches)}, round {max(number, 0) + 1} of {rounds}"
+            after = len(texts.batches) * (rounds - number) - place - 1 + steps
+            progress.stage(text, steps_after=after, expected_ns=times[place][-1] if times[place] else None)
+            stepper.take(batch)
+            duration = clocked()
+            spent += duration
+            if number >= 0:
+                times[place].append(duration)
+        number += 1
+        if number == 1:
+            rounds = max(rounds, min(_ROUNDS, -(-_ROUNDS_NS // max(spent, 1))))
+    return texts.with_times(times)
+
+
+# The tensor lists of a profile: Kineto drops their data types, and the shapes of long ones.
+
+
+def tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """The distinct tensor lists as text, and External id -> the lists of that call, from the profiler's own tree."""
+    from torch._C._profiler import _EventType
+
+    texts: dict[str, int] = {}
+    lists_of_call: dict[str, tuple[int, ...]] = {}
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag != _EventType.TorchOp:
+            continue
+        lists = [value for value in event.extra_fields.inputs if isinstance(value, list)]
+        numbers = tuple(texts.setdefault(_list_text(value), len(texts)) for value in lists)
+        if any(_list_text(value) for value in lists):
+            lists_of_call[str(event.correlation_id)] = numbers
+    return tuple(texts), lists_of_call
+
+
+def _list_text(values: list[Any]) -> str:
+    return ";".join(
+        f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.sizes))}]"
+        for value in values
+        if hasattr(value, "sizes")
+    )
+
+
+# What the profiler itself sums up of a profile: a second source for the times of the report.
+
+
+def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
+    """The time of each operator by its name, as `key_averages` has it: device time, on the CPU self time."""
+    figure = "self_device_time_total" if on_device else "self_cpu_time_total"
+    times_ns: dict[str, int] = {}
+    for row in profiler.key_averages():
+        times_ns[row.key] = times_ns.get(row.key, 0) + round(
+            getattr(row, figure) * 1000
+        )  # microseconds, with fractions
+    return {name: time for name, time in times_ns.items() if time}
+
+
+#: Unprofiled steps are repeated until there are this many, or until they have taken this long.
+_TIMED_STEPS: Final = 5
+_TIMED_NS: Final = 10**9
+#: A first step no longer than this is followed by a second one to count in, where no number of warm-up steps was asked.
+_COUNTED_AGAIN_NS: Final = 5 * 10**9
+#: This many warm-up steps more may follow while `torch.compile` still compiles in them.
+_COMPILING_STEPS: Final = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One capture: its steps in order, and what each of them measured."""
+
+    subject: Subject
+    options: RunOptions
+    stepper: Stepper
+    meter: PeakMeter
+    progress: Progress
+    points: Snapshots
+    kept: Kept
+    instruments: Instruments = field(init=False)
+    memory: MemoryObservations = field(default_factory=MemoryObservations)
+    #: Of each timed generation the time to its first new token.
+    first_token_ns: list[int] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    #: Whether a part of the model is compiled, and whether it is in every step anew.
+    compiled: bool = False
+    compiles_always: bool = False
+    #: What the texts of the run are, with the times of their batches.
+    texts: TextObservations | None = None
+    #: Every device of the model; one of a model that is sharded goes on when the first is done.
+    devices: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        module = self.subject.module
+        self.devices = devices_of(module, self.options.device)
+        self.warnings.extend(lone_process())
+        self.warnings.extend(of_the_peak(self.devices))
+        self.warnings.extend(undone_by_checkpointing(module))
+        self.compiled = self.options.compile or has_compiled_parts(module)
+        self.instruments = Instruments(
+            stepper=self.stepper, module=module, kept=self.kept, progress=self.progress,
+            saves=self._saves(tensors_in(self.subject.inputs)), active=self._instruments(),
+        )  # fmt: skip
+
+    def _saves(self, inputs: Iterable[torch.Tensor]) -> ForwardSaves:
+        """The watch of what forward keeps of a batch for backward."""
+        module = self.subject.module
+        weights = module.parameters() if self.options.amp is not None else ()
+        return ForwardSaves([*module.parameters(), *module.buffers(), *inputs], self.points, weights)
+
+    def _instruments(self) -> set[Instrument]:
+        """The instruments that this step can have, without any that would make torch run compiled parts uncompiled."""
+        active = {Instrument.OBSERVER, Instrument.PROGRESS}
+        if not self.options.inference:
+            active |= {Instrument.SAVES, Instrument.GRADIENTS}
+        if self.options.amp is not None and not self.options.inference:
+            active.add(Instrument.CASTS)
+        if self.options.compile:
+            active.remove(Instrument.PROGRESS)
+        if self.stepper.generator is not None:
+            active.remove(Instrument.PROGRESS)  # a generation reports its own, by tokens
+        if self.compiled:
+            active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
+        if self.compiled and not mode_keeps_compiled():
+            active &= {Instrument.PROGRESS}
+            self.warnings.append(
+                "the model has compiled parts, which would run uncompiled if this torch let them be watched: its calls"
+                " are not counted a second time, and what forward keeps for backward is not measured"
+            )
+        return active
+
+    @property
+    def training(self) -> Training:
+        """How the steps train."""
+        return self.subject.training
+
+    def record(self, trace: Path) -> None:
+        """Run all steps and write the trace."""
+        self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
+        warm = self._warm_up()
+        self.meter.own_bytes = self.kept.host_bytes
+        unprofiled = self._timed(warm) if self.subject.texts is None else self._timed_texts(self.subject.texts, warm)
+        if self.options.memory:
+            self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
+            self._look_at_memory()
+        if self.subject.texts is not None:
+            self.stepper.take(self.subject.texts.profiled)
+        profiler, profiled, modules = self._profiled(max(unprofiled))
+        require_device_events(profiler, self.options.device)
+        if changed := self.kept.changed():
+            self.warnings.append(
+                f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are not"
+                " put back"
+            )
+        capture = self._capture(unprofiled, profiled, modules, profiler)
+        self.progress.stage("writing the trace")
+        export_trace(profiler, capture, trace, everything=self.options.redact)
+
+    def _warm_up(self) -> int:
+        options = self.options
+        default = 1 if options.device == "cpu" else 5 if options.compile else 3
+        count = default if options.warmup is None else options.warmup
+        maximum = count + (_COMPILING_STEPS if options.warmup is None else 0)
+        last = number = 0
+        translated = True
+        compiled = self.compiled or (options.optimizer is not None and BY_NAME[options.optimizer].compiled)
+        while number < count or (number < maximum and compiled and translated):
+            number += 1
+            after = max(count - number, 0) + 2 * options.steps
+            text = f"warm-up step {number} of {max(count, number)}"
+            self.progress.stage(text, steps_after=after, expected_ns=last or None)
+            before = compilations()
+            last = self._warm_up_step(number)
+            last = self.training.longest_ns(last)
+            translated = self.training.any_rank(compilations() > before)
+            if number == 1 and options.warmup is None and last < _COUNTED_AGAIN_NS:
+                count = max(count, self.training.counted_step)
+        return last
+
+    def _warm_up_step(self, number: int) -> int:
+        """The first is run under all instruments, a later one counted again: what the first do once is not in it.
+
+        Both draw the same random numbers.
+        """
+        if number == 1:
+            return self._first_step()
+        if number == self.training.counted_step and self.instruments.can_count_again:
+            self.kept.random.put_back()
+            return self.instruments.count_again(number, lambda: self._clocked(PointWatch(self.points)))
+        return self._clocked(PointWatch(self.points))
+
+    def _first_step(self) -> int:
+        with nullcontext() if self.stepper.generator is None else self.stepper.generator.telling(self.progress.advance):
+            last = self.instruments.run(self._clocked)
+        if self.options.optimizer is not None or not self.subject.borrowed:
+            self.kept.let_go_of_weights()
+        return last
+
+    def _clocked(self, watch: StepObserver | None = None) -> int:
+        before = self.stepper.watch
+        self.stepper.watch = watch or before
+        synchronize(self.devices)
+        begin = time.perf_counter_ns()
+        try:
+            self._step()
+        finally:
+            self.stepper.watch = before
+        return time.perf_counter_ns() - begin
+
+    def _step(self) -> None:
+        """One step, until every device that has a part of the model is done with it."""
+        self.stepper.run()
+        synchronize(self.devices)
+
+    def _timed(self, expected: int) -> list[int]:
+        """The wall times of unprofiled steps: as many as requested, of short ones more; none that starts cold."""
+        times: list[int] = []
+        cold = not expected
+        planned = self._planned(expected or _TIMED_NS)
+        self.meter.reset()
+        translated, scale, number = compilations(), scale_of(self.stepper), 0
+        while len(times) < planned:
+            number = len(times) + 1
+            after = planned - number + self.options.steps
+            self.progress.stage(
+                f"timed step {number} of {planned}", steps_after=after, expected_ns=(times or [expected])[-1] or None
+            )
+            times.append(self._clocked())
+            if self.stepper.generator is not None:
+                self.first_token_ns.append(self.stepper.generator.first_token_ns)
+            if number == 1:
+                first = self.training.longest_ns(times[0])
+                planned = self._planned(first) + (cold and first < _TIMED_NS)
+        self.warnings += skipped_updates(self.stepper, scale, number, "timed")
+        self.compiles_always = self.training.any_rank(self.compiled and compilations() >= translated + planned)
+        if cold and len(times) > self.options.steps:
+            times.pop(0)
+            self.first_token_ns = self.first_token_ns[1:]
+        elif cold:
+            self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
+        self.memory = self._after_step()
+        return times
+
+    def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
+        """The wall times of unprofiled steps on the profiled batch, and those on the other batches; then a step on the
+        longest batch, which the memory is of, and stays the current one."""
+        translated, scale = compilations(), scale_of(self.stepper)
+        cold = self.compiled or self.options.device != "cpu" or not expected
+        self.texts = timed_on_texts(
+            texts, self.stepper, self._clocked, self.progress, steps=self.options.steps, warm=cold
+        )
+        times = self.texts.batches[texts.observed.profiled].step_ns
+        self.warnings += skipped_updates(self.stepper, scale, sum(len(b.step_ns) for b in self.texts.batches), "timed")
+        self.compiles_always = self.compiled and compilations() >= translated + len(texts.batches) * (len(times) + 1)
+        self.stepper.take(texts.longest)
+        if texts.observed.longest.length != texts.observed.batches[texts.observed.profiled].length:
+            self.instruments.saves_again(self._saves(tensors_in(self.stepper.inputs)), self._clocked)
+        self.meter.reset()
+        self._clocked()
+        self.memory = self._after_step()
+        return list(times)
+
+    def _planned(self, step_ns: int) -> int:
+        """How many unprofiled steps of that length give a stable time."""
+        return max(self.options.steps, min(_TIMED_STEPS, -(-_TIMED_NS // max(step_ns, 1))))
+
+    def _after_step(self) -> MemoryObservations:
+        """The storages as they stand after the timed steps, and their peak."""
+        saves = self.instruments.saves
+        observations = storages_observed(holders_of(self.stepper, self.subject.module), saves.bytes, saves.cast_bytes)
+        buckets = self.training.bucket_bytes()
+        sizes = observations.storage_bytes | ({} if buckets is None else {"ddp_buckets": buckets})
+        return replace(
+            observations, storage_bytes=sizes, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by
+        )
+
+    def _memory_observed(self) -> MemoryObservations:
+        """All that is observed of the run's memory."""
+        module, device = self.subject.module, self.options.device
+        return replace(
+            self.memory,
+            snapshots=self.points.taken,
+            other_devices=other_devices(module, device),
+            notes=tuple(self.points.notes),
+            shape=shape_of(module, device),
+            cache=None if self.stepper.generator is None else cache_shape_of(self.stepper.generator),
+        )
+
+    def _look_at_memory(self) -> None:
+        """Observe one more step, allocation by allocation."""
+        give_back()
+        hooked = not self.options.compile and Instrument.SAVES not in self.instruments.failed
+        observed = self._observed(hooked=hooked)
+        if observed.error is not None and is_out_of_memory(observed.error):
+            raise observed.error
+        if hooked and self.training.all_failed(failed=observed.error is not None):
+            self.stepper.start_again(fresh=False)
+            self.kept.random.put_back()
+            observed = self._observed(hooked=False)
+        if observed.error is not None:
+            raise observed.error
+        give_back()
+        if (reason := why_not_kept(observed.observations)) is not None:
+            self.points.notes.append(reason)
+            return
+        self.memory = replace(self.memory, step=observed.observations)
+
+    def _observed(self, *, hooked: bool) -> ObservedStep:
+        return observe_step(
+            self.stepper, self.subject.module, self.points, compiled=self.options.compile, hooked=hooked,
+            checkpointing=bool(self.options.checkpointing),
+        )  # fmt: skip
+
+    def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
+        """The profile, the wall time of each step in it, and the modules that have ranges there."""
+        before, scale = compilations(), scale_of(self.stepper)
+        ranges = not self.options.compile
+        profile = self._profile(expected, ranges=ranges)
+        self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
+        compiled = self.training.any_rank(compilations() > before)
+        if self.compiles_always or not compiled:
+            return profile
+        if ranges:
+            # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
+            before, scale = compilations(), scale_of(self.stepper)
+            profile = self._profile(expected, ranges=False)
+            self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
+            self.warnings.append(
+                "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
+                " them, and there is no table of modules"
+            )
+            compiled = compilations() > before
+        if compiled:
+            self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
+        return profile
+
+    def _profile(self, expected: int, *, ranges: bool) -> tuple[Any, list[int], dict[str, str]]:
+        named: AbstractContextManager[dict[str, str]] = (
+            module_ranges(self.subject.module) if ranges else nullcontext({})
+        )
+        with named as modules:
+            profiler, times = profile_steps(
+                self._step, steps=self.options.steps, device=self.options.device,
+                begin=lambda number: self._begin_profiled(number, expected),
+            )  # fmt: skip
+        return profiler, times, modules
+
+    def _begin_profiled(self, number: int | None, expected: int) -> None:
+        steps = self.options.steps
+        text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
+        self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
+        # As the step that was watched began: the same dropout, the same layers left out, the same routes.
+        self.kept.random.put_back()
+
+    def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
+        from opanatomy.version import __version__
+
+        lists, arguments = tensor_lists(profiler)
+        observation = self.instruments.observation
+        return Capture(
+            version=__version__,
+            command=self.subject.command,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            environment=environment_of(self.options.device),
+            workload=replace(
+                self.subject.workload,
+                backward_from=self.stepper.backward_from,
+                loss_scale=scale_of(self.stepper),
+                compiled=self.compiled or self.subject.workload.compiled,
+            ),
+            memory=self._memory_observed(),
+            unprofiled_step_ns=tuple(unprofiled),
+            profiled_step_ns=tuple(profiled),
+            unprofiled_first_token_ns=tuple(self.first_token_ns),
+            modules=modules,
+            lists=lists,
+            list_arguments=arguments,
+            observed=tuple(observation.incomplete) if observation else (),
+            observed_counts=observation.counts() if observation else (),
+            observed_step=self.instruments.observed_step if observation else None,
+            not_observed=self._not_observed(),
+            profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
+            gradients=dict(self.instruments.gradients),
+            shared=self.training.shared_weights(self.subject.module),
+            texts=self.texts,
+            warnings=(*self.instruments.warnings, *self.warnings),
+        )
+
+    def _not_observed(self) -> str | None:
+        """Why no step, or not all of it, was watched."""
+        if self.instruments.observation is not None:
+            unseen = sorted(self.instruments.observation.unseen)
+            return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None
+        if Instrument.OBSERVER in self.instruments.failed:
+            return "the dispatch mode that watches failed in this model"
+        if Instrument.OBSERVER not in self.instruments.active:
+            return "this torch would run compiled parts uncompiled if they were watched"
+        return "there was no warm-up step to watch"

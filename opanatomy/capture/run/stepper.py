@@ -1,0 +1,634 @@
+"""One training step: forward, backward and optimizer, each in its phase range."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import islice
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.memory.measurement import Snapshots
+from opanatomy.capture.model.batches import micro_batches, move
+from opanatomy.capture.run.generation import Generator
+from opanatomy.capture.run.loss_scale import LossScale
+from opanatomy.capture.run.ranges import phase_range
+from opanatomy.capture.texts import TextInputs
+from opanatomy.errors import CaptureError
+from opanatomy.options import as_asked
+from opanatomy.records.taxonomy import BY_NAME, Optimizer, Phase, data_type_of
+from opanatomy.records.workload import SharedWeights, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+# What backward starts from: the loss of a model's output where there is one, else all that requires a gradient.
+
+
+#: The keys and values that a decoder gives back for its next call are no output of this one.
+_CACHES: Final = ("past_key_values", "past_key_value")
+#: How deep objects of unknown classes are looked into.
+_DEPTH: Final = 8
+
+
+class Roots(Struct, frozen=True, kw_only=True):
+    """The tensors that backward starts from, the gradient of each (`None`: one), and what to call them."""
+
+    tensors: tuple[torch.Tensor, ...] = ()
+    gradients: tuple[torch.Tensor | None, ...] = ()
+    text: str = ""
+
+
+class _Leaf(Struct, frozen=True, kw_only=True):
+    """A tensor of an output: the expression that leads to it, and the last name or place in that."""
+
+    path: str
+    name: str
+    tensor: torch.Tensor
+
+
+def materialized(output: Any) -> Any:
+    """The output with every generator in it run to its end: what it yields is computed only then."""
+    if isinstance(output, (GeneratorType, map, filter, zip)):
+        return tuple(materialized(item) for item in output)
+    if type(output) in (tuple, list):
+        return type(output)(materialized(item) for item in output)
+    if type(output) is dict:
+        return {key: materialized(item) for key, item in output.items()}
+    return output
+
+
+def backward_roots(output: Any) -> Roots:
+    """What backward starts from; `CaptureError` where nothing requires a gradient."""
+    leaves = list(_leaves(output, "output", "", set(), 0))
+    loss = _loss(leaves)
+    if loss is not None:
+        if not loss.tensor.requires_grad:
+            raise CaptureError(
+                "cannot run backward: the model's loss does not require a gradient"
+                f" - do not detach it, {_without_backward()}, or unfreeze a parameter"
+            )
+        return _roots([loss], f"{loss.path}{_ones([loss])}")
+    wanted = [leaf for leaf in leaves if leaf.tensor.requires_grad]
+    if not wanted:
+        raise CaptureError(
+            "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
+            f" - {_without_backward()}, or unfreeze a parameter"
+        )
+    numbers = [leaf for leaf in wanted if leaf.tensor.dim() == 0]
+    if len(numbers) == 1:
+        return _roots(numbers, _number_text(numbers[0], leaves))
+    return _roots(wanted, _all_text(wanted))
+
+
+def _without_backward() -> str:
+    return as_asked("use --inference", "give inference=True")
+
+
+def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
+    """What the backward of one of that many micro-batches starts from: a single number, which is a mean over its
+    samples, is divided; outputs that start with a gradient of ones are summed over the samples as they are."""
+    return tuple(
+        root / parts if gradient is None else root
+        for root, gradient in zip(roots.tensors, roots.gradients, strict=True)
+    )
+
+
+def _loss(leaves: list[_Leaf]) -> _Leaf | None:
+    """The tensor called `loss`: on the outermost level that has one, and the only one there."""
+    named = [leaf for leaf in leaves if leaf.name == "loss"]
+    if not named:
+        return None
+    depths = [leaf.path.count("[") + leaf.path.count(".") for leaf in named]
+    outermost = [leaf for leaf, depth in zip(named, depths, strict=True) if depth == min(depths)]
+    return outermost[0] if len(outermost) == 1 else None
+
+
+def _roots(leaves: list[_Leaf], text: str) -> Roots:
+    tensors = tuple(leaf.tensor for leaf in leaves)
+    return Roots(tensors=tensors, gradients=tuple(map(_start, tensors)), text=text)
+
+
+def _start(root: torch.Tensor) -> torch.Tensor | None:
+    """The gradient that backward starts with: ones, which torch takes by itself for a single real number."""
+    import torch
+
+    return torch.ones_like(root) if root.numel() != 1 or root.is_complex() else None
+
+
+def _number_text(number: _Leaf, leaves: list[_Leaf]) -> str:
+    if len(leaves) == 1:
+        return f"{number.path}, a single number"
+    place = next(place for place, leaf in enumerate(leaves, 1) if leaf is number)
+    which = {1: "the first", len(leaves): "the last"}.get(place, f"number {place}")
+    return f"{number.path}, {which} of {len(leaves)} outputs: the only single number"
+
+
+def _all_text(wanted: list[_Leaf]) -> str:
+    if len(wanted) == 1:
+        return f"{wanted[0].path}{_ones(wanted)}"
+    names = ", ".join(leaf.path for leaf in wanted[:4]) + (", ..." if len(wanted) > 4 else "")
+    return f"every output that requires a gradient ({len(wanted)} tensors: {names}){_ones(wanted)}"
+
+
+def _ones(leaves: list[_Leaf]) -> str:
+    return ", with a gradient of ones" if any(leaf.tensor.numel() != 1 for leaf in leaves) else ""
+
+
+def _leaves(value: Any, path: str, name: str, seen: set[int], depth: int) -> Iterator[_Leaf]:
+    """Every tensor in an output, each once, in the order in which it stands there."""
+    import torch
+
+    if name in _CACHES or id(value) in seen:
+        return
+    if isinstance(value, torch.Tensor):
+        seen.add(id(value))
+        yield _Leaf(path=path, name=name, tensor=value)
+    elif depth < _DEPTH:
+        items = list(_items(value, path))
+        if items:
+            seen.add(id(value))
+        for inner, key, item in items:
+            yield from _leaves(item, inner, key, seen, depth + 1)
+
+
+def _items(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
+    """(path, name, value) of what an output holds: of mappings, sequences, records and objects of other classes."""
+    import torch
+
+    if isinstance(value, Mapping):
+        for key, item in list(value.items()):
+            yield f"{path}[{key!r}]", str(key), item
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        for field, item in zip(value._fields, value, strict=True):
+            yield f"{path}.{field}", field, item
+    elif isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
+        for place, item in enumerate(value):
+            yield f"{path}[{place}]", str(place), item
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield f"{path}.{field.name}", field.name, getattr(value, field.name, None)
+    elif not isinstance(value, (str, bytes, int, float, type, torch.nn.Module)) and not callable(value):
+        for field, item in islice(_attributes(value), 1000):
+            yield f"{path}.{field}", field, item
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from list(getattr(value, "__dict__", {}).items())
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name) and not name.startswith("__"):
+                yield name, getattr(value, name)
+    if not hasattr(value, "__dict__"):
+        return
+    for name in ("loss", "logits"):
+        tensor = None if name in value.__dict__ else _property(value, name)
+        if tensor is not None:
+            yield name, tensor
+
+
+def _property(value: Any, name: str) -> Any:
+    """What a property of an object of the model's gives; one that fails gives nothing."""
+    import torch
+
+    if name not in dir(type(value)):
+        return None
+    try:
+        content = getattr(value, name)
+    except Exception:
+        return None
+    return content if isinstance(content, torch.Tensor) else None
+
+
+def leaves_below(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of a graph that backward accumulates a gradient in."""
+    roots = tuple(roots)
+    leaves = [root for root in roots if root.is_leaf]
+    waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
+        if variable is not None:
+            leaves.append(variable)
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return leaves
+
+
+# How a step trains: its backward, its update, and what it decides; of one process here, of ranks together in
+# `opanatomy.capture.distributed`.
+
+
+class Training:
+    """The training of one process."""
+
+    #: What forward is called on, and the optimizer of its parameters, where these are made already.
+    model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
+
+    #: The step of the warm-up in which nothing happens any more that happens only once.
+    counted_step = 2
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks take part in each step."""
+        return False
+
+    def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Is open around forward and backward of a micro-batch."""
+        return nullcontext()
+
+    def backward(self, roots: Roots, *, parts: int, scale: LossScale | None) -> None:
+        """Run backward from `roots`, of one of `parts` micro-batches."""
+        import torch
+
+        loss = averaged(roots, parts) if parts > 1 else roots.tensors
+        torch.autograd.backward(loss if scale is None else scale.scaled(loss), roots.gradients)
+
+    def clip(self, parameters: Iterable[torch.Tensor], norm: float) -> None:
+        """Scale the gradients down to this norm of all of them."""
+        from torch.nn.utils import clip_grad_norm_
+
+        clip_grad_norm_(parameters, norm)
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step the optimizer."""
+        optimizer.step()
+
+    def after_update(self) -> None:
+        """The weights are updated; not a part of the update."""
+
+    def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
+        """The weights of `module` that ranks share, after a step."""
+        return ()
+
+    def bucket_bytes(self) -> int | None:
+        """The buckets in which DDP reduces gradients; `None` without DDP."""
+        return None
+
+    # ----------------------------------------------------------------------------------- what all ranks must do alike
+
+    def longest_ns(self, duration_ns: int) -> int:
+        """The longest of the ranks' durations."""
+        return duration_ns
+
+    def any_rank(self, is_so: bool) -> bool:
+        """Whether it is so on any rank."""
+        return is_so
+
+    def all_failed(self, *, failed: bool) -> bool:
+        """Whether a step that was tried failed on this rank, and on all others too, so that all try again.
+
+        `CaptureError` where it failed on some only: these have left the others behind.
+        """
+        return failed
+
+
+# Which state the finished updates of an optimizer left, so that one that breaks halfway can be taken again.
+
+
+#: What `torch.optim` and bitsandbytes call the number of updates of a parameter; a number or a tensor of one.
+_COUNTER: Final = "step"
+
+
+@dataclass(slots=True, kw_only=True)
+class FinishedState:
+    """The names of each parameter's state after the last update that ran through; no value is copied or read."""
+
+    optimizer: torch.optim.Optimizer
+    names: dict[Any, tuple[str, ...]] = field(default_factory=dict)
+    #: How many updates ran through; `None` where the optimizer was not new.
+    updates: int | None = 0
+
+    def __post_init__(self) -> None:
+        if self.optimizer.state:
+            self.updates = None
+            self._look()
+
+    def updated(self) -> None:
+        """An update ran through. What it costs is paid where it made new state: in the first, as a rule."""
+        if self.updates is not None:
+            self.updates += 1
+        if len(self.optimizer.state) != len(self.names):
+            self._look()
+
+    def _look(self) -> None:
+        self.names = {parameter: tuple(state) for parameter, state in self.optimizer.state.items()}
+
+    def put_back(self) -> None:
+        """Drop what a broken update began to make and count it back; values of moments stay as they are.
+
+        A state with some of its entries only is taken for whole by the next update, which then misses the others.
+        """
+        state = self.optimizer.state
+        for parameter in [*state]:
+            if parameter not in self.names:
+                del state[parameter]
+            else:
+                state[parameter] = {name: state[parameter][name] for name in self.names[parameter]}
+                self._count_back(state[parameter])
+
+    def _count_back(self, state: dict[str, Any]) -> None:
+        """A parameter is updated once at most in each update."""
+        if self.updates is not None and _COUNTER in state and float(state[_COUNTER]) > self.updates:
+            state[_COUNTER] -= 1
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self.optimizer.state.clear()
+        self.names, self.updates = {}, 0
+
+
+# Full state for the embeddings of an 8-bit optimizer of bitsandbytes, and of no other optimizer of the process.
+
+
+def keep_embeddings_in_32_bits(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
+    """Have `optimizer`, which has not stepped yet, keep the state of every look-up of `module` in 32 bits.
+
+    bitsandbytes asks a `GlobalOptimManager`, one for the whole process, whose overrides are by the place of a parameter
+    in its group: the next optimizer would take them for its own. This optimizer gets a manager of its own, which also
+    knows nothing of what others have registered.
+    """
+    import torch
+    from bitsandbytes.optim import GlobalOptimManager
+
+    manager: Any = GlobalOptimManager.__new__(GlobalOptimManager)
+    manager.initialize()
+    for part in module.modules():
+        if isinstance(part, torch.nn.Embedding):
+            manager.register_module_override(part, "weight", {"optim_bits": 32})
+    owner: Any = optimizer
+    owner.mng = manager
+
+
+def check_installed(name: str | None) -> None:
+    """Refuse an optimizer that needs a package that is not there, before anything is built."""
+    optimizer = None if name is None else BY_NAME[name]
+    if optimizer is not None and optimizer.package is not None and find_spec(optimizer.package) is None:
+        raise CaptureError(_not_installed(optimizer))
+
+
+def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
+    check_installed(name)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
+    chosen = BY_NAME[name]
+    try:
+        home = import_module(f"{chosen.package or 'torch'}.optim")
+    except ImportError as error:
+        raise CaptureError(_not_installed(chosen)) from error
+    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(_alike(parameters), **chosen.arguments)
+    if chosen.full_embeddings:
+        keep_embeddings_in_32_bits(made, module)
+    return made
+
+
+def _alike(parameters: list[torch.nn.Parameter]) -> Any:
+    """The parameters; those that are spread over ranks in a group of their own, where others are not."""
+    spread = [parameter for parameter in parameters if hasattr(parameter, "device_mesh")]
+    if len(spread) in (0, len(parameters)):
+        return parameters
+    whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
+    return [{"params": whole}, {"params": spread}]
+
+
+def _not_installed(optimizer: Optimizer) -> str:
+    package = optimizer.package
+    asked = as_asked(f"--optimizer {optimizer.name}", f"optimizer={optimizer.name!r}")
+    return f"{asked} needs {package}, which is not installed - pip install 'opanatomy[{package}]'"
+
+
+class StepObserver:
+    """Is called where a step begins and ends its phases; this one does nothing."""
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Is open around forward."""
+        return nullcontext()
+
+    def inputs(self, tensors: list[torch.Tensor]) -> None:
+        """A forward in a user's own loop had these tensors from outside of it."""
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Forward is done; of its output only what backward starts from, `roots`, still lives."""
+
+    def after_backward(self) -> None:
+        """The gradients are there."""
+
+    def after_optimizer(self) -> None:
+        """The weights are updated."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stepper:
+    """Runs steps of one model on one batch; `phase` is the one it is in, for messages when a step fails."""
+
+    module: Callable[..., Any]
+    parameters: tuple[torch.nn.Parameter, ...]
+    inputs: dict[str, Any] | tuple[Any, ...]
+    device: str
+    amp: str | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    inference: bool = False
+    training: Training = field(default_factory=Training)
+    #: Where a step is a generation.
+    generator: Generator | None = None
+    #: The norm that gradients are scaled down to before the update.
+    clip: float | None = None
+    #: The arguments of each forward of a step, which accumulate their gradients for one update: `inputs`, or its parts.
+    micro_batches: tuple[dict[str, Any] | tuple[Any, ...], ...] = ()
+    #: Under float16 autocast, in training.
+    loss_scale: LossScale | None = None
+    phase: Phase = Phase.OTHER
+    #: How many steps have run through.
+    steps: int = 0
+    #: What a broken update is put back to.
+    finished: FinishedState | None = None
+    watch: StepObserver = field(default_factory=StepObserver)
+    #: What the last backward started from.
+    backward_from: str | None = None
+    #: Leaves besides the parameters whose gradients belong to one step, such as inputs.
+    other_leaves: tuple[torch.Tensor, ...] = ()
+    #: Leaves that no module and no input holds, with the gradients that they had; `None` before the first backward.
+    strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
+
+    def __post_init__(self) -> None:
+        self.micro_batches = self.micro_batches or (self.inputs,)
+        if self.amp == "fp16" and not self.inference and not self.has_float16_gradients:
+            self.loss_scale = LossScale(device=self.device)
+        if self.optimizer is not None:
+            self.finished = FinishedState(optimizer=self.optimizer)
+        if self.generator is not None:
+            self.generator.enter = self._enter
+
+    @property
+    def has_float16_gradients(self) -> bool:
+        """Whether a weight that is trained is float16: `GradScaler` refuses to unscale its gradients."""
+        import torch
+
+        return any(parameter.dtype == torch.float16 and parameter.requires_grad for parameter in self.parameters)
+
+    def run(self) -> None:
+        """One step; the gradients are freed before it, not after, so that they can be measured."""
+        self.free_gradients()
+        try:
+            if self.generator is None:
+                self._passes()
+            else:
+                self._generate(self.generator)
+            if self.optimizer is not None and not self.inference:
+                self._update()
+                self.watch.after_optimizer()
+        finally:
+            self.synchronize()
+        self.steps += 1
+        self.phase = Phase.OTHER
+
+    def take(self, inputs: dict[str, Any]) -> None:
+        """Run the next steps on this batch, moved to the device."""
+        self.inputs = move(inputs, self.device)
+        self.micro_batches = micro_batches(self.inputs, len(self.micro_batches))
+
+    def gradients_only(self) -> None:
+        """Forward and backward of a step, without the update."""
+        self.free_gradients()
+        try:
+            self._passes()
+        finally:
+            self.synchronize()
+        self.phase = Phase.OTHER
+
+    def start_again(self, *, fresh: bool) -> None:
+        """Forget a step that broke: what it began to make of the optimizer's state, all where that was `fresh`."""
+        self.phase = Phase.OTHER
+        self.free_gradients()
+        if self.finished is not None:
+            self.finished.clear() if fresh else self.finished.put_back()
+        if self.loss_scale is not None:
+            self.loss_scale.start_again(self.optimizer)
+
+    def give_back_strangers(self) -> None:
+        """Give the leaves that no module holds the gradients that they had."""
+        for leaf, gradient in self.strangers or ():
+            leaf.grad = gradient
+
+    def _look_for_strangers(self, roots: Roots) -> None:
+        known = {id(leaf) for leaf in (*self.parameters, *self.other_leaves)}
+        strangers = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
+        self.strangers = [(leaf, leaf.grad) for leaf in strangers]
+        self.other_leaves = (*self.other_leaves, *strangers)
+        for leaf in strangers:
+            leaf.grad = None
+
+    def free_gradients(self) -> None:
+        """Release the gradients of the step before."""
+        for leaf in (*self.parameters, *self.other_leaves):
+            leaf.grad = None
+
+    def _passes(self) -> None:
+        """Forward and backward of each micro-batch."""
+        for place, inputs in enumerate(self.micro_batches, start=1):
+            with self.training.micro_step(is_last=place == len(self.micro_batches)):
+                self._forward_backward(inputs)
+
+    def _forward_backward(self, inputs: dict[str, Any] | tuple[Any, ...]) -> None:
+        import torch
+
+        self.phase = Phase.FORWARD
+        with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
+            with self.watch.forward(), self.autocast():
+                output = self._call(inputs)
+            roots = backward_roots(output) if not self.inference else Roots()
+        del output
+        self.watch.after_forward(roots.tensors)
+        if self.inference:
+            return
+        self.backward_from = roots.text
+        if self.strangers is None:
+            self._look_for_strangers(roots)
+        self.phase = Phase.BACKWARD
+        with phase_range(Phase.BACKWARD):
+            self.training.backward(roots, parts=len(self.micro_batches), scale=self.loss_scale)
+        self.watch.after_backward()
+
+    def _generate(self, generator: Generator) -> None:
+        with self.watch.forward(), self.autocast():
+            generator.run()
+        self.watch.after_forward(())
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+
+    def _update(self) -> None:
+        self.phase = Phase.OPTIMIZER
+        assert self.optimizer is not None
+        assert self.finished is not None
+        with phase_range(Phase.OPTIMIZER):
+            if self.clip is not None:
+                self._clip(self.clip, self.optimizer)
+            if self.loss_scale is not None:
+                self.loss_scale.update(self.optimizer)
+            else:
+                self.training.update(self.optimizer)
+        self.training.after_update()
+        self.finished.updated()
+
+    def _clip(self, norm: float, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients by the norm of all of them; scaled ones are unscaled before."""
+        if self.loss_scale is not None:
+            self.loss_scale.scaler.unscale_(optimizer)
+        self.training.clip(self.parameters, norm)
+
+    def _call(self, inputs: dict[str, Any] | tuple[Any, ...]) -> Any:
+        if isinstance(inputs, dict):
+            return materialized(self.module(**inputs))
+        return materialized(self.module(*inputs))
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Is open around forward: what products are computed in."""
+        import torch
+
+        if self.amp is None:
+            return nullcontext()
+        return torch.autocast(
+            accelerators.kind_of(self.device), dtype=getattr(torch, data_type_of(self.amp) or self.amp)
+        )
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        accelerators.synchronize(self.device)
+
+
+# What is recorded.
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """What is recorded: a module and the arguments of its forward."""
+
+    module: torch.nn.Module
+    inputs: dict[str, Any] | tuple[Any, ...]
+    workload: Workload
+    #: What the trace says it was made by.
+    command: str = ""
+    #: The snapshots from before the module was made, where its maker took them.
+    snapshots: Snapshots | None = None
+    #: Whether the module is the caller's, and nothing of it may be another afterwards.
+    borrowed: bool = False
+    #: How its steps train; ranks that share them have made their model and optimizer ready for that.
+    training: Training = msgspec.field(default_factory=Training)
+    #: The other batches of the texts of the run.
+    texts: TextInputs | None = None

@@ -1,0 +1,377 @@
+"""A model and what steps it, made anew, for steps that nothing watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.capture.device.accelerators import current_device
+from opanatomy.capture.device.environment import choose_device
+from opanatomy.capture.memory.measurement import limited_to_available
+from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.model.workload import Prepared, prepare, workload_of
+from opanatomy.capture.run.loss_scale import FIRST, LossScale, prepared_loss_scale
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.run.recorder import make_stepper
+from opanatomy.capture.run.restore import Kept, RandomState
+from opanatomy.capture.run.stepper import StepObserver, Stepper, Subject
+from opanatomy.errors import CaptureError
+from opanatomy.options import RunOptions
+from opanatomy.records.experiment import Difference, Sameness, ScaledGradients, Underflow
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextmanager
+def ready_to_step(
+    options: RunOptions, change: Callable[[torch.nn.Module], None] = lambda module: None
+) -> Iterator[tuple[Prepared, Stepper]]:
+    """The model, after `change`, and its stepper, the loss scale found; on the CPU within the memory that there is."""
+    device = choose_device(options.device)
+    options = replace(options, device=device)
+    guard: AbstractContextManager[None] = limited_to_available() if device == "cpu" else nullcontext()
+    with current_device(device), guard, quiet_libraries():
+        prepared = prepare(options)
+        change(prepared.module)
+        subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options))
+        stepper = make_stepper(subject, options)
+        kept = Kept.of(subject.module, subject.inputs, device, weights=options.amp == "fp16")
+        prepared_loss_scale(stepper, kept, NullProgress())
+        yield prepared, stepper
+
+
+# The wall time of steps without profiler, hooks or observers.
+
+
+#: Steps are repeated until there are this many, or until they have taken this long.
+_MIN_STEPS, _MAX_STEPS, _LONG_NS = 3, 50, 2 * 10**9
+#: Steps before, where no number is given: the first makes the optimizer's state, the second settles.
+_WARMUP: Final = 2
+
+
+def step_times(options: RunOptions) -> tuple[int, ...]:
+    """Times of single steps in nanoseconds, after the warm-up; the model is made anew.
+
+    Of a run on texts each is the mean over its batches.
+    """
+    with ready_to_step(options) as (prepared, stepper):
+        for _ in range(_WARMUP if options.warmup is None else options.warmup):
+            stepper.run()
+        texts = prepared.texts
+        times: list[int] = []
+        while len(times) < _MIN_STEPS or (sum(times) < _LONG_NS and len(times) < _MAX_STEPS):
+            batches = None if texts is None else texts.batches
+            times.append(_clocked(stepper) if batches is None else _mean_over(batches, stepper))
+    return tuple(times)
+
+
+def _clocked(stepper: Stepper) -> int:
+    begin = time.perf_counter_ns()
+    stepper.run()
+    return time.perf_counter_ns() - begin
+
+
+def _mean_over(batches: Sequence[dict[str, Any]], stepper: Stepper) -> int:
+    """The mean of a step on each batch."""
+    total = 0
+    for batch in batches:
+        stepper.take(batch)
+        total += _clocked(stepper)
+    return total // len(batches)
+
+
+# What a step makes: its loss, gradients and updated weights, without dropout, to be compared with another run's.
+
+
+#: The unit of rounding of float32, which all is compared in.
+_EPSILON: Final = float(np.finfo(np.float32).eps)
+#: Results of one operator that are further apart, in parts of the sum of magnitudes, are no rounding of it.
+_DIFFERS: Final = 1e-4
+
+
+class _Call(Struct, frozen=True):
+    """One call of an operator: its name, the shape of each result, the sums of the magnitudes in them."""
+
+    operator: str
+    shapes: tuple[tuple[int, ...], ...]
+    sums: tuple[float, ...]
+
+    @property
+    def kind(self) -> tuple[str, tuple[tuple[int, ...], ...]]:
+        """What calls that can be compared have in common."""
+        return self.operator, self.shapes
+
+
+class _Summed(Struct, frozen=True):
+    """The shape of a tensor, and the sum of the magnitudes in it."""
+
+    shape: tuple[int, ...]
+    magnitude: float
+
+
+class _Files(Struct, frozen=True):
+    """Where the arrays of a run are."""
+
+    folder: Path
+
+    def array(self, kind: str, name: str) -> Path:
+        """The file of one parameter's gradient or weight."""
+        return self.folder / f"{kind}.{name}.npy"
+
+    def name_of(self, file: str) -> str:
+        """The parameter that a file of it is of."""
+        return file.partition(".")[2].removesuffix(".npy")
+
+
+class LossWatch(StepObserver):
+    """Sums up what backward starts from, over the parts of a step."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Take in the loss; outputs that are no single number are summed."""
+        self.losses.append(sum(float(root.detach().double().sum()) for root in roots))
+
+
+def keep_outcome(options: RunOptions, folder: Path) -> float | None:
+    """Run one step and keep its gradients and weights in `folder`; its loss."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = _Files(folder)
+    with _stepped(options) as (module, loss):
+        for kind, name, array in _arrays(module):
+            np.save(files.array(kind, name), array)
+    return loss
+
+
+def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sameness:
+    """Run one step and hold it against the one that `keep_outcome` kept."""
+    files = _Files(folder)
+    sums = {"gradient": [0.0, 0.0], "weight": [0.0, 0.0]}
+    worst: dict[str, Difference] = {}
+    missing: set[str] = set()
+    unmatched = {path.name for path in folder.iterdir()}
+    with _stepped(options) as (module, ours):
+        for kind, name, array in _arrays(module):
+            path = files.array(kind, name)
+            if path.name not in unmatched:
+                missing.add(name)
+                continue
+            unmatched.remove(path.name)
+            theirs = np.load(path, mmap_mode="r")
+            difference, size = _squares(array - theirs), _squares(theirs)
+            sums[kind][0] += difference
+            sums[kind][1] += size
+            units = _units(difference, size)
+            if kind not in worst or units > worst[kind].units:
+                worst[kind] = Difference(name=name, units=units)
+    return Sameness(
+        loss_units=None if loss is None or ours is None else abs(ours - loss) / (max(abs(loss), 1e-30) * _EPSILON),
+        gradient_units=_units(*sums["gradient"]), weight_units=_units(*sums["weight"]),
+        worst_gradient=worst.get("gradient"), not_compared=tuple(sorted(missing | set(map(files.name_of, unmatched)))),
+    )  # fmt: skip
+
+
+def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
+    """The first operator of the step that gives another result than the like call of the baseline; `None` where each
+    gives the same, the steps have no like calls, or this torch cannot say."""
+    theirs, ours = _logged(baseline), _logged(options)
+    matcher = SequenceMatcher(a=[call.kind for call in theirs], b=[call.kind for call in ours], autojunk=False)
+    for block in matcher.get_matching_blocks():
+        for place in range(block.size):
+            old, new = theirs[block.a + place], ours[block.b + place]
+            if any(not abs(a - b) <= _DIFFERS * max(abs(a), 1e-12) for a, b in zip(old.sums, new.sums, strict=True)):
+                return new.operator
+    return None
+
+
+def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
+    """The loss of each of `steps` steps, one after the other on the one batch."""
+    with ready_to_step(options, without_dropout) as (_, stepper):
+        watch = LossWatch()
+        stepper.watch = watch
+        curve = []
+        for _ in range(steps):
+            watch.losses.clear()
+            stepper.run()
+            curve.append(_mean(watch.losses))
+    return tuple(curve)
+
+
+# ------------------------------------------------------------------------------------------------------------ one step
+
+
+@contextmanager
+def _stepped(options: RunOptions) -> Iterator[tuple[torch.nn.Module, float | None]]:
+    """The model after one step, and the loss of it."""
+    with ready_to_step(options, without_dropout) as (prepared, stepper):
+        watch = LossWatch()
+        stepper.watch = watch
+        stepper.run()
+        yield prepared.module, _mean(watch.losses)
+
+
+def _logged(options: RunOptions) -> list[_Call]:
+    """The calls of a step, forward and backward, with sums of their results; none where torch has no debug mode."""
+    try:
+        from torch.utils._debug_mode import DebugMode
+    except ImportError:
+        return []
+    mode: Any = DebugMode
+    with ready_to_step(options, without_dropout) as (_, stepper):
+        with mode(record_output=True) as debug, mode.log_tensor_hashes(hash_fn=_summed):
+            stepper.gradients_only()
+        logs = [log for log in debug.logs if hasattr(log, "op") and (log.log or {}).get("hash") is not None]
+        return [_call(str(log.op), list(_sums_in(log.log["hash"]))) for log in logs]
+
+
+def _call(operator: str, results: Sequence[_Summed]) -> _Call:
+    return _Call(operator, tuple(one.shape for one in results), tuple(one.magnitude for one in results))
+
+
+def _summed(tensor: torch.Tensor) -> _Summed:
+    return _Summed(tuple(tensor.shape), float(tensor.detach().double().abs().sum()))
+
+
+def _sums_in(value: Any) -> Iterator[_Summed]:
+    if isinstance(value, _Summed):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _sums_in(item)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def without_dropout(module: torch.nn.Module) -> None:
+    """Take every dropout out of a model: what it draws is another number for each way to run the same step."""
+    import torch
+
+    for child in module.modules():
+        if isinstance(child, torch.nn.modules.dropout._DropoutNd):
+            child.p = 0.0
+        for name, value in vars(child).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(child, name, 0.0)
+
+
+def _arrays(module: torch.nn.Module) -> Iterator[tuple[str, str, Any]]:
+    """Gradients and weights of the parameters that are trained, as float32 arrays by name."""
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            yield "gradient", name, parameter.grad.detach().float().cpu().numpy()
+        if parameter.requires_grad:
+            yield "weight", name, parameter.detach().float().cpu().numpy()
+
+
+def _squares(array: Any) -> float:
+    return float(np.square(array, dtype=np.float64).sum())
+
+
+def _units(difference: float, size: float) -> float:
+    """The norm of a difference over the norm of what it is of, in units of rounding."""
+    if not difference:
+        return 0.0
+    return float("inf") if not size else (difference / size) ** 0.5 / _EPSILON
+
+
+# How many gradient elements become zero under float16, with the loss scaled and without.
+
+
+_UNSCALED: Final = 1.0
+
+
+class _Reference(Struct, frozen=True):
+    """Of each parameter with a gradient which of its elements are finite and not zero without autocast, on the host."""
+
+    nonzero: dict[str, torch.Tensor]
+
+    @property
+    def elements(self) -> int:
+        """All elements of the gradients."""
+        return sum(mask.numel() for mask in self.nonzero.values())
+
+
+def gradient_underflow(options: RunOptions) -> Underflow:
+    """The gradients of one step of a run under float16 autocast compared with those without, at each scale of the loss.
+
+    Raises `CaptureError` where the run does not scale its loss, or where this torch computes in another data type.
+    """
+    with ready_to_step(options, without_dropout) as (prepared, stepper):
+        loss_scale = stepper.loss_scale
+        if loss_scale is None:
+            raise CaptureError("the loss is not scaled: trained weights are float16, or there is no float16 autocast")
+        _check_float16(stepper)
+        scale = loss_scale.now()
+        run = _runner(stepper, loss_scale)
+        run(None)
+        reference = _Reference({name: _nonzero(gradient) for name, gradient in _gradients(prepared.module)})
+
+        def at(number: float) -> ScaledGradients:
+            run(number)
+            return _compared(prepared.module, reference, number)
+
+        return Underflow(
+            elements=reference.elements, nonzero=sum(int(mask.sum()) for mask in reference.nonzero.values()),
+            scaled=at(scale), unscaled=at(_UNSCALED), at_first_scale=None if scale == FIRST else at(FIRST),
+        )  # fmt: skip
+
+
+def _runner(stepper: Stepper, loss_scale: LossScale) -> Callable[[float | None], None]:
+    """What makes the gradients of a step at a scale of the loss, without autocast where there is none; each step draws
+    the same random numbers."""
+    random, amp = RandomState.of(stepper.device), stepper.amp
+
+    def run(scale: float | None) -> None:
+        random.put_back()
+        stepper.amp, stepper.loss_scale = (None, None) if scale is None else (amp, loss_scale)
+        if scale is not None:
+            loss_scale.start(scale)
+        stepper.gradients_only()
+
+    return run
+
+
+def _check_float16(stepper: Stepper) -> None:
+    """Refuse where a product under autocast is none of float16: its gradients would tell nothing."""
+    import torch
+
+    factor = torch.ones(1, 1, device=stepper.device)
+    with stepper.autocast():
+        computed = torch.mm(factor, factor).dtype
+    if computed is not torch.float16:
+        raise CaptureError(f"torch {torch.__version__} computes products under float16 autocast here in {computed}")
+
+
+def _compared(module: torch.nn.Module, reference: _Reference, scale: float) -> ScaledGradients:
+    """What became of the gradients; one that is not there (an expert that got no token) is zero."""
+    gradients = dict(_gradients(module))
+    zeros = 0
+    for name, mask in reference.nonzero.items():
+        lost = mask & (gradients[name] == 0).cpu() if name in gradients else mask
+        zeros += int(lost.sum())
+    not_finite = sum(int((~gradient.isfinite()).sum()) for gradient in gradients.values())
+    return ScaledGradients(scale=scale, zeros=zeros, not_finite=not_finite)
+
+
+def _nonzero(gradient: torch.Tensor) -> torch.Tensor:
+    return (gradient.isfinite() & (gradient != 0)).cpu()
+
+
+def _gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The gradient of each parameter that has one, by name."""
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            gradient = parameter.grad.detach()
+            yield name, gradient.to_dense() if gradient.is_sparse else gradient

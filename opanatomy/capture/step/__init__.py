@@ -1,1 +1,0 @@
-"""The profiled step: warm-up, timing, ranges, export, and what Kineto drops."""

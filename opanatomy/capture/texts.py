@@ -1,0 +1,545 @@
+"""The batches of a run on texts: token ids, attention masks and labels, padding out of the loss."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from math import exp
+from pathlib import Path
+from random import Random
+from statistics import NormalDist, median_low
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.capture.model.batches import Shape, class_labels, takes_text
+from opanatomy.capture.model.silence import one_line
+from opanatomy.capture.tokenizing import OfModel, Tokenized, tokenized
+from opanatomy.errors import UsageError
+from opanatomy.options import SAMPLE, TEXTS, RunOptions
+from opanatomy.records.workload import TextBatch, TextObservations
+from opanatomy.trace.files import check_no_address
+
+if TYPE_CHECKING:
+    import torch
+
+
+# Which texts make a batch, and how long it is: all padded to one length, to the longest of each batch, by length.
+
+
+#: This many batches are run, evenly spread over all.
+RUN_BATCHES: Final = 8
+
+
+class Batches(Struct, frozen=True, kw_only=True):
+    """All batches as numbers of texts, the length of each, and which of them are run."""
+
+    texts: tuple[tuple[int, ...], ...]
+    lengths: tuple[int, ...]
+    run: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all batches, padding included."""
+        return sum(len(texts) * length for texts, length in zip(self.texts, self.lengths, strict=True))
+
+    @property
+    def longest(self) -> int:
+        """The number of the batch that is padded to most."""
+        return max(range(len(self.lengths)), key=self.lengths.__getitem__)
+
+    @property
+    def profiled(self) -> int:
+        """The number of the run batch in the middle by length, of two the shorter one."""
+        ordered = sorted(self.run, key=self.lengths.__getitem__)
+        return ordered[(len(ordered) - 1) // 2]
+
+
+def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, seed: int) -> Batches:
+    """The full batches of `size` texts of these lengths; what is left over makes none."""
+    order = _order(lengths, size, padding, seed)
+    texts = tuple(tuple(order[start : start + size]) for start in range(0, len(order) - size + 1, size))
+    padded = tuple(maximum if padding == "max-length" else max(lengths[text] for text in batch) for batch in texts)
+    return Batches(texts=texts, lengths=padded, run=_spread(padded))
+
+
+def _spread(lengths: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of the batches to run, in their order: evenly spread over all by length, so that their mean step is
+    that of all."""
+    by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
+    count = min(RUN_BATCHES, len(lengths))
+    return tuple(sorted(by_length[(2 * place + 1) * len(lengths) // (2 * count)] for place in range(count)))
+
+
+def _order(lengths: Sequence[int], size: int, padding: str, seed: int) -> list[int]:
+    """The texts in the order in which they are taken: by chance, sorted by length, or grouped as the Trainer does."""
+    if padding == "grouped":
+        return _grouped(lengths, size, seed)
+    order = sorted(range(len(lengths)), key=_draws(len(lengths), seed).__getitem__)
+    if padding == "sorted":
+        return sorted(order, key=lengths.__getitem__)[len(order) % size :]  # the longest are to be there
+    return order
+
+
+def _draws(count: int, seed: int) -> list[float]:
+    draw = Random(seed)
+    return [draw.random() for _ in range(count)]
+
+
+def _grouped(lengths: Sequence[int], size: int, seed: int) -> list[int]:
+    """The order of transformers' own sampler, of its description where this release has moved it."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    try:
+        from transformers.trainer_pt_utils import LengthGroupedSampler
+    except ImportError:
+        return _in_megabatches(lengths, size, seed)
+    with _disable_current_modes():  # it reads values, which fake tensors do not have
+        generator = torch.Generator().manual_seed(seed)
+        return list(LengthGroupedSampler(size, lengths=list(lengths), generator=generator))
+
+
+def _in_megabatches(lengths: Sequence[int], size: int, seed: int) -> list[int]:
+    """By chance, then in each run of 50 batches (fewer where there would not be four) by length, the longest first."""
+    draws = _draws(len(lengths), seed)
+    order = sorted(range(len(lengths)), key=draws.__getitem__)
+    megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
+    groups = [order[start : start + megabatch] for start in range(0, len(order), megabatch)]
+    groups = [sorted(group, key=lengths.__getitem__, reverse=True) for group in groups]
+    place = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
+    groups[0][0], groups[place][0] = groups[place][0], groups[0][0]
+    return list(chain.from_iterable(groups))
+
+
+# Texts that the project brings with it: original comments of one word to some hundred, always the same ones.
+#
+# Their lengths are lognormal, as those of comments and reviews are: most are short, a few are long, and what pads all
+# to the longest computes mostly padding.
+
+
+COUNT: Final = 1024
+#: Words of the middle text, and the deviation of the logarithm.
+_MEDIAN_WORDS: Final = 8.5
+_DEVIATION: Final = 1.15
+_SEED: Final = 20_261_122
+#: A sentence has no more words than that before its next part begins a new one.
+_SENTENCE_WORDS: Final = 14
+
+_ONE_WORD: Final = ("Thanks!", "Agreed.", "Why?", "Lovely.", "Sold.", "Nope.", "Again?", "Perfect!")
+_OPENERS: Final = (
+    "We arrived late", "Nobody answered the door", "It rained all week", "The kitchen was tiny", "I fixed it myself",
+    "My sister disagrees", "They moved the stop", "The second edition is better", "You can skip the museum",
+    "Our train broke down", "The battery lasts two days", "Someone left a note", "Prices doubled since spring",
+    "The choir sang outside", "I returned it twice", "Her answer was short", "The garden is open", "This recipe works",
+    "He painted the fence", "Few people noticed",
+)  # fmt: skip
+_PARTS: Final = (
+    "near the old harbour", "although the map said otherwise", "with three suitcases and a cello",
+    "because the bridge was closed", "before breakfast", "for less than a bus ticket", "and the neighbours laughed",
+    "while the soup went cold", "on the way to the lighthouse", "as far as I remember", "under a leaking roof",
+    "without a single complaint", "after the long winter", "so we stayed another night", "between two noisy markets",
+    "just as the manual promised", "to everyone's surprise", "until the lamp flickered", "in a borrowed raincoat",
+    "which explains the smell", "at half the advertised speed", "but the tea was excellent", "since last September",
+    "despite the blue paint", "like a clock without hands", "from the seventh floor", "where the orchard used to be",
+    "and nobody asked for a receipt", "over a cup of weak coffee", "if the weather holds", "past the empty bakery",
+    "along the northern river path",
+)  # fmt: skip
+_ADVERBS: Final = ("quietly", "usually", "almost", "barely", "twice", "together", "finally", "perhaps")
+
+
+def sample() -> tuple[str, ...]:
+    """The texts, in an order that has nothing to do with their lengths."""
+    draw = Random(_SEED)
+    normal = NormalDist()
+    places = sorted(range(COUNT), key=lambda _: draw.random())
+    words = [_MEDIAN_WORDS * exp(_DEVIATION * normal.inv_cdf((place + 0.5) / COUNT)) for place in places]
+    return tuple(_text(draw, max(round(count), 1)) for count in words)
+
+
+def _text(draw: Random, words: int) -> str:
+    """A text of about that many words."""
+    if words <= 1:
+        return _one_of(draw, _ONE_WORD)
+    sentences: list[str] = []
+    written = 0
+    while written < words:
+        sentence = _sentence(draw, words - written)
+        sentences.append(sentence)
+        written += len(sentence.split())
+    return " ".join(sentences)
+
+
+def _sentence(draw: Random, words: int) -> str:
+    """An opener and as many parts as there are words left for."""
+    parts = [_one_of(draw, _OPENERS)]
+    written = len(parts[0].split())
+    while written < min(words, _SENTENCE_WORDS):
+        part = _one_of(draw, _PARTS)
+        if draw.random() < 0.2:
+            part = f"{_one_of(draw, _ADVERBS)} {part}"
+        parts.append(part)
+        written += len(part.split())
+    comma = ", " if draw.random() < 0.3 else " "
+    return comma.join(parts) + ("!" if draw.random() < 0.1 else ".")
+
+
+def _one_of(draw: Random, choices: Sequence[str]) -> str:
+    return choices[int(draw.random() * len(choices))]
+
+
+# The texts of a file: its lines, or a column of JSON Lines, CSV or Parquet.
+
+
+#: No more texts are read than that: a run needs a few batches and how long texts are.
+MAX_TEXTS: Final = 4096
+#: What a column of texts is called, where a table has several columns of words.
+_USUAL: Final = (
+    "text", "sentence", "content", "comment", "review", "body", "document", "message", "question", "prompt", "article",
+)  # fmt: skip
+_JSON_LINES: Final = (".jsonl", ".ndjson", ".json")
+_TABLES: Final = (".csv", ".tsv")
+_PARQUET: Final = (".parquet", ".pq")
+
+Row: TypeAlias = "dict[str, Any]"
+
+
+class Texts(Struct, frozen=True, kw_only=True):
+    """Texts that are not empty; `more` where there are more of them than were read."""
+
+    file: str | None = None
+    column: str | None = None
+    texts: tuple[str, ...]
+    more: bool = False
+
+
+class _Source(Struct, frozen=True, kw_only=True):
+    """A file as it was given; what is wrong with it is a `UsageError` that begins with the option."""
+
+    path: Path
+    column: str | None
+
+    @property
+    def form(self) -> str:
+        """The ending that says what is in it, without that of compression."""
+        return Path(self.path.name.removesuffix(".gz")).suffix.lower()
+
+    def wrong(self, what: str) -> UsageError:
+        """The error to raise for this file."""
+        return UsageError(f"{TEXTS.flags[-1]} {self.path}: {what}")
+
+
+def read_texts(asked: str) -> Texts:
+    """The texts that `--texts` asks for: the embedded sample, or those of `FILE` or `FILE:COLUMN`."""
+    if asked == SAMPLE:
+        return Texts(texts=sample())
+    source = _source_of(asked)
+    try:
+        column, texts = _texts_in(source)
+        kept = tuple(islice((text for text in texts if text.strip()), MAX_TEXTS + 1))
+    except UnicodeDecodeError as error:
+        raise source.wrong("it is not UTF-8 text - give lines, JSON Lines, CSV or Parquet") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise source.wrong(f"cannot be read: {one_line(error)} - check the file") from error
+    if not kept:
+        raise source.wrong("it has no text in it - give a file with a text on each line")
+    if any("\0" in text for text in kept):
+        raise source.wrong("it is not text but binary - give lines, JSON Lines, CSV or Parquet")
+    return Texts(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
+
+
+def _source_of(asked: str) -> _Source:
+    """The file, and the column after the last colon where what stands before it is a file."""
+    check_no_address(TEXTS.flags[-1], asked)
+    if Path(asked).expanduser().is_file():
+        return _Source(path=Path(asked).expanduser(), column=None)
+    name, colon, column = asked.rpartition(":")
+    path = Path(name).expanduser()
+    if colon and column and path.is_file():
+        return _Source(path=path, column=column)
+    wrong = "it is a folder" if Path(asked).expanduser().is_dir() else "no such file"
+    raise UsageError(f"{TEXTS.flags[-1]} {asked}: {wrong} - give a file, FILE:COLUMN, or {SAMPLE}")
+
+
+def _texts_in(source: _Source) -> tuple[str | None, Iterator[str]]:
+    """The column that the texts are of, and the texts one after the other."""
+    if source.form in _PARQUET:
+        return _parquet(source)
+    if source.form in _JSON_LINES:
+        return _of_rows(source, lambda: _json_rows(source))
+    if source.form in _TABLES:
+        return _of_rows(source, lambda: _csv_rows(source))
+    if source.column is not None:
+        raise source.wrong(f"a file of lines has no column {source.column!r} - leave :{source.column} out")
+    return None, _lines(source)
+
+
+def _lines(source: _Source) -> Iterator[str]:
+    with _opened(source) as file:
+        for line in file:
+            yield line.rstrip("\r\n")
+
+
+def _opened(source: _Source) -> IO[str]:
+    if source.path.name.endswith(".gz"):
+        return gzip.open(source.path, "rt", encoding="utf-8-sig", newline="")
+    return open(source.path, encoding="utf-8-sig", newline="")
+
+
+def _of_rows(source: _Source, rows: Callable[[], Iterable[Row]]) -> tuple[str, Iterator[str]]:
+    """The texts in a column of rows, the column chosen by the first of them."""
+    first = list(islice(rows(), 100))
+    columns: dict[str, bool] = {}
+    for row in first:
+        for name, value in row.items():
+            columns[name] = columns.get(name, False) or (isinstance(value, str) and not _is_number(value))
+    column = _column(source, columns) if first else ""
+    return column, (value for row in rows() if isinstance(value := row.get(column), str))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _column(source: _Source, columns: dict[str, bool]) -> str:
+    """The column that was given, the only one of words, or one with a usual name."""
+    listed = ", ".join(columns)
+    if source.column is not None:
+        if source.column not in columns:
+            raise source.wrong(f"it has no column {source.column!r} - it has {listed}")
+        if not columns[source.column]:
+            raise source.wrong(f"its column {source.column!r} holds no texts - it has {listed}")
+        return source.column
+    words = [name for name, holds_words in columns.items() if holds_words]
+    usual = [name for wanted in _USUAL for name in words if name.lower() == wanted]
+    if len(words) == 1 or usual:
+        return usual[0] if usual else words[0]
+    what = "no column of texts" if not words else "several columns of texts"
+    raise source.wrong(f"it has {what} - give {source.path}:COLUMN, one of {listed}")
+
+
+def _json_rows(source: _Source) -> Iterator[Row]:
+    for number, line in enumerate(_lines(source), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise source.wrong(f"line {number} is not JSON ({one_line(error, 80)}) - give one object a line") from error
+        if not isinstance(value, dict):
+            raise source.wrong(f"line {number} is not a JSON object - give one object a line")
+        yield value
+
+
+def _csv_rows(source: _Source) -> Iterator[Row]:
+    with _opened(source) as file:
+        header = file.readline()
+        file.seek(0)
+        delimiter = max("\t;,", key=header.count)
+        try:
+            yield from (
+                {str(key): value for key, value in row.items()} for row in csv.DictReader(file, delimiter=delimiter)
+            )
+        except csv.Error as error:
+            raise source.wrong(f"it is not CSV ({one_line(error, 80)}) - check the file") from error
+
+
+def _parquet(source: _Source) -> tuple[str, Iterator[str]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise source.wrong(
+            "Parquet needs pyarrow, which is not installed - pip install pyarrow, or give lines, JSON Lines or CSV"
+        ) from error
+    try:
+        file = pyarrow.parquet.ParquetFile(source.path)
+        types = pyarrow.types
+        columns = {
+            field.name: bool(types.is_string(field.type) or types.is_large_string(field.type))
+            for field in file.schema_arrow
+        }
+    except pyarrow.ArrowException as error:
+        raise source.wrong(f"it is not Parquet ({one_line(error, 80)}) - check the file") from error
+    column = _column(source, columns)
+    batches = file.iter_batches(columns=[column], batch_size=1024)
+    return column, (text for batch in batches for text in batch.column(0).to_pylist() if text is not None)
+
+
+#: What the loss leaves out, by torch's own default.
+IGNORED: Final = -100
+#: The part of the tokens that a masked language model is trained on.
+_MASKED: Final = 0.15
+#: How all texts are padded where nothing is said.
+_PADDING: Final = "max-length"
+_OF_TEXT: Final = ("sequence-classification", "token-classification", "causal-lm", "seq2seq-lm", "masked-lm", "base")
+
+
+@dataclass(slots=True, kw_only=True)
+class TextInputs:
+    """The batches of a run, on the host: keyword arguments of the model. `longest` may be none of those that are run.
+
+    `observed` says what they are of.
+    """
+
+    batches: tuple[dict[str, Any], ...]
+    longest: dict[str, Any]
+    observed: TextObservations
+
+    @property
+    def profiled(self) -> dict[str, Any]:
+        """The batch of the middle length."""
+        return self.batches[self.observed.profiled]
+
+    def with_times(self, times: Sequence[Sequence[int]]) -> TextObservations:
+        """What was observed, with the wall times of the steps on each batch."""
+        pairs = zip(self.observed.batches, times, strict=True)
+        return replace(self.observed, batches=tuple(replace(batch, step_ns=tuple(each)) for batch, each in pairs))
+
+
+@dataclass(slots=True, kw_only=True)
+class TextPlan:
+    """The texts of a run as batches of token ids; no tensors yet. `ids` are `tokens` cut at `maximum`."""
+
+    read: Texts
+    tokens: Tokenized
+    ids: tuple[tuple[int, ...], ...]
+    maximum: int
+    padding: str
+    batches: Batches
+    shape: Shape
+    seed: int
+    config: Any
+
+    @property
+    def profiled_length(self) -> int:
+        """The length of the profiled batch."""
+        return self.batches.lengths[self.batches.profiled]
+
+    def inputs(self) -> TextInputs:
+        """The tensors of the batches; real ones, also where tensors without values are made."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        run = self.batches.run
+        with _disable_current_modes():
+            made = {number: self._inputs(number) for number in {*run, self.batches.longest}}
+        return TextInputs(
+            batches=tuple(made[number] for number in run), longest=made[self.batches.longest], observed=self.observed()
+        )
+
+    def observed(self) -> TextObservations:
+        """What the batches are of."""
+        lengths, batches = [len(of_text) for of_text in self.ids], self.batches
+        return TextObservations(
+            file=self.read.file, column=self.read.column, padding=self.padding, count=len(lengths),
+            more=self.read.more, cut=sum(len(of_text) > self.maximum for of_text in self.tokens.ids),
+            maximum=self.maximum, shortest=min(lengths), median=median_low(lengths), all_batches=len(batches.texts),
+            all_tokens=batches.tokens,
+            all_useful_tokens=sum(lengths[text] for texts in batches.texts for text in texts),
+            batches=tuple(self._batch(number) for number in batches.run),
+            profiled=batches.run.index(batches.profiled), longest=self._batch(batches.longest),
+            tokenizers=self.tokens.tokenizers,
+        )  # fmt: skip
+
+    def _batch(self, number: int) -> TextBatch:
+        texts = self.batches.texts[number]
+        return TextBatch(lengths=tuple(len(self.ids[text]) for text in texts), length=self.batches.lengths[number])
+
+    def _inputs(self, number: int) -> dict[str, Any]:
+        """Keyword arguments of the model for a batch."""
+        texts, length = self.batches.texts[number], self.batches.lengths[number]
+        rows = [self.ids[text] for text in texts]
+        inputs = {
+            "input_ids": _padded(rows, length, self.tokens.pad),
+            "attention_mask": _padded([(1,) * len(row) for row in rows], length, 0),
+        }
+        return {**inputs, **self._targets(texts, length, inputs["input_ids"])}
+
+    def _targets(self, texts: Sequence[int], length: int, ids: torch.Tensor) -> dict[str, Any]:
+        """What the loss needs: the same for a text in whatever batch it is."""
+        task, rows = self.shape.task, [self.ids[text] for text in texts]
+        if self.shape.inference or task == "base":
+            return {"decoder_input_ids": ids} if getattr(self.config, "is_encoder_decoder", False) else {}
+        if task == "sequence-classification":
+            return {"labels": self._classes(texts)}
+        if task == "token-classification":
+            drawn = [self._drawn(text, self.config.num_labels) for text in texts]
+            return {"labels": _padded(drawn, length, IGNORED)}
+        if task == "masked-lm":
+            return self._masked(texts, length)
+        return {"labels": _padded(rows, length, IGNORED)}
+
+    def _classes(self, texts: Sequence[int]) -> torch.Tensor:
+        import torch
+
+        generator = torch.Generator().manual_seed(self.seed)
+        return class_labels(self.config, len(self.ids), generator)[list(texts)]
+
+    def _draw(self, text: int) -> Random:
+        return Random(f"{self.seed} {text}")
+
+    def _drawn(self, text: int, labels: int) -> list[int]:
+        draw = self._draw(text)
+        return [int(draw.random() * labels) for _ in self.ids[text]]
+
+    def _masked(self, texts: Sequence[int], length: int) -> dict[str, Any]:
+        """Tokens to guess, masked in the input where the tokenizer has a token for that; the loss is of them alone."""
+        inputs, labels = [], []
+        for text in texts:
+            ids, chosen = self.ids[text], self._guessed(text)
+            mask = self.tokens.mask
+            inputs.append([mask if at in chosen and mask is not None else token for at, token in enumerate(ids)])
+            labels.append([token if at in chosen else IGNORED for at, token in enumerate(ids)])
+        return {
+            "input_ids": _padded(inputs, length, self.tokens.pad), "labels": _padded(labels, length, IGNORED),
+        }  # fmt: skip
+
+    def _guessed(self, text: int) -> frozenset[int]:
+        """The places of a text that are to be guessed, one at least."""
+        draw, ids = self._draw(text), self.ids[text]
+        places = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
+        draws = {at: draw.random() for at in places}
+        return frozenset(at for at in places if draws[at] < _MASKED) or frozenset([min(places, key=draws.__getitem__)])
+
+
+def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | None:
+    """The requested texts, `None` where none are; `UsageError` where the model takes no text."""
+    if options.texts is None:
+        return None
+    asked, maximum = f"{TEXTS.flags[-1]} {options.texts}", shape.sequence_length
+    if shape.task not in _OF_TEXT or maximum is None or not takes_text(model.module):
+        raise UsageError(
+            f"{asked}: {model.config.model_type} ({shape.task}) takes more than text, or no text - leave it out"
+        )
+    read = read_texts(options.texts)
+    tokens = tokenized(model, read.texts, options.tokenizer)
+    ids = tuple(_cut(of_text, maximum) for of_text in tokens.ids)
+    if len(ids) < shape.batch:
+        raise UsageError(f"{asked}: {len(ids)} texts make no batch of {shape.batch} - give --batch {len(ids)} or less")
+    padding = options.padding or _PADDING
+    return TextPlan(
+        read=read, tokens=tokens, ids=ids, maximum=maximum, padding=padding, shape=shape, seed=options.seed,
+        batches=batches_of([len(of_text) for of_text in ids], shape.batch, padding, maximum, options.seed),
+        config=model.config,
+    )  # fmt: skip
+
+
+def _cut(ids: tuple[int, ...], maximum: int) -> tuple[int, ...]:
+    """The ids of a text cut to a length; what a tokenizer puts at the end stays."""
+    return ids if len(ids) <= maximum else (*ids[: maximum - 1], ids[-1])
+
+
+def _padded(rows: Iterable[Sequence[int]], length: int, value: int) -> torch.Tensor:
+    import torch
+
+    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows])

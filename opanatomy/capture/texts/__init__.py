@@ -1,1 +1,0 @@
-"""Real inputs: texts from a file or the embedded sample, their tokenizer, and the batches that they make."""

@@ -1,0 +1,349 @@
+"""The tokenizer of a model: its own where there is one, else one trained on the texts; fast, or really a slow one."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from opanatomy.capture.model.configuration import hub_answers
+from opanatomy.capture.model.silence import one_line, quiet_libraries
+from opanatomy.errors import UsageError
+from opanatomy.options import TEXTS, TOKENIZER
+from opanatomy.records.workload import ObservedTokenizer
+
+# A tokenizer trained on the texts, for a model whose own is missing: WordPiece for BERT and its kin, else BPE.
+
+
+#: Tokens of a trained vocabulary at most, as many as those of BERT.
+_MAX_TOKENS: Final = 30_000
+#: What transformers calls the tokenizers that are WordPiece.
+_WORDPIECE: Final = frozenset(
+    f"{name}Tokenizer"
+    for name in ("Bert", "DistilBert", "Electra", "MPNet", "MobileBert", "Lxmert", "Funnel", "SqueezeBert", "ConvBert")
+)
+#: The part that a special token plays, which the configuration may have an id for -> its text in both forms.
+_SPECIAL_OF_WORDPIECE: Final = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+_SPECIAL_OF_BPE: Final = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+
+def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any:
+    """A fast tokenizer of transformers with `vocabulary` tokens at most, the special ones where `config` has them."""
+    from transformers import PreTrainedTokenizerFast
+
+    wordpiece = is_wordpiece(str(config.model_type))
+    special = _SPECIAL_OF_WORDPIECE if wordpiece else _SPECIAL_OF_BPE
+    core = _train(texts, min(vocabulary, _MAX_TOKENS), tuple(special.values()), wordpiece=wordpiece)
+    if core.get_vocab_size() > vocabulary:
+        raise UsageError(
+            f"{TEXTS.flags[-1]}: a vocabulary of {vocabulary} is too small for a tokenizer of these texts, which needs"
+            f" {core.get_vocab_size()} - give a larger --set vocab_size"
+        )
+    core = _with_ids(core, _placed(core.get_vocab(), _reserved(config, special, vocabulary)), wordpiece=wordpiece)
+    core.post_processor = _template(core, config, wordpiece=wordpiece)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, model_max_length=10**9, **{f"{part}_token": text for part, text in special.items()}
+    )
+
+
+def is_wordpiece(model_type: str) -> bool:
+    """Whether the models of this type have WordPiece tokenizers."""
+    from transformers.models.auto import tokenization_auto
+
+    names = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(model_type)
+    every = names if isinstance(names, tuple) else (names,)  # transformers 4 has a slow and a fast one
+    return bool(_WORDPIECE.intersection(every))
+
+
+def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpiece: bool) -> Any:
+    """The core of a tokenizer, its special tokens first; the same for the same texts."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    if wordpiece:
+        core = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        core.normalizer = normalizers.BertNormalizer(lowercase=True)
+        core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        core.decoder = decoders.WordPiece()
+        texts, letters = _within_alphabet([core.normalizer.normalize_str(text) for text in texts], max(size // 3, 1))
+        # Its trainer numbers the letters inside words as it meets them in a hash table: those numbers break ties.
+        first = [*special, *letters, *(f"##{letter}" for letter in letters)]
+        trainer: Any = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    else:
+        core = Tokenizer(models.BPE())
+        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        core.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), show_progress=False)
+    core.train_from_iterator(iter(texts), trainer)
+    return core
+
+
+def _within_alphabet(texts: Sequence[str], size: int) -> tuple[list[str], list[str]]:
+    """The texts in their most usual letters alone, `size` at most, and these."""
+    counts = Counter(chain.from_iterable(texts))
+    usual = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    letters = sorted([letter for letter in usual if not letter.isspace()][:size])
+    rare = {ord(letter): " " for letter in counts.keys() - set(letters)}
+    return [text.translate(rare) for text in texts], letters
+
+
+def _reserved(config: Any, special: Mapping[str, str], vocabulary: int) -> dict[str, int]:
+    """The ids that the configuration has for special tokens; of two tokens with one id the first keeps it."""
+    reserved: dict[str, int] = {}
+    for part, text in special.items():
+        number = getattr(config, f"{part}_token_id", None)
+        number = number[0] if isinstance(number, (list, tuple)) and number else number
+        if isinstance(number, int) and 0 <= number < vocabulary and number not in reserved.values():
+            reserved[text] = number
+    return reserved
+
+
+def _placed(tokens: Mapping[str, int], reserved: Mapping[str, int]) -> dict[str, int]:
+    """The tokens with ids of their own: the reserved ones, the others in their order on what is free."""
+    taken = set(reserved.values())
+    free = iter(number for number in range(len(tokens) + len(taken)) if number not in taken)
+    others = sorted((number, token) for token, number in tokens.items() if token not in reserved)
+    return {**reserved, **{token: next(free) for _, token in others}}
+
+
+def _with_ids(core: Any, tokens: Mapping[str, int], *, wordpiece: bool) -> Any:
+    """The tokenizer with other ids."""
+    from tokenizers import Tokenizer, models
+
+    model = json.loads(core.to_str())["model"]
+    if wordpiece:
+        again = Tokenizer(models.WordPiece(vocab=dict(tokens), unk_token="[UNK]"))
+    else:
+        pairs: Any = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
+        again = Tokenizer(models.BPE(vocab=dict(tokens), merges=pairs))
+    again.pre_tokenizer, again.decoder = core.pre_tokenizer, core.decoder
+    if core.normalizer is not None:
+        again.normalizer = core.normalizer
+    return again
+
+
+def _template(core: Any, config: Any, *, wordpiece: bool) -> Any:
+    """What a text begins and ends with: `[CLS]` and `[SEP]`, what an encoder's configuration has, else nothing."""
+    from tokenizers import processors
+
+    before, after = ("[CLS]", "[SEP]") if wordpiece else _ends(config)
+    parts = [*([f"{before}:0"] if before else []), "$A:0", *([f"{after}:0"] if after else [])]
+    ids = [(token, core.token_to_id(token)) for token in (before, after) if token]
+    return processors.TemplateProcessing(single=" ".join(parts), special_tokens=ids)
+
+
+def _ends(config: Any) -> tuple[str | None, str | None]:
+    from transformers.models.auto import modeling_auto
+
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if not getattr(config, "is_encoder_decoder", False) and config.model_type not in masked:
+        return None, None
+    begins = getattr(config, "bos_token_id", None) is not None
+    ends = getattr(config, "eos_token_id", None) is not None
+    return "<s>" if begins else None, "</s>" if ends else None
+
+
+#: How many texts a tokenizer is timed on; a slow one takes a second for some 50,000 tokens.
+_TIMED_TEXTS: Final = 256
+_FILES: Final = re.compile(r"(tokenizer|vocab|merges|spiece|sentencepiece).*|.*\.(model|tiktoken)")
+#: The Python WordPiece tokenizer: its name in transformers 5, in transformers 4.
+_PYTHON_WORDPIECE: Final = ("BertTokenizerLegacy", "BertTokenizer")
+
+Ids: TypeAlias = "list[list[int]]"
+
+
+class OfModel(Struct, frozen=True, kw_only=True):
+    """What a tokenizer has to fit."""
+
+    #: On the meta device.
+    module: Any
+    location: str
+    #: Whether the Hub may be asked.
+    hub: bool
+    trust_remote_code: bool
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration."""
+        return self.module.config
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model knows."""
+        return int(getattr(self.config, "text_config", self.config).vocab_size)
+
+
+class Tokenized(Struct, frozen=True, kw_only=True):
+    """The texts as token ids, none of them empty, and the special ones that batches are made with."""
+
+    ids: tuple[tuple[int, ...], ...]
+    pad: int
+    mask: int | None
+    special: frozenset[int]
+    tokenizers: tuple[ObservedTokenizer, ...]
+
+
+class _Chosen(Struct, frozen=True, kw_only=True):
+    tokenizer: Any
+    trained_because: str | None = None
+
+
+def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Tokenized:
+    """The texts by the tokenizer that is `wanted` (`fast`, `slow`, `None` for what the model has).
+
+    `UsageError` where there is no such tokenizer.
+    """
+    with quiet_libraries():
+        chosen = _own(model, texts) or _trained(model, texts, "none is available")
+        if ids_beyond := _ids_beyond(chosen, texts, model.vocabulary):
+            chosen = _trained(model, texts, ids_beyond)
+        other = _slow(chosen.tokenizer, model) if chosen.tokenizer.is_fast else None
+        used, unused = _choice(chosen.tokenizer, other, wanted, model)
+        ids = tuple(tuple(of_text) for of_text in _ids(used, texts) if of_text)
+        both = (used,) if unused is None else (used, unused)
+        return Tokenized(
+            ids=ids,
+            pad=_pad(used, model.config),
+            mask=used.mask_token_id,
+            special=frozenset(used.all_special_ids),
+            tokenizers=_timed(both, texts, chosen.trained_because),
+        )
+
+
+def _choice(tokenizer: Any, slow: Any, wanted: str | None, model: OfModel) -> tuple[Any, Any]:
+    """The tokenizer to use, and the other one."""
+    from transformers import __version__
+
+    if wanted == "slow" and tokenizer.is_fast:
+        if slow is None:
+            raise UsageError(
+                f"{TOKENIZER.flags[-1]} slow: no Python tokenizer of transformers {__version__} is known that does what"
+                f" that of {model.config.model_type} does - leave it out"
+            )
+        return slow, tokenizer
+    if wanted == "fast" and not tokenizer.is_fast:
+        raise UsageError(
+            f"{TOKENIZER.flags[-1]} fast: {model.config.model_type} has a Python tokenizer only,"
+            f" {type(tokenizer).__name__} - leave it out"
+        )
+    return tokenizer, slow
+
+
+def _ids(tokenizer: Any, texts: Sequence[str]) -> Ids:
+    ids: Ids = tokenizer(list(texts), padding=False, truncation=False, return_attention_mask=False)["input_ids"]
+    return ids
+
+
+def _pad(tokenizer: Any, config: Any) -> int:
+    """The id of padding: the configuration's, which the model looks for, else the tokenizer's, else the end's."""
+    candidates = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(number for number in candidates if isinstance(number, int) and number >= 0)
+
+
+# ----------------------------------------------------------------------------------------------------------- candidates
+
+
+def _own(model: OfModel, texts: Sequence[str]) -> _Chosen | None:
+    """The model's own tokenizer from its folder or the cache; `None` where it has none there.
+
+    Of a folder without its files transformers makes a tokenizer that knows its special tokens alone.
+    """
+    from transformers import AutoTokenizer
+
+    offline = not (model.hub and hub_answers())
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            model.location, config=model.config, local_files_only=offline, trust_remote_code=model.trust_remote_code
+        )
+        ids = _ids(tokenizer, texts[:8])
+    except Exception as error:  # each kind of file has errors of its own
+        folder = Path(model.location)
+        if folder.is_dir() and any(_FILES.fullmatch(file.name) for file in folder.iterdir()):
+            return _trained(model, texts, f"its own cannot be read ({one_line(error, 120)})")
+        return None
+    known = {number for of_text in ids for number in of_text} - set(tokenizer.all_special_ids)
+    return _Chosen(tokenizer=tokenizer) if len(known) > 1 else None
+
+
+def _trained(model: OfModel, texts: Sequence[str], because: str) -> _Chosen:
+    return _Chosen(tokenizer=trained_tokenizer(model.config, texts, model.vocabulary), trained_because=because)
+
+
+def _ids_beyond(chosen: _Chosen, texts: Sequence[str], vocabulary: int) -> str | None:
+    """Why the model cannot take the ids of its own tokenizer."""
+    if chosen.trained_because is not None or len(chosen.tokenizer) <= vocabulary:
+        return None
+    largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
+    return f"its own has ids up to {largest}, the model {vocabulary} tokens" if largest >= vocabulary else None
+
+
+def _slow(tokenizer: Any, model: OfModel) -> Any:
+    """The Python tokenizer that does what a fast one does; `None` where transformers has none.
+
+    `use_fast=False` is ignored without a word by transformers 5: the class decides.
+    """
+    import transformers
+    from transformers import AutoTokenizer
+
+    if type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece":
+        for name in _PYTHON_WORDPIECE:
+            kind = getattr(transformers, name, None)
+            if kind is not None and hasattr(kind, "_tokenize") and not hasattr(kind, "backend_tokenizer"):
+                return _python_wordpiece(kind, tokenizer)
+    try:
+        slow = AutoTokenizer.from_pretrained(model.location, use_fast=False, local_files_only=True)
+    except Exception:  # there is none, or what it needs is not installed
+        return None
+    return None if slow.is_fast or len(slow) != len(tokenizer) else slow
+
+
+def _python_wordpiece(kind: Any, tokenizer: Any) -> Any:
+    """The Python tokenizer with the vocabulary and the rules of a fast one."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    rules = {key: getattr(normalizer, key) for key in ("strip_accents",) if hasattr(normalizer, key)}
+    tokens = {number: token for token, number in tokenizer.get_vocab().items()}
+    lines = (tokens.get(number, f"[unused of opanatomy {number}]") for number in range(max(tokens) + 1))
+    special = {
+        f"{part}_token": getattr(tokenizer, f"{part}_token")
+        for part in ("unk", "sep", "pad", "cls", "mask")
+        if getattr(tokenizer, f"{part}_token") is not None
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "vocab.txt")
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return kind(
+            str(path), do_lower_case=getattr(normalizer, "lowercase", True),
+            tokenize_chinese_chars=getattr(normalizer, "handle_chinese_chars", True), **rules, **special,
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------- speed
+
+
+def _timed(
+    tokenizers: Sequence[Any], texts: Sequence[str], trained_because: str | None
+) -> tuple[ObservedTokenizer, ...]:
+    """How long each takes for the same texts, the used one first, and whether their ids are equal."""
+    few = list(texts[:_TIMED_TEXTS])
+    observed: list[ObservedTokenizer] = []
+    reference: Ids = []
+    for place, tokenizer in enumerate(tokenizers):
+        _ids(tokenizer, few[:8])
+        begin = time.perf_counter_ns()
+        ids = _ids(tokenizer, few)
+        duration = time.perf_counter_ns() - begin
+        reference = reference or ids
+        observed.append(
+            ObservedTokenizer(
+                name=type(tokenizer).__name__, slow=not tokenizer.is_fast, used=not place, tokens=sum(map(len, ids)),
+                duration_ns=duration, same_ids=ids == reference, trained_because=trained_because,
+            )
+        )  # fmt: skip
+    return tuple(observed)

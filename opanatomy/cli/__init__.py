@@ -1,0 +1,1 @@
+"""The command line: arguments, signals, exit codes, stdout and stderr, and the verbs."""

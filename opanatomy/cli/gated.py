@@ -1,0 +1,74 @@
+"""The gates on one report, `--fail-if` and `--check`: parsed before the run, checked after the report.
+
+On a comparison that is shown again they are those of `compare`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from opanatomy.records.comparison import Comparison
+
+if TYPE_CHECKING:
+    from opanatomy.records.anatomy import Anatomy
+    from opanatomy.report.gates import Gate
+
+
+def check_gates(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` for what is no gate at all, of whatever report."""
+    if arguments.fail_if:
+        from opanatomy.report.gates import gates_of
+
+        gates_of(arguments.fail_if)
+
+
+def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
+    """The gates of `--fail-if` on values; raises `UsageError` for what is none, and for one on a change."""
+    if not arguments.fail_if:
+        return ()
+    from opanatomy.report.gates import gates_of_one
+
+    return gates_of_one(arguments.fail_if)
+
+
+def with_gates(comparison: Comparison, arguments: argparse.Namespace) -> Comparison:
+    """The comparison with the results of the gates of `--fail-if`, without any with those that it had."""
+    if not arguments.fail_if:
+        return comparison
+    from opanatomy.report.gates import gates_of, judged
+
+    return judged(comparison, gates_of(arguments.fail_if))
+
+
+def hold_to_gates(report: Anatomy | Comparison, arguments: argparse.Namespace) -> None:
+    """Raise `GateError` with a reason for each gate that is not met and, with `--check`, for what is not confirmed."""
+    from opanatomy.errors import GateError
+
+    if isinstance(report, Comparison):
+        from opanatomy.report.gates import require_met
+
+        require_met(report.gates)
+        return
+    reasons: list[str] = []
+    if arguments.check:
+        from opanatomy.analysis.checks import below_alarm, require_agreement
+        from opanatomy.cli.output import note
+
+        for option in dict.fromkeys(one.option for one in report.device.exceeded):
+            note(f"check: {option} is below what was measured in the trace, which is no disagreement of two sources")
+        try:
+            require_agreement(report)
+            if below := below_alarm(report):
+                note(f"check: {below}, see --section ledger")
+        except GateError as error:
+            reasons += error.reasons
+    if arguments.fail_if:
+        from opanatomy.report.gates import judged_report, require_met
+
+        try:
+            require_met(judged_report(report, gates_on_report(arguments)))
+        except GateError as error:
+            reasons += error.reasons
+    if reasons:
+        raise GateError(*reasons)

@@ -1,0 +1,299 @@
+"""Parse -> command -> exit code; the one place that turns an error into a line on stderr."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from traceback import extract_tb, format_exception
+from types import FrameType, TracebackType
+from typing import Final
+
+from msgspec import Struct, field
+
+from opanatomy.capture.distributed.ranks import launched
+from opanatomy.cli.output import point_at_stderr, say
+from opanatomy.cli.parser import ParserExit, make_parser
+from opanatomy.errors import GateError, OpanatomyError
+from opanatomy.options import on_command_line
+
+# Which of several ranks says what went wrong, and when.
+
+
+#: A rank that fails as the first does is ended by the launcher before it says so too; one that lost another by a
+#: failure of that waits for what it says.
+_AFTER_THE_FIRST_SECONDS: Final = 2.0
+_AFTER_THE_LOST_SECONDS: Final = 10.0
+#: How gloo and NCCL say that another rank is gone.
+_LOST: Final = re.compile(
+    r"closed by peer|reset by peer|broken pipe|remote process exited|connection refused|connectfullmesh|pair closure",
+    re.IGNORECASE,
+)
+
+
+def is_silent(number: int | None) -> bool:
+    """Whether nothing is to be said of a signal: where its launcher sent it, or the first rank says it."""
+    place = launched()
+    return place is not None and (not place.is_first or number != signal.SIGINT)
+
+
+def attributed(message: str) -> str | None:
+    """The message of this rank, when it is its turn; `None` where the launcher ended it meanwhile."""
+    place = launched()
+    if place is None:
+        return message
+    lost = _LOST.search(message)
+    try:
+        time.sleep(_AFTER_THE_LOST_SECONDS if lost else 0 if place.is_first else _AFTER_THE_FIRST_SECONDS)
+    except KeyboardInterrupt:
+        return None
+    return message if place.is_first else f"rank {place.rank}: {message}"
+
+
+#: A signal's exit code is this and its number: 130 for Ctrl-C.
+SIGNALLED = 128
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+#: Interrupts that follow within this time are of one key press.
+_HELD_NS = 1_000_000_000
+_NO_MEMORY = "not enough memory - make the model or the trace smaller, or give the process more memory"
+_WORD = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. Without `argv` the process ends with it."""
+    ends = argv is None
+    _open_closed_streams()
+    with _caught_signals() as caught:
+        if ends:
+            atexit.register(caught.leave)
+        code = _run(argv, caught)
+        if ends:
+            caught.code = code
+            gc.freeze()  # a search for cycles at exit would only take time
+            code = _close_stdout(code)
+            # Torch takes a second to exit, and all output is written: an interrupt only hurries it.
+            caught.before[signal.SIGINT] = lambda *_: os._exit(code)
+    return code
+
+
+def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
+    debug = False
+    try:
+        arguments = make_parser().parse_args(_meant(sys.argv[1:] if argv is None else argv))
+        debug = getattr(arguments, "debug", False)
+        with on_command_line():
+            import_module(f"opanatomy.cli.verbs.{arguments.verb}").run(arguments)
+        caught.over = True
+        return 0
+    except ParserExit as error:
+        if argv is not None:
+            raise
+        return error.code
+    except BaseException as error:
+        if debug and not isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
+            if argv is None:
+                sys.excepthook = _show_traceback
+            raise
+        if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
+            return error.code if isinstance(error.code, int) else int(error.code is not None)
+        return _report(error, caught.number)
+
+
+def _meant(words: Sequence[str]) -> Sequence[str]:
+    """The words of the command line; none at all, and `help`, ask for the help."""
+    if not words:
+        return ["--help"]
+    return [*words[1:2], "--help"] if words[0] == "help" else words
+
+
+def _close_stdout(code: int) -> int:
+    """The exit code; what is printed from here on, by handlers at exit and C libraries, is not in the report."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_stdout()
+    except ValueError:  # the model's code closed it, and the report went past it
+        point_at_stderr()
+    except OSError as error:
+        _let_go_of_stdout()
+        _say_line(f"cannot write to stdout: {error.strerror} - free some space")
+        code = code or OpanatomyError.exit_code
+    with suppress(OSError, ValueError):
+        if sys.stdout.fileno() == 1:
+            point_at_stderr()
+    return code
+
+
+def _let_go_of_stdout() -> None:
+    """What is still in its buffer must not fail a second time when Python flushes at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(error: BaseException, number: int | None) -> int:
+    """Say on stderr what happened; the exit code."""
+    if isinstance(error, KeyboardInterrupt) or number is not None:
+        # A library may have made an error of its own of the KeyboardInterrupt.
+        number = number or signal.SIGINT
+        if is_silent(number):
+            return SIGNALLED + number
+        about = f"; {str(error) or 'nothing was written'}" if isinstance(error, KeyboardInterrupt) else ""
+        _say_line(_WORD.get(signal.Signals(number), "hung up") + about)
+        return SIGNALLED + number
+    if isinstance(error, BrokenPipeError):
+        _let_go_of_stdout()  # the reader has gone (`| head`)
+        return 0
+    if isinstance(error, OpanatomyError):
+        for reason in error.reasons if isinstance(error, GateError) else (str(error),):
+            if message := attributed(reason):
+                _say_line(message)
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        _say_line(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
+    elif _is_out_of_memory(error):
+        _say_line(_NO_MEMORY)
+    else:
+        message = attributed(
+            f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it"
+        )
+        if message:
+            _say_line(message)
+    return OpanatomyError.exit_code
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback that Python would show, without secrets."""
+    from opanatomy.trace.redact import spoken
+
+    with suppress(OSError):
+        print(spoken("".join(format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out; where there is none to look that up with, it did."""
+    if isinstance(error, MemoryError):
+        return True
+    try:
+        from opanatomy.records.memory import is_starved
+    except (MemoryError, ImportError):
+        return True
+    return is_starved(error)
+
+
+def _say_line(message: str) -> None:
+    """One line on stderr, whatever a file name in it is made of."""
+    try:
+        from opanatomy.trace.redact import spoken
+
+        message = spoken(message)
+    except (MemoryError, ImportError):
+        message = _NO_MEMORY
+    line = "".join(character if character.isprintable() else " " for character in message)
+    say(f"opanatomy: {line}")
+
+
+def _place(error: BaseException) -> str:
+    """Where in our code `error` was raised; the checkout may lie in a folder of any name."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    frames = [(_absolute(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
+    ours = [(name.removeprefix(package), line) for name, line in frames if name.startswith(package)]
+    return f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
+
+
+def _absolute(name: str) -> str:
+    """The name as it is where the current folder is gone."""
+    try:
+        return os.path.abspath(name)
+    except OSError:
+        return name
+
+
+class _Caught(Struct):
+    """The handlers that signals had before, and the signal that came."""
+
+    before: dict[int, object]
+    number: int | None = None
+    last_ns: int = 0
+    #: Whether all is done and said.
+    over: bool = False
+    code: int | None = None
+    process: int = field(default_factory=os.getpid)
+
+    def stop(self, number: int, _frame: FrameType | None) -> None:
+        """Unwind, so that nothing half-written stays behind; a key held down does not interrupt the unwinding."""
+        now = time.monotonic_ns()
+        if self.over:
+            return
+        if self.number is not None and now - self.last_ns < _HELD_NS:
+            return
+        self.number, self.last_ns = number, now
+        raise KeyboardInterrupt
+
+    def leave(self) -> None:
+        """The last of the handlers at exit: the exit code that an interrupted Python may make another of."""
+        if self.number is not None:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(SIGNALLED + self.number if self.code is None else self.code)
+
+    def unraisable(self, what: sys.UnraisableHookArgs) -> None:
+        """Where an interrupt hit a finalizer or a callback it was lost: it is sent again."""
+        if self.number is not None and what.exc_type is KeyboardInterrupt:
+            self.last_ns = 0
+            signal.raise_signal(self.number)
+        else:
+            sys.__unraisablehook__(what)
+
+
+#: Those whose handlers are set.
+_PRESENT: Final[list[_Caught]] = []
+
+
+def _as_any_process() -> None:
+    """A forked child (a worker of a pool, of a data loader) dies of the signal with which its parent ends it."""
+    for number in {number for caught in _PRESENT for number in caught.before}:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_as_any_process)
+
+
+@contextmanager
+def _caught_signals() -> Iterator[_Caught]:
+    """Signals that end a process unwind it first; those that are ignored (`nohup`) stay so."""
+    caught = _Caught({})
+    _PRESENT.append(caught)
+    hook = sys.unraisablehook
+    if threading.current_thread() is threading.main_thread():
+        sys.unraisablehook = caught.unraisable
+        for number in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                caught.before[number] = signal.signal(number, caught.stop)
+    try:
+        yield caught
+    finally:
+        _PRESENT.remove(caught)
+        sys.unraisablehook = hook
+        for number, handler in caught.before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # a handler that `signal.signal` gave
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller closed is `None`, and the next file opened would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the end
+
+
+if __name__ == "__main__":
+    sys.exit(main())

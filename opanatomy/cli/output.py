@@ -1,0 +1,593 @@
+"""Where a report goes: the one place that prints reports and opens report files."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import OutputError, UsageError
+from opanatomy.options import ANALYZE, TOP, Choice, as_flag, choice_of, instead_of, named
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.reports import Report
+from opanatomy.report.section import Page
+from opanatomy.trace.files import Address, Claim, check_no_address, claimed, local_name, same_file
+from opanatomy.trace.redact import spoken
+
+if TYPE_CHECKING:
+    from opanatomy.devices.overrides import Overrides
+    from opanatomy.records.comparison import GateResult
+    from opanatomy.report.gates import Gate
+
+
+# stdout is the report's alone: what a model, a library or a child process prints goes to stderr.
+
+
+_OUT, _ERR = 1, 2
+#: What stands for the report's marks where the terminal's encoding has none of them.
+_PLAIN = str.maketrans("─━█▏▎▍▌▋▊▉■…≥", "--#.......#~>")
+
+
+#: Descriptors of the real stdout; in a forked child, which may outlive the run, they lead nowhere.
+_KEPT: Final[set[int]] = set()
+
+
+@contextmanager
+def kept_for_the_report() -> Iterator[TextIO]:
+    """The real stdout; meanwhile `sys.stdout` and file descriptor 1, which children inherit, lead to stderr.
+
+    What the code in between closes or puts in the place of `sys.stdout` and `sys.stderr` is as before afterwards.
+    """
+    errors = sys.stderr
+    with _printed_to_stderr() as out:
+        try:
+            with _second_stream(errors) as printed, redirect_stdout(printed):
+                yield out
+        finally:
+            sys.stderr = errors
+            _mend_stderr()
+
+
+@contextmanager
+def _second_stream(stream: TextIO) -> Iterator[TextIO]:
+    """A stream to where `stream` leads: who closes it closes no more than that."""
+    try:
+        second = open(  # noqa: SIM115  # the model's code may close it too
+            stream.fileno(), "w", buffering=1, encoding=stream.encoding, errors=stream.errors, closefd=False
+        )
+    except (OSError, ValueError, AttributeError):  # it is no file
+        yield stream
+        return
+    try:
+        yield second
+    finally:
+        with suppress(OSError, ValueError):
+            second.close()
+
+
+def say(text: str) -> None:
+    """A line on stderr, whatever a model did to `sys.stderr`; nothing where nobody reads it."""
+    _mend_stderr()
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _mend_stderr() -> None:
+    if getattr(sys.stderr, "closed", sys.stderr is None):
+        with suppress(OSError):
+            sys.stderr = open(_ERR, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+@contextmanager
+def _printed_to_stderr() -> Iterator[TextIO]:
+    stream = sys.stdout
+    _flush(stream)
+    try:
+        saved = os.dup(_OUT)
+    except OSError:  # there is no descriptor to redirect
+        yield stream
+        return
+    own = _has_descriptor(stream, _OUT)
+    out = _copy_of(stream, os.dup(saved)) if own else stream
+    kept = {saved, out.fileno()} if own else {saved}
+    _KEPT.update(kept)
+    try:
+        point_at_stderr()
+        yield out
+    finally:
+        _flush(stream, sys.__stdout__)
+        flush_native()
+        with suppress(OSError, ValueError):
+            # A reader that has gone was reported when it was written to; what is left must not fail again.
+            out.close() if own else out.flush()
+        _KEPT.difference_update(kept)
+        os.dup2(saved, _OUT)
+        os.close(saved)
+
+
+def _let_go() -> None:
+    """A reader waits for the end of its pipe, which comes when the last process that can write to it ends."""
+    if _KEPT:
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for number in _KEPT:
+                os.dup2(nowhere, number, inheritable=False)
+            os.close(nowhere)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+def point_at_stderr() -> None:
+    """Have descriptor 1 lead where stderr does, or nowhere where there is none."""
+    try:
+        os.dup2(_ERR, _OUT)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, _OUT)
+        os.close(nowhere)
+
+
+def _flush(*streams: TextIO | None) -> None:
+    for stream in streams:
+        with suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()
+
+
+def flush_native() -> None:
+    """Have C libraries write what they hold back for stdout."""
+    import ctypes
+
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).fflush(None)
+
+
+def check_open(stream: TextIO) -> None:
+    """Raise where the caller closed stdout, which leads nowhere now."""
+    if getattr(stream, "name", None) == os.devnull:
+        raise OutputError("cannot write the report to stdout: it is closed - leave it open or use -o FILE")
+
+
+def write_out(text: str, *, machine_readable: bool, stream: TextIO | None = None) -> None:
+    """`text` on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
+    out = sys.stdout if stream is None else stream
+    check_open(out)
+    reconfigure = getattr(out, "reconfigure", None)
+    encoding = out.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        if machine_readable and reconfigure is not None:
+            reconfigure(encoding="utf-8", errors="backslashreplace")
+        else:
+            text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    try:
+        out.write(text)
+        out.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is still in the buffer must not fail a second time when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
+
+
+def columns_of(stream: TextIO) -> int:
+    """The width of the terminal that `stream` is, `COLUMNS` first; else 80."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
+def _has_descriptor(stream: TextIO, number: int) -> bool:
+    try:
+        return stream.fileno() == number
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _copy_of(stream: TextIO, descriptor: int) -> TextIO:
+    """A stream that writes as `stream` does, to `descriptor`, and is called the same."""
+    name = getattr(stream, "name", None)
+    if name == os.devnull:  # the caller closed it, and what takes its place is known by its name
+        os.close(descriptor)
+        return open(os.devnull, "w", encoding="utf-8")
+    return open(descriptor, "w", encoding=stream.encoding, errors=stream.errors)
+
+
+# What of a report a reader wants to see, of the options `--brief`, `--section`, `--top` and `--sort`.
+
+
+#: Names of what this process alone has open.
+_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
+
+
+def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequence[Path]) -> Page:
+    """The requested page; `UsageError` for an unknown section, and for a format that has no pages."""
+    from opanatomy.report.formats import format_named
+    from opanatomy.report.sections import HEADINGS
+
+    if not hasattr(arguments, "brief"):
+        return Page(
+            top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces), sides=_sides(arguments)
+        )
+    names = [name for text in arguments.section for name in text.split(",") if name.strip()]
+    if arguments.section and not names:
+        raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))
+    chosen = tuple(_section(name.strip()) for name in names)
+    given = [
+        name
+        for name, value in (("--brief", arguments.brief), ("--full", arguments.full), ("--section", chosen))
+        if value
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]}: each says how much of the report is shown - leave one out")
+    if given and given[0] != "--full" and format_named(format_name).machine_readable:
+        raise UsageError(f"{given[0]}: -f {format_name} is for machines and always whole - leave one of them out")
+    return Page(
+        brief=arguments.brief, full=arguments.full, sections=chosen, top=arguments.top, sort=arguments.sort,
+        source=_source(arguments, traces),
+    )  # fmt: skip
+
+
+def _section(name: str) -> str:
+    """The section of this name: a heading of the page, or a part of what is below one."""
+    from opanatomy.report.sections import HEADINGS, SECTIONS
+
+    section = choice_of(name, map(Choice, SECTIONS))
+    if section is None:
+        raise UsageError(f"--section {name}: not known - {instead_of(name, HEADINGS)}")
+    return section
+
+
+def source_of_files(files: Sequence[Path]) -> str | None:
+    """How the next command may call files that this one has written; `None` where one is not here, or by a secret."""
+    if not files or not all(os.path.isfile(file) for file in files):
+        return None
+    return _unless_secret(_together([_written(file) for file in files]))
+
+
+def _source(arguments: argparse.Namespace, traces: Sequence[Path]) -> str | None:
+    """How the next command may call the trace: as it was typed, or by where it is written; not by a secret."""
+    if getattr(arguments, "redact", False) or hasattr(arguments, "sides"):
+        return None
+    given = getattr(arguments, "trace", None)
+    if isinstance(given, list):
+        return None if any(map(_is_gone, given)) else _unless_secret(_together(given))
+    # A trace that is written is not there yet.
+    return _unless_secret(shlex.quote(_written(traces[0]))) if traces else None
+
+
+def _sides(arguments: argparse.Namespace) -> tuple[str | None, ...]:
+    """How `analyze` may call each side of a comparison; `None` for what it cannot read by itself."""
+    if getattr(arguments, "redact", False) or not hasattr(arguments, "sides"):
+        return ()
+    return tuple(None if _is_gone(side) or _is_of_runs(side) else _unless_secret(shlex.quote(side))
+                 for side in arguments.sides)  # fmt: skip
+
+
+def _unless_secret(source: str) -> str | None:
+    return source if spoken(source) == source else None
+
+
+def _is_gone(name: str) -> bool:
+    """Whether nothing can be read by this name again: stdin, another pipe."""
+    from opanatomy.trace.sources import is_stream
+
+    path = Path(local_name(name))
+    return _DESCRIPTOR.match(str(path)) is not None or is_stream(path)
+
+
+def _is_of_runs(name: str) -> bool:
+    """Whether it is a folder of the reports of several runs, which only a comparison reads."""
+    from opanatomy.api import reports_among
+
+    return os.path.isdir(name) and next(reports_among(Path(name)), None) is not None
+
+
+def _written(trace: Path) -> str:
+    """Where a trace is written, from here where it lies below."""
+    name = os.path.relpath(trace)
+    return os.path.abspath(trace) if name.startswith(os.pardir) else name
+
+
+def _together(names: Sequence[str]) -> str:
+    """Several traces in short, where what was typed was more than a pattern that is of them and no others."""
+    from opanatomy.report.sections.verdict import ends_of, pattern_of
+
+    if len(names) > 2:
+        begin, end = map(glob.escape, ends_of(names))
+        if sorted(glob.glob(f"{begin}*{end}")) == sorted(names):
+            return pattern_of(names)
+    return shlex.join(names)
+
+
+class Destination(Struct, frozen=True, kw_only=True):
+    """Where the report goes, held from the start: the file of `-o`, or stdout; and the gates on a single report."""
+
+    format: str
+    stream: TextIO
+    page: Page
+    claim: Claim | None = None
+    gates: tuple[Gate, ...] = ()
+
+
+@contextmanager
+def destination(
+    arguments: argparse.Namespace,
+    *,
+    stem: str,
+    traces: Iterable[Path] = (),
+    stream: TextIO | None = None,
+    read: str = "trace",
+    gates: tuple[Gate, ...] = (),
+) -> Iterator[Destination]:
+    """The destination, claimed before the expensive part; raises where the report cannot be written there.
+
+    `stem` begins the name of a report in a folder, `traces` are files that the report must not take the place of,
+    which a message calls `read`, `stream` is stdout where `sys.stdout` is not.
+    """
+    out = sys.stdout if stream is None else stream
+    if arguments.output == "":
+        raise UsageError("-o: the name is empty - give a file name, or - for stdout")
+    name, traces = chosen_format(arguments), list(traces)
+    page = wanted_page(arguments, name, traces)
+    if _is_stdout(arguments.output):
+        check_open(out)
+        yield Destination(format=name, stream=out, page=page, gates=gates)
+        return
+    check_no_address("-o", arguments.output)
+    from opanatomy.report.formats import format_named
+
+    with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
+        if any(same_file(target, trace) for trace in traces):
+            raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
+        with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
+            yield Destination(format=name, stream=out, page=page, claim=claim, gates=gates)
+
+
+@contextmanager
+def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
+    """The file that an option names, and whether that is `default` in a folder.
+
+    A folder is one that exists or whose name ends in a slash, which is made; if nothing comes to lie in it, it goes.
+    """
+    path = Path(name)
+    if not os.path.isdir(path) and not name.endswith(("/", os.sep)):
+        yield path, False
+        return
+    made = _made(path)
+    try:
+        yield path / default, True
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _made(folder: Path) -> list[Path]:
+    """The folders that had to be made for this one, innermost first."""
+    try:
+        folder = Path(os.path.abspath(folder))
+    except OSError as error:
+        raise OutputError(
+            f"cannot make the folder {folder}: the current folder is gone - choose another one"
+        ) from error
+    missing = [parent for parent in (folder, *folder.parents) if not os.path.exists(parent)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror or error} - choose another one") from error
+    return missing
+
+
+def stem_of(name: str) -> str:
+    """What a model or a trace of this name begins the names of its files with."""
+    last = re.sub(r"((\.pt)?\.trace)?(\.json)?(\.gz|\.zip)?$", "", name.rstrip("/").rsplit("/", 1)[-1], count=1)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.")
+
+
+def stem_of_model(model: str) -> str:
+    """What the names of a model's files begin with."""
+    from opanatomy.trace.redact import spoken
+
+    return stem_of(spoken(model).replace(".py:", ":").replace(":", "-")) or "model"
+
+
+def typed_words() -> list[str]:
+    """What was typed after the name of the program."""
+    return sys.argv[1:]
+
+
+def typed_command() -> str:
+    """The command as typed; a name that is no text keeps a mark for each such byte."""
+    return shlex.join(["opanatomy", *typed_words()]).encode("utf-8", "replace").decode()
+
+
+def chosen_format(arguments: argparse.Namespace) -> str:
+    """The requested format: `-f`, else the ending of `-o`, else the terminal report."""
+    from opanatomy.report import format_of
+    from opanatomy.report.formats import format_names
+
+    if arguments.format is not None:
+        return named(arguments.format, format_names(), f"-f {arguments.format}")
+    name = arguments.output
+    if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
+        return "terminal"
+    return format_of(Path(name))
+
+
+def show(report: Report, where: Destination) -> None:
+    """The report to stdout, or to the file of `-o`."""
+    from opanatomy.report.formats import format_named
+
+    color = where.claim is None and wants_color(where.stream)
+    width = columns_of(where.stream) if where.claim is None else 100
+    chosen = format_named(where.format)
+    height = _lines_of(where.stream) if where.claim is None else None
+    gates: tuple[GateResult, ...] = ()
+    if where.gates and isinstance(report, Anatomy):
+        from opanatomy.report.gates import judged_report
+
+        gates = judged_report(report, where.gates)
+    page = replace(where.page, width=width, color=color, height=height, gates=gates)
+    if height is not None and where.format == "terminal" and not (page.full or page.sections):
+        page = replace(page, brief=True, more=not page.brief)
+    text = chosen.write(report, page)
+    if where.claim is None:
+        write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
+        return
+    with where.claim.written() as partial:
+        partial.write_text(text, encoding="utf-8")
+    note(f"report: {where.claim.path}")
+
+
+def _lines_of(stream: TextIO) -> int | None:
+    """The lines of a terminal above the next prompt; `None` where stdout is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).lines - 1 if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_stdout(name: str | None) -> bool:
+    """Whether the name of `-o` is stdout's, which leads elsewhere by the time it is opened."""
+    return name in (None, "-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Whether stdout is a terminal that shows colour and `NO_COLOR` is not set."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def note(text: str) -> None:
+    """A line for the user on stderr; a name that is no text keeps a mark for each such byte."""
+    from opanatomy.trace.redact import spoken
+
+    say(spoken(os.fsencode(text).decode(errors="replace")))
+
+
+# A report or a comparison that was made before, given to `analyze`: shown again as it is, with no trace to read.
+
+
+#: The options of `analyze` that say how a trace is read, or where it is written.
+_OF_TRACES: Final = ("phases", "summaries", "dask", "jobs", "annotated")
+#: Those that need the report of one run, which a comparison is not.
+_OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
+#: Names are said up to this many.
+_NAMED: Final = 4
+
+
+class MadeReport(Struct, frozen=True, kw_only=True):
+    """A report as it was written, and the file that it is in; `name` is what the user calls that."""
+
+    path: Path
+    name: str
+    report: Anatomy | Comparison
+
+    @property
+    def what(self) -> str:
+        """What it is in words."""
+        return "a saved comparison" if isinstance(self.report, Comparison) else "a report"
+
+
+def made_report(
+    paths: Sequence[Path | Address], names: Sequence[str], arguments: argparse.Namespace
+) -> MadeReport | None:
+    """The report among the files given to `analyze`; `None` where all are traces, or are to be read as such.
+
+    Raises `UsageError` where it is not alone, and for an option that needs its trace.
+    """
+    from opanatomy.report.load import document_in
+
+    reports = []
+    for path, name in zip(paths, names, strict=True):
+        report = document_in(path) if isinstance(path, Path) else None
+        if report is not None:
+            reports.append(MadeReport(path=path, name=name, report=report))  # type: ignore[arg-type]  # no address
+    if not reports:
+        return None
+    if len(paths) > 1:
+        raise UsageError(_several(reports, names))
+    _check_options(reports[0], arguments)
+    return reports[0]
+
+
+def _several(reports: Sequence[MadeReport], names: Sequence[str]) -> str:
+    compared = next((report for report in reports if isinstance(report.report, Comparison)), None)
+    if compared is not None:
+        return f"analyze: {compared.name} is {compared.what}, which is shown alone - leave the other names out"
+    compare = shlex.join(["opanatomy", "compare", *names[:_NAMED]]) + (" ..." if len(names) > _NAMED else "")
+    if len(reports) == len(names):
+        return f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
+    return (
+        f"analyze: {reports[0].name} is a report, the others are not - give traces of ranks alone, or a report alone;"
+        f" to see what changed: {compare}"
+    )
+
+
+def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
+    for option in ANALYZE:
+        value = getattr(arguments, option.name)
+        if value in (option.default, []):
+            continue
+        values = value if isinstance(value, list) else [value]
+        shown = " ".join(map(str, (as_flag(option, item) for item in values)))
+        if option.name in _OF_TRACES:
+            raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {_trace_of(report)}")
+        if option.name in _OF_ONE_RUN and isinstance(report.report, Comparison):
+            raise UsageError(
+                f"{shown}: {report.name} is {report.what}, and this needs the report of one run - give that"
+                + (", or compare its runs again" if option.name == "redact" else "")
+            )
+
+
+def _trace_of(report: MadeReport) -> str:
+    if isinstance(report.report, Comparison):
+        return "the trace of a run - give that"
+    trace = report.report.provenance.trace
+    return f"its trace - give the trace{f' ({trace})' if trace else ''}"
+
+
+def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy | Comparison:
+    """The report as it was written; an anatomy compared with these ceilings where any are given."""
+    from opanatomy.pipeline import with_ceilings
+    from opanatomy.trace.redact import Texts, redacted
+
+    anatomy = report.report
+    if isinstance(anatomy, Comparison):
+        return anatomy
+    if ceilings:
+        anatomy = with_ceilings(anatomy, ceilings)
+    return redacted(anatomy, Texts(everything=True)) if redact else anatomy
+
+
+def what_it_is(report: MadeReport) -> str:
+    """A line on where the figures are from."""
+    from opanatomy.trace.sources import STDIN
+
+    name = "stdin" if report.name == STDIN else report.name
+    if isinstance(report.report, Comparison):
+        return f"{name}: {report.what}, shown again; nothing was compared anew"
+    provenance = report.report.provenance
+    when = f" of {provenance.created}" if provenance.created else ""
+    return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown again; no trace was read"

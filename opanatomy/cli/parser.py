@@ -1,0 +1,357 @@
+"""The command line as a parser, made of the verbs' files and of the declared options; it imports nothing slow."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+from opanatomy.cli.output import write_out
+from opanatomy.cli.verbs import verbs
+from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.options import Kind, Option, from_text
+from opanatomy.report.formats import format_names
+from opanatomy.version import __version__
+
+# How help reads: the command and its examples first, then its options; words are broken at spaces only.
+
+
+#: Lines of help are not longer than this, however wide the terminal.
+_WIDEST: Final = 100
+_INDENT: Final = "  "
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Paragraphs are filled and indented lines kept; names with hyphens stay whole, so that they can be pasted."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **options)
+        self._width = min(self._width, _WIDEST)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(_filled(block, width, indent) for block in text.strip("\n").split("\n\n"))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """`-o, --output FILE`: what it takes is said once."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+    def _format_action(self, action: argparse.Action) -> str:
+        """The commands as a list of their own, without the word that stands for them in the usage."""
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        names = {choice.dest: str(choice.help) for choice in action._get_subactions()}
+        left = max(map(len, names)) + 2
+        lines = []
+        for name, summary in names.items():
+            first, *others = self._split_lines(summary, max(self._width - left - 4, 20))
+            lines += [f"    {name:<{left}}{first}", *(" " * (left + 4) + other for other in others)]
+        return "\n".join(lines) + "\n"
+
+
+def _filled(block: str, width: int, indent: str) -> str:
+    """A paragraph in lines of at most `width`; the indented lines of a block as they are."""
+    lines: list[str] = []
+    prose: list[str] = []
+    for line in [*block.splitlines(), _INDENT]:
+        if not line.startswith(_INDENT):
+            prose.append(line)
+            continue
+        text = " ".join(prose)
+        lines += textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False) if text else []
+        lines += [line] if line.strip() else []
+        prose = []
+    return "\n".join(indent + line for line in lines)
+
+
+def described(description: str, examples: Sequence[tuple[str, str]]) -> str:
+    """The description of a command, and its examples: each what it does, then the command."""
+    if not examples:
+        return description
+    lines = [line for what, command in examples for line in (f"{_INDENT}# {what}", f"{_INDENT}{command}")]
+    return "\n".join((description, "", "examples:", *lines))
+
+
+def usage_of(positionals: Iterable[argparse.Action]) -> str:
+    """The usage in one line: what has no flag, then that there are options."""
+    return " ".join(("%(prog)s", *map(_written, positionals), "[options]"))
+
+
+def _written(action: argparse.Action) -> str:
+    name = str(action.metavar or action.dest)
+    return {"*": f"[{name} ...]", "+": f"{name} [...]", "?": f"[{name}]"}.get(str(action.nargs), name)
+
+
+EXAMPLES: Final = (
+    (
+        "run one step of a model and see where its time goes",
+        "opanatomy profile google-bert/bert-large-uncased --batch 4",
+    ),
+    ("the same of a trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
+    ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
+)
+_ENDING: Final = "exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check or gate was not met, 130 interrupted"
+#: The commands that most people begin with; the others follow by name.
+_FIRST: Final = ("profile", "analyze", "compare", "techniques")
+#: The shells that `--print-completion` knows.
+SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
+
+
+class ParserExit(SystemExit):
+    """The parser is done: help or the version is printed, or the complaint."""
+
+    code: int
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse` whose complaint is one line that names the nearest right word; options are written in full."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Complain of what is not known where the options of the verb are."""
+        parsed, others = super().parse_known_args(args, namespace)
+        if others:
+            self.error(f"unknown {' '.join(others)}{self._near_option(others)}")
+        return parsed, others
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help and version; unlike argparse's own, a stdout that takes nothing is not kept quiet."""
+        if file is sys.stdout:
+            write_out(message, machine_readable=False)
+        else:
+            super()._print_message(message, file)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Leave, with `message` on stderr."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise ParserExit(status)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit 2 with `message` on stderr."""
+        match = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if match:
+            message = f"no command {match[1]!r}{_near_verb(match[1])}"
+        from opanatomy.trace.redact import spoken
+
+        line = "".join(character if character.isprintable() else " " for character in spoken(message))
+        self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")
+
+    def _near_option(self, others: list[str]) -> str:
+        from difflib import get_close_matches
+
+        wrong = next((word.partition("=")[0] for word in others if word.startswith("-")), None)
+        if wrong is None:
+            return ""
+        near = get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
+        return f" - did you mean {near[0]}?" if near else ""
+
+
+class _PrintCompletion(argparse.Action):
+    """Print the completion of a shell for all commands, and leave."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, _option: str | None = None) -> None:
+
+        write_out(completion_script(parser, values), machine_readable=True)
+        parser.exit()
+
+
+def _near_verb(word: str) -> str:
+    from difflib import get_close_matches
+
+    names = verbs()
+    near = get_close_matches(word, names, n=1, cutoff=0.5)
+    if near:
+        return f" - did you mean '{near[0]}'?"
+    if word.endswith((".json", ".json.gz", ".zip")) and not word.endswith("config.json"):
+        return f" - did you mean 'analyze {word}'?"
+    if word[:1].isalpha() or word[:1] in "./~":
+        return f" - did you mean 'profile {word}'?"
+    return f" - the first word is one of {', '.join(names)}"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `opanatomy`."""
+    parser = Parser(
+        prog="opanatomy",
+        usage="%(prog)s COMMAND [options]",
+        description=described("See where a training step's time, arithmetic, data movement and memory go.", EXAMPLES),
+        epilog=_ENDING,
+        add_help=False,
+    )
+    subparsers = parser.add_subparsers(
+        dest="verb", title="commands", metavar="COMMAND", required=True, parser_class=Parser, prog="opanatomy"
+    )
+    options = parser.add_argument_group("options")
+    options.add_argument("-h", "--help", action="help", help="show this help and exit; after a command, its help")
+    options.add_argument(
+        "--print-completion", action=_PrintCompletion, choices=SHELLS, metavar="SHELL",
+        help=f"print a script that has the shell complete words: {', '.join(SHELLS)}",
+    )  # fmt: skip
+    options.add_argument("--version", action="version", version=f"opanatomy {__version__}", help="show the version")
+    for name in sorted(verbs(), key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):
+        verb = import_module(f"opanatomy.cli.verbs.{name}")
+        command = subparsers.add_parser(name, help=verb.SUMMARY)
+        verb.add_arguments(command)
+        _describe(command, getattr(verb, "EXAMPLES", ()))
+    return parser
+
+
+def _describe(parser: argparse.ArgumentParser, examples: Sequence[tuple[str, str]]) -> None:
+    """Give the help of a command its examples, and a usage of one line."""
+    parser.description = described(parser.description or "", examples)
+    parser.usage = usage_of(action for action in parser._actions if not action.option_strings)
+    parser._positionals.title = "arguments"
+
+
+# --------------------------------------------------------------------------------------------------- declared options
+
+
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Give a verb's parser the options that are declared, each in its group."""
+    groups: dict[str, Any] = {"": parser}
+    for option in options:
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        group = groups[option.group]
+        if option.positional:
+            nargs = None if option.positional == "1" else option.positional
+            added = group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=_help(option))
+        elif option.kind is Kind.SWITCH:
+            added = group.add_argument(*option.flags, dest=option.name, action="store_true", help=_help(option))
+        else:
+            added = group.add_argument(
+                *option.flags, dest=option.name, help=_help(option), **_with_value(parser, option)
+            )
+        vars(added)["option"] = option  # for what completes it
+
+
+def _help(option: Option) -> str:
+    names = format_names()
+    return option.description.replace("{formats}", " or ".join((", ".join(names[:-1]), names[-1])))
+
+
+def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, Any]:
+    """The arguments of `argparse` for an option that takes a value."""
+    closed = option.choices and not option.is_open
+    shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
+    settings: dict[str, Any] = {"metavar": option.metavar or shown, "type": partial(from_text, option)}
+    if option.kind in (Kind.PAIRS, Kind.TEXTS):
+        return {**settings, "action": "append", "default": []}
+    if option.bare is not None:
+        settings |= {"nargs": "?", "const": option.bare, "type": _bare(parser, option)}
+    return {**settings, "default": option.default}
+
+
+def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], Any]:
+    """The reader of a flag that may stand alone: it takes what follows for its value, MODEL too."""
+
+    def read(text: str) -> Any:
+        try:
+            return from_text(option, text)
+        except UsageError as error:
+            raise UsageError(f"{error} - MODEL goes before it: {parser.prog} {text} {option.flags[-1]}") from None
+
+    return read
+
+
+# What a shell completes: commands, options, names that an option takes, built-in models, files; written by shtab.
+
+
+#: What follows an option, or has none, by how the help calls it.
+_FILES: Final = ("FILE", "TRACE", "REPORT", "SIDE")
+_FOLDERS: Final = ("DIR",)
+_MODEL: Final = "MODEL"
+_TECHNIQUE: Final = "TECHNIQUE"
+_MODELS: Final = "_opanatomy_models"
+
+
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The script that a shell reads once, at its start; `OpanatomyError` without shtab, or with one too old."""
+    try:
+        import shtab
+    except ImportError as error:
+        raise OpanatomyError(
+            f"--print-completion {shell} needs shtab, which is not installed - pip install shtab"
+        ) from error
+    if shell not in shtab.SUPPORTED_SHELLS:
+        known = ", ".join(shtab.SUPPORTED_SHELLS)
+        raise OpanatomyError(f"--print-completion {shell}: this shtab knows {known} only - pip install --upgrade shtab")
+    _describe_completions(parser)
+    for action in _actions(parser):
+        _prepare(action, {"files": shtab.FILE, "folders": shtab.DIRECTORY})
+    return str(shtab.complete(parser, shell, preamble=_preamble(shell))).rstrip("\n") + "\n"
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The arguments of all commands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from command._actions
+
+
+def _describe_completions(parser: argparse.ArgumentParser) -> None:
+    """A shell shows a line for each command: its summary."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._get_subactions():
+                action.choices[choice.dest].description = choice.help
+
+
+def _prepare(action: argparse.Action, of_kind: dict[str, Any]) -> None:
+    """Say what completes an argument, where that is known; it is not parsed with any more."""
+    option: Option | None = getattr(action, "option", None)
+    names = str(action.metavar or "").split(":")[0]
+    if names == _MODEL:
+        vars(action)["complete"] = _of_models(of_kind["files"])
+    elif names in _FILES:
+        vars(action)["complete"] = of_kind["files"]
+    elif names in _FOLDERS:
+        vars(action)["complete"] = of_kind["folders"]
+    elif option is not None:
+        action.choices = _values(option) or action.choices
+
+
+def _values(option: Option) -> tuple[str, ...]:
+    """The names that an option takes."""
+    if option.name == "format" and not option.choices:
+        from opanatomy.report.formats import format_names
+
+        return format_names()
+    if option.metavar == _TECHNIQUE:
+        from opanatomy.predict.techniques import TECHNIQUE
+
+        return tuple(TECHNIQUE)
+    return tuple(choice.name for choice in option.choices)
+
+
+def _of_models(files: dict[str, Any]) -> dict[str, Any]:
+    """Built-in models and files; only files where a shell takes no more than one kind."""
+    return {**files, "bash": _MODELS, "zsh": _MODELS, "fish": f"({_MODELS})"}
+
+
+def _preamble(shell: str) -> str:
+    """The function that completes a model, in the language of the shell."""
+    from opanatomy.capture.model.catalog import catalog_names
+
+    names = catalog_names()
+    words = " ".join(map(shlex.quote, (*names, *(name.split("/")[-1] for name in names))))
+    return {
+        "bash": f'{_MODELS}() {{\n  compgen -W "{words}" -- "$1"\n  compgen -f -- "$1"\n}}\n',
+        "zsh": f"{_MODELS}() {{\n  local -a models\n  models=({words})\n  compadd -a models\n  _files\n}}\n",
+        "fish": f"function {_MODELS}\n  printf '%s\\n' {words}\n  __fish_complete_path (commandline -ct)\nend\n",
+    }.get(shell, "")

@@ -1,0 +1,109 @@
+"""Progress on stderr: a live line on a terminal, a line a stage elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from opanatomy.cli.output import say
+from opanatomy.report.units import duration
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: Cells of the bar at most, and of ` 100%  10:00  10:00 left` and the gap before the bar.
+_BAR, _FIGURES = 20, 26
+
+
+class Display(Struct):
+    """The progress display of a capture, while entered; the time left counts the steps that follow."""
+
+    live: Any = None
+    text: str = ""
+    begun_ns: int = 0
+    expected_ns: int | None = None
+    steps_after: int = 0
+    share: float = 0.0
+    on_terminal: bool = field(default_factory=lambda: _is_terminal())
+
+    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
+        """The stage `text` begins."""
+        from opanatomy.trace.redact import spoken
+
+        self._finish_line()
+        self.text, self.steps_after, self.expected_ns = spoken(text), steps_after, expected_ns
+        self.begun_ns, self.share = time.perf_counter_ns(), 0.0
+        if self.on_terminal and self.live is None:
+            self._start()
+
+    def advance(self, fraction: float) -> None:
+        """`fraction` of the stage is done."""
+        self.share = fraction
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is None:
+            self._finish_line()
+        if self.live is not None:
+            self.live.stop()
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=sys.stderr)
+        self.live = Live(get_renderable=self.line, console=console, refresh_per_second=4, transient=True)
+        self.live.start()
+
+    def _finish_line(self) -> None:
+        if self.text and not self.on_terminal:
+            say(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}")
+
+    def left_ns(self) -> int | None:
+        """Time left, this stage and the steps after it; `None` while there is nothing to go by."""
+        elapsed = time.perf_counter_ns() - self.begun_ns
+        step = self.expected_ns or (elapsed / self.share if self.share > 0.02 else None)
+        if step is None:
+            return None
+        return int(max(step - elapsed, 0) + self.steps_after * step)
+
+    def _bar_width(self) -> int:
+        """What the stage and the figures after the bar leave of the line."""
+        width = 80 if self.live is None else self.live.console.width
+        return max(min(_BAR, width - len(self.text) - _FIGURES), 0)
+
+    def line(self) -> Text:
+        """The live line."""
+        from rich.text import Text
+
+        elapsed = time.perf_counter_ns() - self.begun_ns
+        share = min(elapsed / self.expected_ns, 0.99) if self.expected_ns else self.share
+        bar = self._bar_width()
+        filled = round(share * bar)
+        left = self.left_ns()
+        line = Text.assemble(
+            (f"{self.text} ", "bold"), ("━" * filled, "cyan"), ("─" * (bar - filled), "bright_black"), f" {share:4.0%}",
+            no_wrap=True, overflow="ellipsis",
+        )  # fmt: skip
+        line.append(f"  {_seconds(elapsed)}", "bright_black")
+        if left is not None:
+            line.append(f"  {_seconds(left)} left", "bright_black")
+        return line
+
+
+def _is_terminal() -> bool:
+    """Whether stderr is a terminal that can rewrite a line in the characters of the bar."""
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return False
+    return (sys.stderr.encoding or "").lower().startswith("utf")
+
+
+def _seconds(nanoseconds: int) -> str:
+    minutes, seconds = divmod(nanoseconds // 10**9, 60)
+    return f"{minutes}:{seconds:02d}"

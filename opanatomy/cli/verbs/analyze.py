@@ -1,0 +1,236 @@
+"""`opanatomy analyze TRACE...`: the report of a trace, or of the ranks of one run."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opanatomy.cli.parser import add_options
+from opanatomy.errors import OutOfMemory, UsageError
+from opanatomy.options import ANALYZE
+from opanatomy.records.comparison import Comparison
+
+if TYPE_CHECKING:
+    from opanatomy.attribution.names import PhaseRule
+    from opanatomy.cli.output import Destination, MadeReport
+    from opanatomy.devices.overrides import Overrides
+    from opanatomy.records.anatomy import Anatomy
+    from opanatomy.report.gates import Gate
+    from opanatomy.trace.files import Address, Claim
+
+SUMMARY: Final = "report on torch.profiler traces"
+#: What plain JSON takes of what it takes packed, at most.
+_PACKED: Final = 40
+EXAMPLES: Final = (
+    ("one trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
+    ("the ranks of one run, as JSON", "opanatomy analyze ranks/ -o run.json"),
+    ("a trace with classes, phases and rates in it", "opanatomy analyze trace.json.gz --trace annotated.json.gz"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
+        " several traces, a folder or a zip. A JSON report or a saved comparison is shown again."
+    )
+    add_options(parser, ANALYZE)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read the traces, write the annotated one where it is wanted, show the anatomy."""
+    with _without_collector():
+        report = _run(arguments)
+    if arguments.check or arguments.fail_if:
+        from opanatomy.cli.gated import hold_to_gates
+
+        hold_to_gates(report, arguments)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """An analysis makes objects by the hundred thousand and no cycles among them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _run(arguments: argparse.Namespace) -> Anatomy | Comparison:
+    from opanatomy.cli.gated import check_gates, gates_on_report
+    from opanatomy.trace.files import Address, local_name
+
+    check_gates(arguments)
+    keep_to_limits()
+    from opanatomy.cli.output import made_report
+    from opanatomy.trace.sources import STDIN, spooled
+
+    names = [local_name(name) for name in arguments.trace]
+    if "" in names:
+        raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
+    if names.count(STDIN) > 1:
+        raise UsageError("analyze - -: stdin can be read once - give it once")
+    given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
+    with spooled(given) as paths:
+        report = made_report(paths, names, arguments)
+        if report is not None:
+            return _shown_again(report, arguments)
+        return _reported(paths, arguments, gates_on_report(arguments), piped=paths != given)
+
+
+def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Anatomy | Comparison:
+    from opanatomy.cli.gated import gates_on_report, with_gates
+    from opanatomy.cli.output import as_shown, destination, note, show, stem_of, what_it_is
+    from opanatomy.devices.overrides import parse_overrides
+
+    gates = () if isinstance(report.report, Comparison) else gates_on_report(arguments)
+    stem = stem_of(report.path.name).removesuffix(".report") or "trace"
+    with destination(arguments, stem=stem, traces=[report.path], read="report to show", gates=gates) as where:
+        shown = as_shown(report, parse_overrides(arguments.peak, arguments.bandwidth), redact=arguments.redact)
+        if isinstance(shown, Comparison):
+            shown = with_gates(shown, arguments)
+        show(shown, where)
+    note(what_it_is(report))
+    return shown
+
+
+def _reported(
+    paths: list[Path | Address], arguments: argparse.Namespace, gates: tuple[Gate, ...], *, piped: bool
+) -> Anatomy:
+    from opanatomy.attribution.names import phase_rules
+    from opanatomy.cli.output import destination, show, stem_of
+    from opanatomy.devices.overrides import parse_overrides
+    from opanatomy.trace.sources import sources_of
+
+    sources = [source.path for source in sources_of(paths) if isinstance(source.path, Path)]
+    with destination(arguments, stem=stem_of(paths[0].name) or "trace", traces=sources, gates=gates) as where:
+        ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
+        phases = phase_rules(arguments.phases)
+        if arguments.annotated is not None:
+            return _annotated(paths, sources, arguments, where, ceilings, phases)
+        anatomy = _analyzed(paths, ceilings, phases, arguments, piped=piped)
+        show(anatomy, where)
+        return anatomy
+
+
+def _annotated(
+    paths: list[Path | Address],
+    sources: list[Path],
+    arguments: argparse.Namespace,
+    where: Destination,
+    ceilings: Overrides,
+    phases: tuple[PhaseRule, ...],
+) -> Anatomy:
+    """The anatomy, after the trace is written back with it."""
+    from opanatomy.cli.output import note, show
+    from opanatomy.pipeline import analyze_traces
+    from opanatomy.trace.write import Annotated
+
+    with _claimed_target(sources, arguments, where) as claim:
+        with claim.written() as partial:
+            annotated = Annotated(path=partial, redact=arguments.redact)
+            anatomy = analyze_traces(
+                paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact
+            )
+        try:
+            show(anatomy, where)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt("the trace is written, the report is not") from error
+        left_out = (
+            "environment, secrets, paths, stacks, hosts and users" if arguments.redact else "environment and secrets"
+        )
+        note(f"trace: {claim.path}, without {left_out} (open it in ui.perfetto.dev)")
+    return anatomy
+
+
+def _analyzed(
+    paths: list[Path | Address],
+    ceilings: Overrides,
+    phases: tuple[PhaseRule, ...],
+    arguments: argparse.Namespace,
+    *,
+    piped: bool,
+) -> Anatomy:
+    from opanatomy.cli.output import note
+    from opanatomy.cli.progress import Display
+    from opanatomy.parallel import ClusterSettings
+    from opanatomy.pipeline import analyze_traces
+
+    # What came through a pipe is in a temporary file that is gone afterwards.
+    summaries = None if piped else arguments.summaries
+    settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
+    if len(paths) == 1 and isinstance(paths[0], Path) and not os.path.isdir(paths[0]):
+        return analyze_traces(
+            paths, ceilings=ceilings, phases=phases, redact=arguments.redact, cluster=settings, note=note
+        )
+    with Display() as display:
+        display.stage("reading the ranks")
+        return analyze_traces(
+            paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
+            cluster=settings, note=note,
+        )  # fmt: skip
+
+
+@contextmanager
+def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: Destination) -> Iterator[Claim]:
+    """The claim of the annotated trace; raises where it would take the place of a source or of the report."""
+    from opanatomy.cli.output import in_folder, stem_of
+    from opanatomy.trace.files import check_no_address, claimed, same_file
+
+    if not arguments.annotated:
+        raise UsageError("--trace: the name is empty - give a file name")
+    check_no_address("--trace", arguments.annotated)
+    stem = (stem_of(sources[0].name) if sources else "") or "trace"
+    with in_folder(arguments.annotated, f"{stem}.annotated.json.gz") as (target, numbered):
+        if not target.name.endswith((".json", ".json.gz")):
+            raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
+        if any(same_file(target, source) for source in sources):
+            raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
+        if where.claim is not None and same_file(target, where.claim.target):
+            raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
+        packed = sum(source.stat().st_size for source in sources[:1] if os.path.isfile(source))
+        unpacks = bool(sources) and sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
+        needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)
+        with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=needed) as claim:
+            yield claim
+
+
+# Limits that the caller set on the process (`ulimit -v`, `ulimit -d`): too low ones are said before they are hit.
+#
+# Where the native libraries of an analysis get no memory they end the process, and no error comes of it.
+
+
+if sys.platform != "win32":
+    import resource
+
+#: What the smallest analysis takes, by the option of `ulimit`.
+_MIN_BYTES = {"-v": 512 << 20, "-d": 160 << 20}
+
+
+def keep_to_limits() -> None:
+    """Raise `OutOfMemory` where no analysis can fit; take few threads where there is a limit at all."""
+    if sys.platform == "win32":
+        return
+    limited = False
+    for option, kind in (("-v", resource.RLIMIT_AS), ("-d", resource.RLIMIT_DATA)):
+        limit = resource.getrlimit(kind)[0]
+        if limit == resource.RLIM_INFINITY:
+            continue
+        limited = True
+        if limit < _MIN_BYTES[option]:
+            raise OutOfMemory(
+                f"not enough memory: the process may take {limit / 1e6:.0f} MB (ulimit {option}), an analysis needs at"
+                f" least {_MIN_BYTES[option] / 1e6:.0f} MB - raise the limit"
+            )
+    if limited:
+        # Threads take memory each, and are started before any work is seen.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,0 +1,264 @@
+"""`opanatomy ceilings`: what this device does at most, measured, kept, and next to its data sheet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from opanatomy.cli.parser import add_options
+from opanatomy.errors import CaptureError
+from opanatomy.options import CEILINGS
+
+if TYPE_CHECKING:
+    from opanatomy.devices.match import Match
+    from opanatomy.devices.overrides import Overrides
+    from opanatomy.records.anatomy import Machine, Measured, Rate
+    from opanatomy.report.section import ByteRate, Cell, FlopRate, Section
+
+SUMMARY: Final = "measure this device's peak matrix rates and bandwidth"
+EXAMPLES: Final = (
+    ("this device's peaks and bandwidth: measured once, then kept", "opanatomy ceilings"),
+    ("two data types, measured again", "opanatomy ceilings --dtype float32,bf16 --refresh"),
+    ("for a script", "opanatomy ceilings -f json"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Measure the dense peak FLOP/s of each data type and the bandwidth of this device, keep them in the user's"
+        " cache folder, and print them next to the data sheet's."
+    )
+    add_options(parser, CEILINGS)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure what is not known yet, keep it, print it."""
+    from opanatomy.cli.output import kept_for_the_report, note, write_out
+    from opanatomy.devices.overrides import data_type, parse_overrides
+    from opanatomy.records.taxonomy import PEAK_TYPES
+
+    given = parse_overrides(arguments.peak, arguments.bandwidth)
+    words = [word.strip() for word in (arguments.dtype or "").split(",")]
+    asked = [data_type(word, f"--dtype {arguments.dtype}") for word in words if word]
+    dtypes = asked or list(PEAK_TYPES)
+    from opanatomy.capture.device.accelerators import check_measurable
+    from opanatomy.capture.device.environment import choose_device, environment_of
+    from opanatomy.devices.ceilings import machine_of
+
+    device = choose_device(arguments.device)
+    check_measurable(device)
+    environment = environment_of(device)
+    machine = machine_of(environment)
+    if machine is None:
+        raise CaptureError(f"--device {device}: torch does not say what it is - give --peak and --bandwidth instead")
+    with kept_for_the_report():
+        measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)
+    shown = [name for name in dtypes if name in measured.peaks or given_peak(given, name) is not None]
+    for name in asked:
+        if name not in shown:
+            note(f"{name}: {device} has no units for it, or this torch no product")
+    sheet = _match(machine, environment.multiprocessors)
+    if arguments.format == "json":
+        write_out(as_json(measured, given, shown, sheet), machine_readable=True)
+        return
+    width = shutil.get_terminal_size((80, 24)).columns
+    write_out(as_text(measured, given, shown, sheet, width), machine_readable=False)
+
+
+def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overrides, *, refresh: bool) -> Measured:
+    """What is kept of the machine, and what had to be measured for it."""
+    from opanatomy.capture.ceilings import MOVES, measure
+    from opanatomy.cli.output import note
+    from opanatomy.cli.progress import Display
+    from opanatomy.devices.ceilings import load, store
+
+    kept = load(machine)
+    old = None if refresh else kept
+    wanted = [name for name in dtypes if given_peak(given, name) is None and (old is None or name not in old.tried)]
+    moves = () if given.bandwidth is not None or (old is not None and old.bandwidths) else MOVES
+    if old is not None and not wanted and not moves:
+        return old
+    from opanatomy.capture.device.accelerators import current_device
+    from opanatomy.capture.device.start import first_use, run_first_kernel
+
+    with first_use(device):  # else a GPU that is full or busy has no units for any data type
+        run_first_kernel(device)
+    with Display() as display, current_device(device):
+        measured = measure(machine, device, wanted, moves=moves, on_stage=display.stage).over(kept)
+    if measured.peaks or measured.bandwidths:
+        try:
+            note(f"kept: {store(measured)}")
+        except OSError as error:
+            note(f"not kept for later runs: {error.strerror or error}")
+    return measured
+
+
+def _match(machine: Machine, multiprocessors: int | None) -> Match:
+    from opanatomy.devices.match import Match, match
+
+    if machine.kind == "cpu":
+        return Match(why="processors have no data sheets here")
+    return match(machine.device, machine.memory_bytes, multiprocessors)
+
+
+# The measured ceilings of a device next to its data sheet, as text and as JSON.
+
+
+#: A name, what the user gave, what was measured, what the data sheet has and its unit.
+_Figure: TypeAlias = "tuple[str, float | None, Rate | None, float | None, float]"
+
+
+def given_peak(given: Overrides, dtype: str) -> float | None:
+    """What the user says the peak of a data type is."""
+    return given.peaks.get(dtype, given.peaks.get("any"))
+
+
+def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> str:
+    """The figures for a machine, in base units."""
+    from opanatomy.devices.match import ceilings_of
+
+    sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
+    peaks = {}
+    for name in shown:
+        rate, own = measured.peaks.get(name), given_peak(given, name)
+        peaks[name] = {
+            "flops_per_second": own if own is not None else rate.per_second if rate else None,
+            **_origin(None if own is not None else rate),
+            "data_sheet_flops_per_second": sheet.matrix_flops_per_second.get(name) if sheet else None,
+        }
+    best = measured.bandwidth
+    machine = measured.machine
+    document = {
+        "schema": 1,
+        "device": machine.device,
+        "device_kind": machine.kind,
+        "device_memory_bytes": machine.memory_bytes,
+        "driver": machine.driver,
+        "torch": machine.torch,
+        "host_threads": machine.threads,
+        "peaks": peaks,
+        "bandwidth": {
+            "bytes_per_second": best.per_second if given.bandwidth is None and best else given.bandwidth,
+            **_origin(best if given.bandwidth is None else None),
+            "data_sheet_bytes_per_second": sheet.bandwidth_bytes_per_second if sheet else None,
+            "ways": {
+                name: {"bytes_per_second": rate.per_second, **_origin(rate)}
+                for name, rate in measured.bandwidths.items()
+            },
+        },
+        "data_sheet": {"device": sheet.device, "source": sheet.source} if sheet else None,
+        "why_no_data_sheet": matched.why,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _origin(rate: Rate | None) -> dict[str, object]:
+    """How a figure was measured; one that was not was given."""
+    if rate is None:
+        return {"source": "given"}
+    return {
+        "source": "measured", "by": rate.by, "spread": rate.spread, "bursts": rate.bursts, "measured": rate.measured,
+    }  # fmt: skip
+
+
+def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match, width: int) -> str:
+    """The figures for people: peaks, bandwidth, and what to know of them."""
+    from opanatomy.report.formats.terminal import section_text
+
+    sections = _sections(measured, given, shown, matched)
+    return "\n".join(section_text(section, width) for section in sections if not section.empty)
+
+
+def _sections(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> list[Section]:
+    """What was measured on, the peaks, the bandwidths, and the remarks."""
+    from opanatomy.report.section import ByteRate, FlopRate
+
+    sheet = matched.sheet
+    peaks: list[_Figure] = [
+        (name, given_peak(given, name), measured.peaks.get(name), sheet.matrix.get(name) if sheet else None, 1e12)
+        for name in shown
+    ]
+    best = measured.bandwidth
+    moved = sorted(measured.bandwidths.items(), key=lambda item: -item[1].per_second)
+    moves: list[_Figure] = [
+        (name, None, rate, sheet.bandwidth if sheet and rate is best else None, 1e9) for name, rate in moved
+    ]
+    if given.bandwidth is not None:
+        moves = [("as given", given.bandwidth, None, sheet.bandwidth if sheet else None, 1e9)]
+    return [
+        _machine(measured.machine),
+        _table(("matrix product", "FLOP/s", "best product"), FlopRate, peaks),
+        _table(("memory", "B/s", "arrays"), ByteRate, moves),
+        _noted("remarks", _remarks(measured, matched, bool(moves))),
+    ]
+
+
+def _machine(machine: Machine) -> Section:
+    """The device, and what of the software its figures hold for."""
+    facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
+    facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
+    return _noted("machine", [f"Ceilings of {machine.device}", ", ".join(fact for fact in facts if fact)])
+
+
+def _noted(name: str, texts: list[str]) -> Section:
+    from opanatomy.report.section import Note, Section, Tone
+
+    return Section(name=name, title=name.capitalize(), notes=tuple(Note(text=text, tone=Tone.PLAIN) for text in texts))
+
+
+def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], figures: Sequence[_Figure]) -> Section:
+    """A row for each figure: what it is, what the data sheet has, how it was measured."""
+    from opanatomy.report.section import Column, Holds, Row, Section
+
+    name, unit, how = headers
+    columns = (
+        Column(header=name, holds=Holds.NAMES), Column(header=unit, unit=unit),
+        Column(header="sheet", unit=unit, expendable=1), Column(header="of it", expendable=1),
+        Column(header="spread", expendable=2), Column(header="age", expendable=2),
+        Column(header=how, holds=Holds.NAMES, expendable=3),
+    )  # fmt: skip
+    rows = tuple(Row(cells=_cells(figure, rate_of)) for figure in figures)
+    return Section(name=name, title=name.capitalize(), columns=columns, rows=rows)
+
+
+def _cells(figure: _Figure, rate_of: type[FlopRate | ByteRate]) -> tuple[Cell, ...]:
+    from opanatomy.devices.ceilings import age
+    from opanatomy.report.section import Share
+
+    name, own, rate, sheet, unit = figure
+    value = own if own is not None else rate.per_second if rate else None
+    from_sheet = None if sheet is None else sheet * unit
+    measured = rate if own is None else None
+    return (
+        name,
+        rate_of(value),
+        rate_of(from_sheet) if from_sheet else None,
+        Share(value, from_sheet) if from_sheet else None,
+        Share(measured.spread, 1) if measured else None,
+        age(measured.measured) if measured else "given",
+        (measured.operands or measured.by) if measured else None,
+    )
+
+
+def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
+    remarks = []
+    if matched.sheet:
+        remarks.append(f"sheet: dense figures of {matched.sheet.device}, {matched.sheet.source}")
+        remarks += [f"note: {matched.sheet.note}"] if matched.sheet.note else []
+        remarks += [f"part: scaled to {matched.sheet.scaled}"] if matched.sheet.scaled else []
+    elif measured.machine.kind != "cpu":
+        remarks.append(f"sheet: {matched.why}")
+    if moved:
+        remarks.append(
+            "memory: bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read only reads;"
+            " the fastest is the ceiling"
+        )
+    remarks.append("spread: how far the median burst was below the best, which is the figure")
+    rates = [*measured.peaks.values(), *measured.bandwidths.values()]
+    if any(rate.disturbed for rate in rates):
+        remarks.append("note: something else was busy on the device - run again with --refresh when it is idle")
+    return remarks

@@ -1,0 +1,54 @@
+"""`opanatomy explain NAME`: what a line of the report means, how an operator or kernel is classed and counted."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from opanatomy.cli.parser import add_options
+from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.options import EXPLAIN
+
+SUMMARY: Final = "say what a line of the report means, how an operator or kernel is classed and counted"
+EXAMPLES: Final = (
+    ("a line of the report", "opanatomy explain MFU"),
+    ("an operator, with the shapes and figures of a report", "opanatomy explain aten::addmm --report report.json"),
+    ("what a report could not class or count", "opanatomy explain --unknown report.json"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Print what a line or column of the report means and how it follows from the JSON report, the class, rule and"
+        " formula of an operator or kernel, or a device's data sheet. With --report it is worked out on its figures."
+    )
+    add_options(parser, EXPLAIN)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what is known of each name, and of what a report leaves unexplained; fail where a name means nothing."""
+    from opanatomy.cli.explanation import explain, read_anatomy_of, read_report
+    from opanatomy.cli.output import write_out
+    from opanatomy.report.explain import unexplained
+    from opanatomy.report.formats.terminal import list_text
+    from opanatomy.trace.redact import spoken
+
+    if not arguments.name and arguments.unknown is None:
+        raise UsageError("explain: no name - give a line of the report, an operator or a kernel, or --unknown REPORT")
+    report = read_report(Path(arguments.report)) if arguments.report else None
+    explanation = explain([spoken(name) for name in arguments.name], report)
+    blocks = [explanation.text] if explanation.text else []
+    if arguments.unknown is not None:
+        blocks.append("".join(map(list_text, unexplained(read_anatomy_of(Path(arguments.unknown))))))
+    write_out("\n".join(blocks), machine_readable=False)
+    if explanation.unknown:
+        raise OpanatomyError(_not_known(explanation.unknown, with_report=report is not None))
+
+
+def _not_known(unknown: tuple[tuple[str, tuple[str, ...]], ...], *, with_report: bool) -> str:
+    """The line that says which names mean nothing, and which names are near."""
+    names = "; ".join(f"{name!r} (near: {', '.join(near)})" if near else repr(name) for name, near in unknown)
+    hint = "write it as the report prints it" + ("" if with_report else "; --report REPORT takes the names of one")
+    return f"no line of the report, operator, kernel or device is called {names} - {hint}"

@@ -1,0 +1,101 @@
+"""`opanatomy techniques MODEL`: what each training technique changes, predicted, then measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from opanatomy.cli.parser import add_options
+from opanatomy.options import RUN, TECHNIQUES, RunOptions, as_flag, check_together
+
+if TYPE_CHECKING:
+    from opanatomy.cli.progress import Display
+    from opanatomy.predict.experiment import Experiment, Settings
+
+SUMMARY: Final = "say what each training technique would change, then measure it"
+EXAMPLES: Final = (
+    ("what each technique would change, predicted, then measured", "opanatomy techniques gpt2 --batch 4"),
+    (
+        "two of them, and both together",
+        "opanatomy techniques gpt2 --only amp,checkpointing --combine amp+checkpointing",
+    ),
+    ("what there is; nothing is run", "opanatomy techniques gpt2 --list"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Predict what each technique changes of a model's training step from a run of the baseline, then measure it."
+    )
+    add_options(parser, TECHNIQUES)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predict, measure, show; what is done is shown also where the run is interrupted."""
+    from opanatomy.cli.output import destination, kept_for_the_report, note, show, stem_of_model
+    from opanatomy.cli.progress import Display
+    from opanatomy.predict.experiment import Experiment, Store, folder_for
+    from opanatomy.report.units import duration
+    from opanatomy.trace.files import check_no_address
+
+    check_together(arguments, as_flag)
+    options, settings = run_options(arguments), _settings(arguments)
+    check_no_address("MODEL", options.model)
+    if arguments.list:
+        _show_list(options, settings)
+        return
+    stem = stem_of_model(arguments.model)
+    with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
+        folder = folder_for(arguments.folder, stem, resume=arguments.resume)
+        store = Store(folder, resume=arguments.resume)
+        experiment = Experiment(options, settings, store, progress := Display())
+        with store.open(), progress:
+            experiment.predict()
+        if not settings.predict_only:
+            note(
+                f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is done, --resume goes on"
+            )
+            _measure(experiment, progress)
+        show(experiment.result(), where)
+        note(f"traces and reports: {folder}")
+        if experiment.interrupted:
+            raise KeyboardInterrupt(f"the report is of what was done - go on with --folder {folder} --resume")
+
+
+def run_options(arguments: argparse.Namespace) -> RunOptions:
+    """The options of the baseline, of all that was parsed; it trains with AdamW where nothing else is said."""
+    values = {option.name: getattr(arguments, option.name) for option in RUN if hasattr(arguments, option.name)}
+    if values["optimizer"] is None and not values["inference"] and values["generate"] is None:
+        values["optimizer"] = "adamw"
+    return RunOptions(**{**values, "settings": tuple(arguments.settings)})
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    from opanatomy.cli.output import typed_command
+    from opanatomy.predict.experiment import Settings
+
+    return Settings(
+        only=tuple(arguments.only), skip=tuple(arguments.skip), combine=tuple(arguments.combine),
+        predict_only=arguments.predict_only, repetitions=arguments.repetitions, loss_steps=arguments.loss_steps,
+        command=typed_command(),
+    )  # fmt: skip
+
+
+def _measure(experiment: Experiment, progress: Display) -> None:
+    """Measure until it is done, or interrupted."""
+    try:
+        with progress:
+            experiment.measure()
+    except KeyboardInterrupt:
+        experiment.interrupted = True
+
+
+def _show_list(options: RunOptions, settings: Settings) -> None:
+    from opanatomy.cli.output import columns_of, write_out
+    from opanatomy.predict.techniques import listing_of
+
+    width = columns_of(sys.stdout)
+    text = listing_of(options, width, only=settings.only, skip=settings.skip)
+    write_out(text, machine_readable=False)

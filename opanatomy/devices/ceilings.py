@@ -1,0 +1,194 @@
+"""The ceilings of the device of a report: given, measured on that device, or from its data sheet."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from opanatomy.devices.match import ceilings_of, match
+from opanatomy.devices.overrides import Overrides
+from opanatomy.records.anatomy import BANDWIDTH, MEASURED_SCHEMA, NO_CEILINGS, VECTOR, Ceilings, Machine, Measured, Rate
+from opanatomy.records.workload import Environment
+from opanatomy.trace import files
+
+# Measured ceilings in the user's cache folder: one file for each device, driver, torch and number of threads.
+
+
+#: A cache file is a few kilobytes; what is larger is not ours.
+_LARGEST: Final = 1 << 20
+
+
+def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceilings:
+    """The measured rates as ceilings, and those of the data sheet for what was not measured.
+
+    A processor does products and element-wise work with the same vector units.
+    """
+    machine = measured.machine
+    rates = {name: rate.per_second for name, rate in measured.peaks.items()}
+    others = {name: peak for name, peak in sheet.matrix_flops_per_second.items() if name not in rates} if sheet else {}
+    vector = dict(sheet.vector_flops_per_second) if sheet else {}
+    if machine.kind == "cpu":
+        vector = {name: rates[name] for name in ("float64", "float32") if name in rates}
+    conditions = [f"torch {machine.torch}"] if machine.torch else []
+    conditions += [f"driver {machine.driver}"] if machine.driver else []
+    conditions += [f"{machine.threads} threads"] if machine.threads else []
+    best = measured.bandwidth
+    disturbed = [name for name, rate in measured.peaks.items() if rate.disturbed]
+    disturbed += [BANDWIDTH] if best and best.disturbed else []
+    vectors = [f"{VECTOR}{name}" for name in disturbed if name in vector] if machine.kind == "cpu" else []
+    conditions += [f"{' and '.join(disturbed)} while something else was busy there"] if disturbed else []
+    return Ceilings(
+        device=machine.device,
+        source=", ".join((f"measured {measured.date}", *conditions))
+        + (f"; else {sheet.source}" if sheet and others else ""),
+        matrix_flops_per_second={**rates, **others},
+        vector_flops_per_second=vector,
+        bandwidth_bytes_per_second=best.per_second if best else None,
+        memory_bytes=machine.memory_bytes,
+        cache_bytes=(sheet.cache_bytes if sheet else None) or measured.cache_bytes,
+        disturbed=(*disturbed, *vectors),
+    )
+
+
+def machine_of(environment: Environment) -> Machine | None:
+    """The machine that a report is about; `None` where it does not say enough to find a measurement of it."""
+    kind = environment.device_kind
+    if environment.device is None or kind is None or environment.torch is None:
+        return None
+    on_cpu = kind == "cpu"
+    if on_cpu and environment.host_threads is None:
+        return None
+    return Machine(
+        device=environment.device,
+        kind=kind,
+        memory_bytes=environment.device_memory_bytes,
+        driver=environment.driver,
+        torch=environment.torch,
+        threads=environment.host_threads if on_cpu else None,
+    )
+
+
+def cache_folder() -> Path | None:
+    """Where measured ceilings are kept; `None` for a user without a home."""
+    return files.cache_folder("ceilings")
+
+
+def cache_file(folder: Path, machine: Machine) -> Path:
+    """The file of `machine`: its name for people, a digest of all that distinguishes machines."""
+    digest = hashlib.sha256(msgspec.json.encode(machine)).hexdigest()[:12]
+    name = re.sub(r"[^a-z0-9]+", "-", machine.device.lower()).strip("-")[:48]
+    return folder / f"{name or 'device'}-{digest}.json"
+
+
+def load(machine: Machine, folder: Path | None = None) -> Measured | None:
+    """What was measured on `machine`; `None` where nothing was, or the file cannot be used."""
+    folder = cache_folder() if folder is None else folder
+    if folder is None:
+        return None
+    path = cache_file(folder, machine)
+    try:
+        if path.stat().st_size > _LARGEST:
+            return None
+        measured = msgspec.json.decode(path.read_bytes(), type=Measured)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    usable = measured.schema == MEASURED_SCHEMA and measured.machine == machine and all(map(_sane, _rates(measured)))
+    return measured if usable else None
+
+
+def store(measured: Measured, folder: Path | None = None) -> Path:
+    """Write the file of the machine, whole or not at all; `OSError` where that is not possible."""
+    folder = cache_folder() if folder is None else folder
+    if folder is None:
+        raise OSError("there is no home folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = cache_file(folder, measured.machine)
+    partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n")
+        os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return path
+
+
+def age(measured: str) -> str:
+    """How old a measurement is: `today`, `1 day`, `40 days`."""
+    try:
+        days = (datetime.now(timezone.utc) - datetime.fromisoformat(measured)).days
+    except (ValueError, TypeError):
+        return "of an unknown date"
+    return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
+
+
+def _rates(measured: Measured) -> list[Rate]:
+    return [*measured.peaks.values(), *measured.bandwidths.values()]
+
+
+def _sane(rate: Rate) -> bool:
+    return 0 < rate.per_second < 1e18
+
+
+HOW_TO_GET_THEM: Final = "run `opanatomy ceilings` on the device, or give --peak and --bandwidth"
+
+
+class KnownCeilings(Struct, frozen=True):
+    """The ceilings, or a line that says why there are none and how to get them."""
+
+    ceilings: Ceilings | None
+    why_not: str | None = None
+
+
+def ceilings_for(
+    environment: Environment,
+    *,
+    multiprocessors: int | None = None,
+    on_cpu: bool | None = None,
+    overrides: Overrides | None = None,
+    folder: Path | None = None,
+) -> KnownCeilings:
+    """What the device of a report can do at most.
+
+    `multiprocessors` is `numSms` of the trace's device, if `None` what the capture's own record has of it: it
+    distinguishes a whole device from a part, and AMD's devices without a name from each other. What was measured goes
+    before a data sheet, and only where device, driver, torch and threads are those of the measurement. `folder` is
+    where measurements are kept, the user's cache folder if `None`.
+    """
+    on_cpu = environment.device_kind == "cpu" if on_cpu is None else on_cpu
+    units = environment.multiprocessors if multiprocessors is None else multiprocessors
+    known = _on_cpu(environment, folder) if on_cpu else _on_accelerator(environment, units, folder)
+    if not overrides:
+        return known
+    device = environment.device or environment.processor or "the device"
+    return KnownCeilings(overrides.over(known.ceilings, device))
+
+
+def _on_cpu(environment: Environment, folder: Path | None) -> KnownCeilings:
+    machine = machine_of(environment)
+    if machine is None:
+        return KnownCeilings(None, f"{NO_CEILINGS}the trace does not say on which processor it ran - {HOW_TO_GET_THEM}")
+    measured = load(machine, folder)
+    if measured is None:
+        threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
+        return KnownCeilings(None, f"{NO_CEILINGS}{machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
+    return KnownCeilings(measured_ceilings(measured))
+
+
+def _on_accelerator(environment: Environment, multiprocessors: int | None, folder: Path | None) -> KnownCeilings:
+    matched = match(environment.device, environment.device_memory_bytes, multiprocessors)
+    sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
+    machine = machine_of(environment)
+    measured = load(machine, folder) if machine else None
+    if measured is not None and measured.peaks and measured.bandwidths:
+        return KnownCeilings(measured_ceilings(measured, sheet))
+    return KnownCeilings(sheet, None if sheet else f"{NO_CEILINGS}{matched.why} - {HOW_TO_GET_THEM}")

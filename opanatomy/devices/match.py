@@ -1,0 +1,321 @@
+"""Name, memory and multiprocessors of a device in a trace -> its data sheet, or why it has none.
+
+A part of a device (a MIG slice, a partition of AMD's) has its share of the sheet, where makers' documents say which. A
+virtual GPU, or a device that is cut down in another way, has none.
+"""
+
+from __future__ import annotations
+
+import re
+from string import ascii_letters, digits
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.devices.sheets import GIB, SHEETS, Mig, Sheet
+from opanatomy.records.anatomy import Ceilings
+
+# A part of a device: a MIG slice, one of the devices that AMD's compute modes make of one -> its share of the sheet.
+#
+# NVIDIA's MIG user guide (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "MIG Device Names" and "Supported
+# MIG Profiles") names a slice `1c.3g.20gb`: one compute slice's multiprocessors in a GPU instance of three, with 20 GB.
+# The GPU instance has its memory slices' share of capacity, bandwidth and L2; multiprocessors do not divide evenly, so
+# the trace's count goes before the profile's.
+
+
+_PROFILE: Final = re.compile(
+    r"(?P<whole>.+?)\s+MIG\s+(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?:[+-][a-z.]+)*\s*",
+    re.IGNORECASE,
+)
+#: How far a profile's name may be from whole memory slices (`1g.18gb` of 141 GB), and the count of multiprocessors from
+#: an even share (26 of an H100's 132 in `1g.20gb`, 98 of an A100's 108 in `7g.40gb`).
+_SLICE_ERROR: Final = 0.15
+_MIN_SHARE, _MAX_SHARE = 0.8, 1.45
+#: Two memory slices for one compute slice: the guide's table has an eighth of L2 for it, its text a quarter.
+_DOUBLE_MEMORY: Final = (1, 2)
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """What the name of a MIG device says: its device, compute slices, those of the compute instance, memory in GB."""
+
+    whole: str
+    label: str
+    compute: int
+    instance: int
+    memory_gb: int
+
+
+def profile_of(name: str) -> Profile | None:
+    """The MIG profile in a device's name, `None` where there is none."""
+    profile = _PROFILE.fullmatch(name)
+    if profile is None:
+        return None
+    compute = int(profile["compute"])
+    return Profile(
+        whole=profile["whole"],
+        label=name[profile.end("whole") :].split()[-1],
+        compute=compute,
+        instance=int(profile["instance"] or compute),
+        memory_gb=int(profile["memory"]),
+    )
+
+
+def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> Sheet | str:
+    """The sheet's share that a MIG slice has, or why it cannot be said; `multiprocessors` are the trace's."""
+    mig, memory = sheet.mig, sheet.memory_gib
+    if mig is None or memory is None:
+        return f"no known document says that {sheet.device} has MIG"
+    slices = _memory_slices(mig, profile, memory)
+    if slices is None:
+        return f"{sheet.device} has no profile {profile.label}"
+    count = _multiprocessors(sheet, mig, profile, slices, multiprocessors)
+    if isinstance(count, str):
+        return count
+    whole, share = sheet.multiprocessors[0], slices / mig.memory
+    known_cache = sheet.cache_mib is not None and (profile.compute, slices) != _DOUBLE_MEMORY
+    return replace(
+        _scaled(sheet, count / whole),
+        device=f"{sheet.device} MIG {profile.label}",
+        multiprocessors=(count,),
+        memory_gib=memory * share,
+        bandwidth=None if sheet.bandwidth is None else sheet.bandwidth * share,
+        cache_mib=(sheet.cache_mib or 0) * share if known_cache else None,
+        scaled=f"{count} of {whole} multiprocessors and {slices} of {mig.memory} memory slices",
+    )
+
+
+def partition_of(sheet: Sheet, multiprocessors: int | None) -> Sheet | None:
+    """The share of an AMD device that is one of several in a compute mode (DPX, QPX, CPX), `None` if it is not.
+
+    Which share of the memory it has, and how fast that is, depends on the memory mode (NPS1, NPS4). That is not in a
+    trace: the driver may show each of eight parts an eighth of the memory in both.
+    """
+    whole = sheet.multiprocessors[0] if len(sheet.multiprocessors) == 1 else 0
+    for parts in sheet.partitions:
+        if multiprocessors is not None and multiprocessors * parts == whole:
+            units = f"{multiprocessors} of {whole} compute units"
+            return replace(
+                _scaled(sheet, 1 / parts),
+                device=f"{sheet.device} (one of {parts} partitions)",
+                multiprocessors=(multiprocessors,),
+                memory_gib=None,
+                bandwidth=None,
+                cache_mib=None,
+                scaled=f"{units} (the memory mode, which no trace has, decides the rest)",
+            )
+    return None
+
+
+def _scaled(sheet: Sheet, share: float) -> Sheet:
+    return replace(
+        sheet,
+        matrix={name: peak * share for name, peak in sheet.matrix.items()},
+        vector={name: peak * share for name, peak in sheet.vector.items()},
+    )
+
+
+def _memory_slices(mig: Mig, profile: Profile, memory_gib: float) -> int | None:
+    """How many memory slices the profile's GB are, `None` if the device has no such profile."""
+    exact = profile.memory_gb / memory_gib * mig.memory
+    slices = round(exact)
+    if abs(exact - slices) > _SLICE_ERROR or (profile.compute, slices) not in mig.profiles:
+        return None
+    return slices if 0 < profile.instance <= profile.compute else None
+
+
+def _multiprocessors(sheet: Sheet, mig: Mig, profile: Profile, slices: int, given: int | None) -> int | str:
+    """The trace's count if such a slice can have it, else the documented one, else why there is none."""
+    if len(sheet.multiprocessors) != 1:
+        return f"no document says how many multiprocessors {sheet.device} has"
+    whole = sheet.multiprocessors[0]
+    if given is not None:
+        even = whole * profile.instance / mig.compute
+        if given <= whole and _MIN_SHARE * even <= given <= _MAX_SHARE * even:
+            return given
+        return f"no {profile.label} of {sheet.device} has {given} of its {whole} multiprocessors"
+    documented = mig.profiles[profile.compute, slices]
+    if documented is None or profile.instance != profile.compute:
+        return f"no document says how many multiprocessors a {profile.label} of {sheet.device} has"
+    return documented
+
+
+_BRANDS: Final = re.compile(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
+#: Their clocks follow from the power that the laptop's maker allows: no two laptops' are the same. Up to the RTX 20
+#: series `Super` is a laptop's, and a desktop's is `SUPER`.
+_LAPTOP: Final = re.compile(r".*(Laptop GPU|with Max-Q Design|Embedded GPU|RTX 20\d0 Super)")
+_PART: Final = re.compile(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
+#: The types of virtual GPUs: `GRID A100D-80C`, `NVIDIA A40-8Q`, and of MIG slices `GRID A100-1-5C`.
+_VIRTUAL: Final = re.compile(r".*\S-\d+(-\d+)?[ABCQ]", re.IGNORECASE)
+#: What ROCm calls a device whose marketing name it lacks.
+_NAMELESS: Final = re.compile(r"(?:Radeon Graphics|gfx(?P<architecture>908|90a|942|950)\S*)?", re.IGNORECASE)
+#: The devices that no other shares multiprocessors and memory with, so that these say which it is.
+_BY_SIZE: Final = {
+    "908": ("Instinct MI100",),
+    "90a": ("Instinct MI210", "Instinct MI250 (one of two dies)", "Instinct MI250X (one of two dies)"),
+    "942": ("Instinct MI300A", "Instinct MI300X", "Instinct MI325X"),
+    "950": ("Instinct MI350X", "Instinct MI355X"),
+}
+#: What drivers leave of the memory on the sheet: ECC takes a sixteenth, the driver itself a little more.
+_MIN_MEMORY, _MAX_MEMORY = 0.88, 1.03
+#: Characters that mean themselves in an expression.
+_PLAIN: Final = frozenset(ascii_letters + digits + " -")
+#: No device has a longer name; a damaged trace may.
+_LONGEST: Final = 96
+
+
+class Match(Struct, frozen=True):
+    """The sheet of a device, or a sentence that says why there is none; `by` says what it was matched on."""
+
+    sheet: Sheet | None = None
+    why: str | None = None
+    by: str = "name"
+
+
+def match(name: str | None, memory_bytes: int | None = None, multiprocessors: int | None = None) -> Match:
+    """The data sheet of the device that a trace calls `name`; what is not known is not compared."""
+    if name is None:
+        return Match(why="the trace does not name its device")
+    name = name[:_LONGEST]
+    plain = _BRANDS.sub("", " ".join(name.split()), count=1) if _BRANDS.match(name.strip()) else name.strip()
+    if nameless := _NAMELESS.fullmatch(plain):
+        return _by_size(name, nameless["architecture"], memory_bytes, multiprocessors)
+    if _VIRTUAL.fullmatch(plain):
+        return Match(why=f"{name} is a virtual GPU, and no data sheet says which share of a device it has")
+    if profile := profile_of(plain):
+        return _slice(name, profile, memory_bytes, multiprocessors)
+    if _PART.search(name):
+        return Match(why=f"{name} is a part of a device, and its name does not say which share of it")
+    if _LAPTOP.fullmatch(plain):
+        return Match(why=f"{name} is a laptop's, and how fast it is depends on the power it gets there")
+    named = _named(plain)
+    if not named:
+        return Match(why=f"no data sheet of {name} is in the table")
+    fitting = [sheet for sheet in named if _fits(sheet, memory_bytes, multiprocessors)]
+    fitting = fitting or [part for sheet in named if (part := _partition(sheet, memory_bytes, multiprocessors))]
+    if not fitting:
+        return Match(why=_misfit(name, named, memory_bytes, multiprocessors))
+    return _only(name, fitting, "name")
+
+
+def sheets_named(name: str) -> tuple[Sheet, ...]:
+    """The data sheets of all devices of this name, by drivers or by the sheet; none where there is none."""
+    name = " ".join(name[:_LONGEST].split())
+    plain = (_BRANDS.sub("", name, count=1) if _BRANDS.match(name) else name).casefold()
+    if not plain:
+        return ()
+    known = _named(plain)
+    return tuple(sheet for sheet in SHEETS if sheet in known or sheet.device.casefold() in (plain, name.casefold()))
+
+
+def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
+    """The sheet in base units."""
+    note = "" if by == "name" else f", matched on {by}"
+    note += f", scaled to {sheet.scaled}" if sheet.scaled else ""
+    note += f" ({sheet.also})" if sheet.also else ""
+    return Ceilings(
+        device=sheet.device,
+        source=f"data sheet of {sheet.device}{note}, {sheet.source}",
+        matrix_flops_per_second={name: _base(peak) for name, peak in sheet.matrix.items()},
+        vector_flops_per_second={name: _base(peak) for name, peak in sheet.vector.items()},
+        bandwidth_bytes_per_second=None if sheet.bandwidth is None else _base(sheet.bandwidth / 1e3),
+        memory_bytes=None if sheet.memory_gib is None else int(sheet.memory_gib * GIB),
+        cache_bytes=None if sheet.cache_mib is None else int(sheet.cache_mib * (1 << 20)),
+    )
+
+
+def _named(plain: str) -> list[Sheet]:
+    return [sheet for sheet in SHEETS if any(_is_name(name, plain) for name in sheet.names)]
+
+
+def _is_name(name: str, plain: str) -> bool:
+    """Whether a device has this name; most names are plain text, which need not be compiled."""
+    if _PLAIN.issuperset(name) and plain.isascii():
+        return name.lower() == plain.lower()
+    return re.fullmatch(name, plain, re.IGNORECASE) is not None
+
+
+def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessors: int | None) -> Match:
+    """The share of the sheet that a MIG slice has."""
+    named = _named(profile.whole)
+    if not named:
+        return Match(why=f"no data sheet of {profile.whole}, of which {name} is a part, is in the table")
+    parts = [slice_of(sheet, profile, multiprocessors) for sheet in named]
+    slices = [part for part in parts if isinstance(part, Sheet)]
+    if not slices:
+        return Match(why=f"{name}: {next(part for part in parts if isinstance(part, str))}")
+    fitting = [part for part in slices if _fits_memory(part, memory_bytes)]
+    return _only(name, fitting, "name") if fitting else Match(why=_misfit(name, slices, memory_bytes, None))
+
+
+def _partition(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> Sheet | None:
+    """The share of an AMD device that one of its compute modes makes, whatever the memory mode leaves it."""
+    largest = None if sheet.memory_gib is None else _MAX_MEMORY * sheet.memory_gib * GIB
+    return None if memory_bytes and largest and memory_bytes > largest else partition_of(sheet, multiprocessors)
+
+
+def _by_size(name: str, architecture: str | None, memory_bytes: int | None, multiprocessors: int | None) -> Match:
+    said = name.strip() or "a device without a name"
+    if memory_bytes is None or multiprocessors is None:
+        return Match(why=f"{said} may be any of several devices")
+    devices = _BY_SIZE[architecture] if architecture else sum(_BY_SIZE.values(), ())
+    fitting = [s for s in SHEETS if s.device in devices and _fits(s, memory_bytes, multiprocessors)]
+    if not fitting:
+        return Match(why=f"{said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)} is not in the table")
+    return _only(said, fitting, f"{multiprocessors} multiprocessors and {_gib(memory_bytes)}")
+
+
+def _only(name: str, sheets: list[Sheet], by: str) -> Match:
+    """The one sheet, or what several with the same peaks have in common."""
+    first = sheets[0]
+    if any((sheet.matrix, sheet.vector) != (first.matrix, first.vector) for sheet in sheets):
+        return Match(why=f"{name} may be {' or '.join(sheet.device for sheet in sheets)}")
+    return Match(sheet=_common(sheets), by=by)
+
+
+def _common(sheets: list[Sheet]) -> Sheet:
+    """`None` where they differ: a GeForce RTX 3060 Ti has one of two kinds of memory."""
+    first = sheets[0]
+    memories = {sheet.memory_gib for sheet in sheets}
+    bandwidths = {sheet.bandwidth for sheet in sheets}
+    caches = {sheet.cache_mib for sheet in sheets}
+    if len(memories) == len(bandwidths) == len(caches) == 1:
+        return first
+    speeds = " or ".join(f"{bandwidth:g}" for bandwidth in sorted(filter(None, bandwidths)))
+    return replace(
+        first,
+        device=" or ".join(sheet.device for sheet in sheets),
+        memory_gib=first.memory_gib if len(memories) == 1 else None,
+        bandwidth=first.bandwidth if len(bandwidths) == 1 else None,
+        cache_mib=first.cache_mib if len(caches) == 1 else None,
+        also=first.also if len(bandwidths) == 1 else f"{speeds} GB/s: which, no trace says",
+    )
+
+
+def _fits(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> bool:
+    known = multiprocessors is not None and bool(sheet.multiprocessors)
+    return _fits_memory(sheet, memory_bytes) and (not known or multiprocessors in sheet.multiprocessors)
+
+
+def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
+    if memory_bytes is None or sheet.memory_gib is None:
+        return True
+    nominal = sheet.memory_gib * GIB
+    return _MIN_MEMORY * nominal <= memory_bytes <= _MAX_MEMORY * nominal
+
+
+def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
+    if memory_bytes is not None and not any(_fits_memory(sheet, memory_bytes) for sheet in sheets):
+        memories = " or ".join(f"{gib:g}" for gib in sorted({sheet.memory_gib or 0 for sheet in sheets}))
+        return f"{name} has {_gib(memory_bytes)} here and {memories} GiB on its data sheet: it may be a part"
+    counts = " or ".join(str(count) for count in dict.fromkeys(n for sheet in sheets for n in sheet.multiprocessors))
+    return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
+
+
+def _base(tera: float) -> float:
+    """Without what binary fractions add: 66.9 T is 66,900,000,000,000."""
+    return float(round(tera * 1e6) * 10**6)
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"

@@ -1,0 +1,123 @@
+"""`--peak` and `--bandwidth`: figures that the user knows better."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.errors import UsageError
+from opanatomy.records.anatomy import BANDWIDTH, Ceilings, GivenCeiling
+from opanatomy.records.taxonomy import PEAK_TYPES, peak_type_of
+
+_QUANTITY: Final = re.compile(
+    r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<prefix>[kMGTPE]?)(?P<unit>[A-Za-z/]*)", re.ASCII
+)
+_PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_FLOPS_UNITS: Final = ("", "flop/s", "flops", "flop", "op/s", "ops")
+_BYTES_UNITS: Final = ("", "b/s", "b")
+#: No device is slower than this, and none faster: a prefix is missing or twice there.
+_MIN_RATE, _MAX_RATE = 1e8, 1e18
+
+
+class Overrides(Struct, frozen=True, kw_only=True):
+    """What the user gave: peaks of matrix multiplication by data type (`any` is all of them), bytes a second.
+
+    `typed` are the words that gave each, by the same names and `BANDWIDTH`.
+    """
+
+    peaks: dict[str, float] = field(default_factory=dict)
+    bandwidth: float | None = None
+    typed: dict[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.peaks) or self.bandwidth is not None
+
+    def over(self, known: Ceilings | None, device: str) -> Ceilings:
+        """`known` with these figures in place of its own."""
+        before = Ceilings(device=device, source="") if known is None else known
+        given = tuple(self._given(before))
+        peaks = {one.name: one.per_second for one in given if one.name != BANDWIDTH}
+        own = {one.name for one in given if one.per_second >= (one.known_per_second or 0)}
+        return replace(
+            before,
+            source="; else ".join(filter(None, (self._options(), before.source))),
+            matrix_flops_per_second={**before.matrix_flops_per_second, **peaks},
+            bandwidth_bytes_per_second=before.bandwidth_bytes_per_second if self.bandwidth is None else self.bandwidth,
+            disturbed=tuple(name for name in before.disturbed if name not in own),
+            given=given,
+        )
+
+    def _given(self, known: Ceilings) -> Iterator[GivenCeiling]:
+        """Each ceiling that is given, with the words that gave it and what was known before."""
+        for name in PEAK_TYPES:
+            by = name if name in self.peaks else "any"
+            if by in self.peaks:
+                before = known.matrix_flops_per_second.get(name)
+                yield GivenCeiling(
+                    name=name, option=self._option("--peak", by), per_second=self.peaks[by], known_per_second=before
+                )
+        if self.bandwidth is not None:
+            before = known.bandwidth_bytes_per_second
+            option = self._option("--bandwidth", BANDWIDTH)
+            yield GivenCeiling(name=BANDWIDTH, option=option, per_second=self.bandwidth, known_per_second=before)
+
+    def _option(self, flag: str, *names: str) -> str:
+        """The flag with the words that gave these."""
+        words = ",".join(self.typed[name] for name in names if name in self.typed)
+        return f"{flag} {words}" if words else flag
+
+    def _options(self) -> str:
+        """All options that gave something, as typed."""
+        given = [self._option("--peak", *self.peaks)] if self.peaks else []
+        given += [] if self.bandwidth is None else [self._option("--bandwidth", BANDWIDTH)]
+        return " and ".join(given)
+
+
+def parse_overrides(peak: str | None, bandwidth: str | None) -> Overrides:
+    """The texts of `--peak` and `--bandwidth`; `UsageError` where one makes no sense."""
+    peaks = {} if peak is None else parse_peaks(peak)
+    # The parts are in the order of the peaks, one for each.
+    typed = dict(zip(peaks, ("".join(part.split()) for part in (peak or "").split(",")), strict=peak is not None))
+    if bandwidth is not None:
+        typed[BANDWIDTH] = "".join(bandwidth.split())
+    return Overrides(peaks=peaks, bandwidth=None if bandwidth is None else parse_bandwidth(bandwidth), typed=typed)
+
+
+def parse_peaks(text: str) -> dict[str, float]:
+    """`989T` -> {"any": 989e12}; `bf16=989e12,fp32=67T` -> {"bfloat16": 989e12, "float32": 67e12}."""
+    peaks: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, quantity = (word.strip() for word in part.rpartition("="))
+        dtype = data_type(name, f"--peak {text}") if equals else "any"
+        if dtype in peaks:
+            raise UsageError(f"--peak {text}: {name or 'a peak of all types'} is given twice - give it once")
+        peaks[dtype] = _quantity(quantity, "--peak", text, _FLOPS_UNITS, "989T, or bf16=989T,fp32=67T")
+    return peaks
+
+
+def parse_bandwidth(text: str) -> float:
+    """`3.35T`, `3.35e12`, `900 GB/s` -> bytes a second."""
+    return _quantity(text.strip(), "--bandwidth", text, _BYTES_UNITS, "3.35T or 900G")
+
+
+def data_type(name: str, option: str) -> str:
+    """The data type of a peak by its name or a short one; `UsageError` naming `option` where it is none."""
+    peak_type = peak_type_of(name)
+    if peak_type is None:
+        raise UsageError(f"{option}: no data type {name!r} has a peak - one of {', '.join(PEAK_TYPES)}")
+    return peak_type
+
+
+def _quantity(text: str, option: str, whole: str, units: tuple[str, ...], example: str) -> float:
+    quantity = _QUANTITY.fullmatch(text)
+    if quantity is None or quantity["unit"].lower() not in units:
+        raise UsageError(f"{option} {whole}: {text!r} is not a number with k, M, G, T or P - write {example}")
+    value = float(quantity["number"]) * _PREFIXES[quantity["prefix"]]
+    if not (math.isfinite(value) and _MIN_RATE <= value <= _MAX_RATE):
+        raise UsageError(f"{option} {whole}: {value:g} a second is not what a device does - write {example}")
+    return value

@@ -1,1 +1,0 @@
-"""Files of the user: names that are addresses, claims on what will be written, locks."""

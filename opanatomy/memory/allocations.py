@@ -1,0 +1,455 @@
+"""Allocations with their frees: the blocks of one device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import TraceError
+from opanatomy.records.columns import Bool, Categorical, HostCalls, Int64, MemoryEvents, is_among
+from opanatomy.records.memory import MemoryBlocks
+from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
+
+# Memory events -> those of each device in the order in which they happened, checked against the allocator's totals.
+
+
+#: torch's numbers of device types (c10/core/DeviceType.h) that have an allocator.
+_DEVICE_TYPES: Final = {
+    0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuseone",
+}  # fmt: skip
+CPU: Final = "cpu"
+UNKNOWN: Final = -1
+#: No allocator gives more at once, or has given more in all: what a larger number in a trace is is not known.
+_MAX_BYTES: Final = 2**50
+_MAX_IN_ALL: Final = 2**62
+#: How many events of one time are looked through for the one that happened first.
+_MAX_TIED: Final = 16
+#: How many of them are tried as the first.
+_MAX_FIRSTS: Final = 4
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """How far a sum of blocks is the allocator's own total, which is `offset_bytes` more in most events."""
+
+    offset_bytes: int | None
+    checked: int
+    equal: int
+    largest_difference_bytes: int
+    #: Our bytes and the allocator's where they differ most.
+    at_largest_difference: tuple[int, int] | None = None
+
+
+def possible(events: MemoryEvents) -> Int64:
+    """The rows that give or take back bytes; `TraceError` where they are more than any device has."""
+    size = np.abs(events.bytes.astype(np.float64))
+    rows = np.flatnonzero((size > 0) & (size <= _MAX_BYTES))
+    if float(size[rows].sum()) > _MAX_IN_ALL:
+        raise TraceError("cannot read the trace: its allocations add up to more than 4 EiB - is this a trace?")
+    return rows
+
+
+def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
+    """The name of each device, and its rows in the order in which they happened; the CPU comes last."""
+    order = rows[np.lexsort((events.time_ns[rows], events.device[rows], events.device_type[rows]))]
+    kinds, numbers = events.device_type[order], events.device[order]
+    first = np.flatnonzero(np.append(True, (np.diff(kinds) != 0) | (np.diff(numbers) != 0)))
+    devices = []
+    for of_device in np.split(order, first[1:]):
+        label = _label(int(events.device_type[of_device[0]]), int(events.device[of_device[0]]))
+        devices.append((label, of_device[_untied(of_rows(events, of_device))]))
+    return sorted(devices, key=lambda device: device[0] == CPU)
+
+
+def _label(kind: int, number: int) -> str:
+    name = _DEVICE_TYPES.get(kind, f"device type {kind}")
+    return name if number < 0 else f"{name}:{number}"
+
+
+def of_rows(events: MemoryEvents, rows: Int64) -> MemoryEvents:
+    """The events in these rows."""
+    return MemoryEvents(**{name: getattr(events, name)[rows] for name in MemoryEvents.__struct_fields__})
+
+
+def known(totals: Int64) -> Int64:
+    """The totals, -1 where one cannot be."""
+    return np.where((totals >= 0) & (totals <= 2**53), totals, UNKNOWN)
+
+
+def _untied(events: MemoryEvents) -> Int64:
+    """The order of events that are sorted by time: of equal times that of the file, unless the totals say another.
+
+    Threads write their events apart, and clocks of 2022 count microseconds: the allocator's total before an event is
+    that after the event before it.
+    """
+    total = known(events.total_allocated)
+    order = np.arange(len(total))
+    tied = np.append(np.diff(events.time_ns) == 0, False)
+    ends = np.flatnonzero(~tied)
+    starts = np.append(0, ends[:-1] + 1) if len(ends) else ends
+    breaks = np.append(False, total[1:] - events.bytes[1:] != total[:-1])
+    broken = np.add.reduceat(breaks, starts) > 0 if len(starts) else tied
+    for first, last in zip(starts[broken].tolist(), ends[broken].tolist(), strict=True):
+        if 0 < last - first < _MAX_TIED:
+            before = None if first == 0 else int(total[order[first - 1]])
+            chain = _chain(before, total[first : last + 1].tolist(), events.bytes[first : last + 1].tolist())
+            order[first : last + 1] = first + np.array(chain)
+    return order
+
+
+def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]:
+    """The order in which each total follows from the one before it; as it was where there is none."""
+    left = list(range(len(totals)))
+    firsts = left if before is None else [place for place in left if totals[place] - sizes[place] == before]
+    for first in firsts[:_MAX_FIRSTS]:
+        chain = [first]
+        rest = [place for place in left if place != first]
+        while rest:
+            following = next((p for p in rest if totals[p] - sizes[p] == totals[chain[-1]]), None)
+            if following is None:
+                break
+            chain.append(following)
+            rest.remove(following)
+        else:
+            return chain
+    return left
+
+
+def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = None) -> Agreement:
+    """The allocator's total after each event against the bytes that our blocks have then.
+
+    Where it is not known by how much the allocator's are more, most events tell it.
+    """
+    total = known(total_allocated)
+    checked = np.flatnonzero(total != UNKNOWN)
+    if not len(checked):
+        return Agreement(offset_bytes=offset_bytes, checked=0, equal=0, largest_difference_bytes=0)
+    offsets = total[checked] - ours[checked]
+    offset = _most_frequent(offsets) if offset_bytes is None else offset_bytes
+    differences = np.abs(offsets - offset)
+    worst = int(differences.argmax())
+    at_worst = int(ours[checked[worst]]) + offset, int(total[checked[worst]])
+    return Agreement(
+        offset_bytes=offset,
+        checked=len(checked),
+        equal=int((differences == 0).sum()),
+        largest_difference_bytes=int(differences[worst]),
+        at_largest_difference=at_worst if differences[worst] else None,
+    )
+
+
+def _most_frequent(values: Int64) -> int:
+    """The most frequent value, the smallest of several."""
+    ordered = np.sort(values)
+    starts = np.flatnonzero(np.append(True, np.diff(ordered) != 0))
+    counts = np.diff(np.append(starts, len(ordered)))
+    return int(ordered[starts[counts.argmax()]])
+
+
+_NONE: Int64 = np.zeros(0, dtype=np.int64)
+
+
+class Blocks(Struct, frozen=True, kw_only=True):
+    """The blocks of one device, by places among its `events`; those from before the first event, where they are known,
+    come first: their `alloc` is -1.
+
+    After `n` events a block is live where `alloc < n <= free`; `free` is the number of events where none was seen.
+    """
+
+    events: int
+    alloc: Int64
+    free: Int64
+    bytes: Int64
+    address: Int64
+    #: Where the address was given again, so that the block must have been freed before.
+    unseen: Bool
+    #: Frees of other than what was allocated at their address.
+    uneven: int
+    #: Frees of what was allocated before the first event and is not among the blocks: places and bytes.
+    unmatched: Int64
+    unmatched_bytes: Int64
+    by_address: bool
+
+    @property
+    def never_freed(self) -> Bool:
+        """Which blocks outlive the trace."""
+        outlives: Bool = self.free == self.events
+        return outlives
+
+    @property
+    def from_before(self) -> Bool:
+        """Which blocks were there before the first event."""
+        earlier: Bool = self.alloc < 0
+        return earlier
+
+    def live_after(self, count: int) -> Int64:
+        """The blocks of the events that are live after that many of them."""
+        return np.flatnonzero((self.alloc >= 0) & (self.alloc < count) & (count <= self.free))
+
+    def live_at(self, event: Int64, address: Int64) -> Int64:
+        """The block of the events that is live at each address when each event happens, -1 is none."""
+        order = np.lexsort((self.alloc, self.address))
+        if not len(order):
+            return np.full(len(event), -1, dtype=np.int64)
+        block = order[_last_before(self.address[order], self.alloc[order], address, event)]
+        live = (self.address[block] == address) & (self.alloc[block] >= 0) & (self.alloc[block] < event)
+        return np.where(live & (event < self.free[block]), block, -1)
+
+    def changes(self, block: Int64, size: Int64, begin: Int64 | None = None, end: Int64 | None = None) -> Int64:
+        """What each event adds to the bytes of shares of blocks, from before the first event on (the first entry).
+
+        A share is there from the event `begin` to the event `end`, without them as long as its block.
+        """
+        steps = np.zeros(self.events + 2, dtype=np.int64)
+        np.add.at(steps, (self.alloc[block] if begin is None else begin) + 1, size)
+        np.subtract.at(steps, (self.free[block] if end is None else end) + 1, size)
+        return steps[:-1]
+
+
+def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int64 = _NONE) -> Blocks:
+    """Pair the allocations and frees of one device, in order of time, by address; `held` are blocks from before.
+
+    Without addresses (2021) a free is of the last block of its size that is live: blocks of one size are as good as
+    each other for the sum, not for what allocated them.
+    """
+    held = len(held_address)
+    sizes = np.concatenate((held_bytes, events.bytes))
+    addresses = np.concatenate((held_address, events.address))
+    blocks = _paired(sizes, addresses, by_address=bool((events.address[events.bytes != 0] != UNKNOWN).all()))
+    return replace(
+        blocks, events=blocks.events - held, alloc=np.maximum(blocks.alloc - held, -1), free=blocks.free - held,
+        unmatched=blocks.unmatched - held,
+    )  # fmt: skip
+
+
+def _paired(sizes: Int64, addresses: Int64, *, by_address: bool) -> Blocks:
+    count = len(sizes)
+    gives = sizes > 0
+    group = addresses if by_address else np.abs(sizes)
+    level = np.zeros(count, dtype=np.int64) if by_address else _depths(group, gives)
+    order = np.lexsort((np.arange(count), level, group))
+    order = order[sizes[order] != 0]
+    follows = np.zeros(len(order), dtype=bool)
+    follows[1:] = (np.diff(group[order]) == 0) & (np.diff(level[order]) == 0) & gives[order[:-1]]
+    later = np.flatnonzero(follows)
+    closed_at = np.full(count, count, dtype=np.int64)
+    closed_at[order[later - 1]] = order[later]
+    matched = np.zeros(count, dtype=bool)
+    matched[order[later]] = True
+    alloc = np.flatnonzero(gives)
+    free = closed_at[alloc]
+    unmatched = np.flatnonzero((sizes < 0) & ~matched)
+    ending = np.append(sizes, 0)[free]
+    return Blocks(
+        events=count, alloc=alloc, free=free, bytes=sizes[alloc], address=addresses[alloc], unseen=ending > 0,
+        uneven=int(((ending < 0) & (ending != -sizes[alloc])).sum()),
+        unmatched=unmatched, unmatched_bytes=-sizes[unmatched], by_address=by_address,
+    )  # fmt: skip
+
+
+def _depths(group: Int64, gives: Bool) -> Int64:
+    """How many blocks of its group are live with the one that each event gives or takes back: the two sides of a
+    bracket are equally deep."""
+    order = np.lexsort((np.arange(len(group)), group))
+    steps = np.where(gives[order], 1, -1)
+    after = np.cumsum(steps)
+    starts = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(order) else order
+    lengths = np.diff(np.append(starts, len(order)))
+    after -= np.repeat(after[starts] - steps[starts], lengths)
+    depths = np.empty(len(order), dtype=np.int64)
+    depths[order] = np.where(gives[order], after, after + 1)
+    return depths
+
+
+def _last_before(address: Int64, alloc: Int64, at: Int64, event: Int64) -> Int64:
+    """The place of the last of the sorted blocks at each address `at` that was allocated before `event`, else of one at
+    another address, -1 where there is none."""
+    order = np.lexsort((np.concatenate((alloc, event)), np.concatenate((address, at))))
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.cumsum(order < len(address)) - 1
+    return places[len(address) :]
+
+
+# What is live at one moment, by what allocated it.
+
+
+#: How many groups of blocks, and of activations, are listed.
+LISTED: Final = 100
+_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def alike(path: str) -> str:
+    """The path with `*` for each number: that of every like layer."""
+    return _NUMBER.sub("*", path)
+
+
+def groups_at(
+    blocks: Blocks, state: int, operator: Categorical[str], module: Categorical[str], phase: Int64, kind: Int64,
+    kinds: Sequence[tuple[str, str | None]],
+) -> tuple[tuple[MemoryBlocks, ...], int]:  # fmt: skip
+    """The blocks that are live after that many events, by what allocated them in like modules, largest sums first; and
+    the bytes of those beyond the listed.
+
+    The columns are of the blocks; `kind` is a place in `kinds`: the component, and the rule that says so.
+    """
+    live = blocks.live_after(state)
+    modules = [alike(text) for text in module.values]
+    groups: dict[tuple[int, str | None, int, int], list[int]] = {}
+    for operator_, module_, phase_, kind_, size in zip(
+        operator.codes[live].tolist(), module.codes[live].tolist(), phase[live].tolist(), kind[live].tolist(),
+        blocks.bytes[live].tolist(), strict=True,
+    ):  # fmt: skip
+        key = operator_, modules[module_] if module_ >= 0 else None, phase_, kind_
+        groups.setdefault(key, []).append(size)
+    rows = sorted(
+        (
+            MemoryBlocks(
+                operator=operator.values[operator_] if operator_ >= 0 else None, module=path, phase=PHASES[phase_],
+                component=kinds[kind_][0], blocks=len(sizes), bytes=sum(sizes), largest_bytes=max(sizes),
+                rule=kinds[kind_][1],
+            )
+            for (operator_, path, phase_, kind_), sizes in groups.items()
+        ),
+        key=lambda row: -row.bytes,
+    )  # fmt: skip
+    return tuple(rows[:LISTED]), sum(row.bytes for row in rows[LISTED:])
+
+
+# Which operator wanted the memory, of the calls around an allocation.
+
+
+#: Operators that only allocate: what called them wanted the memory.
+_ALLOCATES: Final = frozenset({
+    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
+    "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
+})  # fmt: skip
+
+
+def wanting(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
+    """The innermost operator at or around each operator's row that does more than allocate, else the outermost one."""
+    allocates = np.array([*(text in _ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
+    wanted = rows.copy()
+    moving = np.flatnonzero(allocates[wanted]) if len(wanted) else wanted
+    while len(moving):
+        above = enclosing(wanted[moving], parent, is_operator)
+        moving, above = moving[above >= 0], above[above >= 0]
+        wanted[moving] = above
+        moving = moving[allocates[above]]
+    return wanted
+
+
+def outermost(rows: Int64, parent: Int64, is_call: Bool) -> Int64:
+    """The outermost call around each call with nothing else in between."""
+    outer = rows.copy()
+    moving = np.arange(len(outer))
+    while len(moving):
+        above = enclosing(outer[moving], parent, is_call)
+        moving = moving[above >= 0]
+        outer[moving] = above[above >= 0]
+    return outer
+
+
+def enclosing(rows: Int64, parent: Int64, which: Bool) -> Int64:
+    """The row around each row, -1 where it is none of these."""
+    above = parent[rows]
+    return np.where((above >= 0) & which[above], above, -1)
+
+
+# When the step went forward, backward and through the optimizer, as time: allocators free between operators too.
+
+
+class Passes(Struct, frozen=True, kw_only=True):
+    """Parts of the time, each in one phase (a place in `PHASES`)."""
+
+    start_ns: Int64
+    phase: Int64
+
+    def at(self, time_ns: Int64) -> Int64:
+        """The number of the pass at each time; before the first pass it is 0, of no phase."""
+        return np.searchsorted(self.start_ns, time_ns, side="right")
+
+    def phase_of(self, number: Int64) -> Int64:
+        """The phase of each pass so numbered."""
+        return np.append(OTHER, self.phase)[number]
+
+
+def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> Passes:
+    """The passes of a capture's phase ranges."""
+    start, phase = _edges(sorted(spans))
+    return _unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase))
+
+
+class ThreadOperators(Struct, frozen=True, kw_only=True):
+    """The rows of operators among host calls, thread by thread in order of time: what a device's threads ran."""
+
+    calls: HostCalls
+    rows: Int64
+    #: The threads in order, and where the rows of each begin; the end of all is the last.
+    threads: Int64
+    begins: Int64
+
+    def on(self, threads: Int64) -> Int64:
+        """The rows on these threads in order of time."""
+        places = np.flatnonzero(is_among(self.threads, threads))
+        parts = [self.rows[self.begins[place] : self.begins[place + 1]] for place in places.tolist()]
+        rows = np.concatenate(parts) if parts else self.rows[:0]
+        return rows[np.argsort(self.calls.start_ns[rows], kind="stable")] if len(parts) > 1 else rows
+
+
+def thread_operators(calls: HostCalls, is_operator: Bool) -> ThreadOperators:
+    """The operators among the calls by thread."""
+    rows = np.flatnonzero(is_operator)
+    rows = rows[np.lexsort((calls.start_ns[rows], calls.thread[rows]))]
+    thread = calls.thread[rows]
+    begins = np.flatnonzero(np.append(True, np.diff(thread) != 0)) if len(rows) else rows
+    return ThreadOperators(calls=calls, rows=rows, threads=thread[begins], begins=np.append(begins, len(rows)))
+
+
+def passes_of_calls(
+    operators: ThreadOperators, threads: Int64, spans: Sequence[tuple[int, int, Phase]]
+) -> tuple[Passes, Passes]:
+    """The passes, and the same with recomputation apart from the backward that it is a part of.
+
+    They are those of a capture's phase ranges, else of the operators on these threads: then a pass lasts until an
+    operator of another one begins, and what is freed in between belongs to it.
+    """
+    rows = operators.on(threads)
+    start, phase = operators.calls.start_ns[rows], operators.calls.phase[rows]
+    parts = _unbroken(start, phase)
+    if spans:
+        return passes_of_spans(spans), parts
+    return _unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase)), parts
+
+
+def _unbroken(start: Int64, phase: Int64) -> Passes:
+    """Passes from times and the phase from each on; a moment of no phase within a pass (data loading on a thread of
+    its own) does not end it."""
+    start, phase = _merged(start, phase)
+    if len(phase) > 2:
+        between = np.zeros(len(phase), dtype=bool)
+        between[1:-1] = (phase[1:-1] == OTHER) & (phase[:-2] == phase[2:])
+        start, phase = _merged(start[~between], phase[~between])
+    return Passes(start_ns=start, phase=phase)
+
+
+def _edges(spans: Sequence[tuple[int, int, Phase]]) -> tuple[Int64, Int64]:
+    starts: list[int] = []
+    phases: list[int] = []
+    following = [*(start for start, _, _ in spans[1:]), None][: len(spans)]
+    for (start, end, phase), after in zip(spans, following, strict=True):
+        starts.append(start)
+        phases.append(PHASE_CODE[phase])
+        if after is None or end < after:
+            starts.append(end)
+            phases.append(OTHER)
+    return np.array(starts, dtype=np.int64), np.array(phases, dtype=np.int64)
+
+
+def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:
+    """Without those that are of the phase of the one before."""
+    new = np.append(True, np.diff(phase) != 0) if len(phase) else np.zeros(0, dtype=bool)
+    return start[new], phase[new]

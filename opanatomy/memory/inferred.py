@@ -1,0 +1,318 @@
+"""The memory of a step from the memory events of its trace alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum, auto
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.memory.allocations import (
+    CPU,
+    Agreement,
+    Blocks,
+    Passes,
+    ThreadOperators,
+    agreement,
+    blocks_of,
+    by_device,
+    groups_at,
+    known,
+    of_rows,
+    outermost,
+    passes_of_calls,
+    possible,
+    thread_operators,
+    wanting,
+)
+from opanatomy.memory.curve import Curve, Shares, curve_of, points_of
+from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, distinct
+from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
+from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE
+from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
+
+# What the blocks of a trace are, by when and in what they were allocated and freed: nothing else says it.
+
+
+BEFORE_WINDOW: Final = "before_window"
+OPTIMIZER_STATE: Final = "optimizer_state"
+GRADIENTS: Final = "gradients"
+FORWARD_ACTIVATIONS: Final = "forward_activations"
+TEMPORARY_BUFFERS: Final = "temporary_buffers"
+OTHER_BLOCKS: Final = "other"
+#: The components in the order in which they are stacked.
+COMPONENTS: Final = (
+    BEFORE_WINDOW, OPTIMIZER_STATE, GRADIENTS, FORWARD_ACTIVATIONS, TEMPORARY_BUFFERS, OTHER_BLOCKS,
+)  # fmt: skip
+
+
+class Rule(IntEnum):
+    """Why a block is what it is taken for; `RULES` says it in words."""
+
+    BEFORE = 0
+    RECOMPUTED = auto()
+    ONE_OPERATOR = auto()
+    FORWARD_ONLY = auto()
+    BACKWARD_ONLY = auto()
+    OPTIMIZER_ONLY = auto()
+    ACTIVATION = auto()
+    GRADIENT = auto()
+    STATE = auto()
+    FORWARD_KEPT = auto()
+    OPTIMIZER_KEPT = auto()
+    ELSEWHERE = auto()
+
+
+RULES: Final = {
+    Rule.BEFORE: (BEFORE_WINDOW, "allocated before the trace: weights, states and all else cannot be distinguished"),
+    Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated in recomputation, freed after it in the same backward"),
+    Rule.ONE_OPERATOR: (TEMPORARY_BUFFERS, "allocated and freed within one operator call"),
+    Rule.FORWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same forward"),
+    Rule.BACKWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same backward"),
+    Rule.OPTIMIZER_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same optimizer step"),
+    Rule.ACTIVATION: (FORWARD_ACTIVATIONS, "allocated in forward, freed in backward"),
+    Rule.GRADIENT: (GRADIENTS, "allocated in backward, alive after it"),
+    Rule.STATE: (OPTIMIZER_STATE, "allocated in the optimizer, never freed"),
+    Rule.FORWARD_KEPT: (OTHER_BLOCKS, "allocated in forward, not freed in forward or backward"),
+    Rule.OPTIMIZER_KEPT: (OTHER_BLOCKS, "allocated in the optimizer, freed later"),
+    Rule.ELSEWHERE: (OTHER_BLOCKS, "allocated outside forward, backward and optimizer"),
+}
+#: The place in `COMPONENTS` of each rule.
+COMPONENT_OF: Final = np.array([COMPONENTS.index(RULES[rule][0]) for rule in Rule], dtype=np.int64)
+
+#: Ranges that some releases write as operators.
+_NODES: Final = ("autograd::", "torch::autograd::")
+_RANGES: Final = (PHASE_RANGE, MODULE_RANGE, "ProfilerStep", "Optimizer.", "enumerate(DataLoader)", "## ")
+
+
+class Operators(Struct, frozen=True):
+    """Which host calls are operators and autograd nodes, not ranges around them."""
+
+    is_operator: Bool
+    #: Operators that the dispatcher called: no autograd nodes, which may hold a whole backward.
+    is_call: Bool
+
+
+def operators_among(calls: HostCalls) -> Operators:
+    """The host calls by kind."""
+    texts = calls.name.values
+    is_range = np.array([name.startswith(_RANGES) for name in texts], dtype=bool)
+    is_call = np.array(["::" in name and not name.startswith(_NODES) for name in texts], dtype=bool)
+    is_operator = (calls.annotation == 0) & ~is_range[calls.name.codes]
+    return Operators(is_operator, is_operator & is_call[calls.name.codes])
+
+
+class Placing(Struct, frozen=True, kw_only=True):
+    """Of each block: the host row of the operator that wanted it (-1 none), the phase of its allocation, its rule."""
+
+    row: Int64
+    phase: Int64
+    rule: Int64
+
+
+def place(
+    blocks: Blocks, time_ns: Int64, call: Int64, calls: HostCalls, operators: Operators, passes: tuple[Passes, Passes]
+) -> Placing:
+    """Find what allocated each block and infer what it is; `call` is the row of `calls` around each event, -1 none."""
+    inner = call[blocks.alloc]
+    inside = np.flatnonzero(inner >= 0)
+    inside = inside[operators.is_operator[inner[inside]]]
+    row = np.full(len(inner), -1, dtype=np.int64)
+    row[inside] = wanting(inner[inside], calls.name, calls.parent, operators.is_operator)
+    until = np.full(len(inner), np.iinfo(np.int64).min, dtype=np.int64)
+    called = inside[operators.is_call[inner[inside]]]
+    until[called] = calls.end_ns[outermost(inner[called], calls.parent, operators.is_call)]
+    phase = passes[0].phase_of(passes[0].at(time_ns[blocks.alloc]))
+    phase[inside] = calls.phase[inner[inside]]
+    return Placing(row=row, phase=phase, rule=_rules(blocks, time_ns, passes, phase, until))
+
+
+def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase: Int64, until: Int64) -> Int64:
+    """The rule of each block; the first that holds."""
+    freed = ~blocks.never_freed
+    begin, end = time_ns[blocks.alloc], time_ns[np.minimum(blocks.free, max(blocks.events - 1, 0))]
+    whole, parts = passes
+    same = freed & (whole.at(begin) == whole.at(end))
+    in_forward, in_update = np.isin(phase, FORWARDS), phase == OPTIMIZER
+    in_backward = (phase == BACKWARD) | (phase == RECOMPUTE)
+    cases = (
+        (Rule.RECOMPUTED, (phase == RECOMPUTE) & same & (parts.at(begin) != parts.at(end))),
+        (Rule.ONE_OPERATOR, freed & (end <= until)),
+        (Rule.FORWARD_ONLY, in_forward & same),
+        (Rule.BACKWARD_ONLY, in_backward & same),
+        (Rule.OPTIMIZER_ONLY, in_update & same),
+        (Rule.ACTIVATION, in_forward & freed & (whole.phase_of(whole.at(end)) == BACKWARD)),
+        (Rule.GRADIENT, in_backward),
+        (Rule.STATE, in_update & ~freed),
+        (Rule.FORWARD_KEPT, in_forward),
+        (Rule.OPTIMIZER_KEPT, in_update),
+    )
+    return np.select([holds for _, holds in cases], [int(rule) for rule, _ in cases], int(Rule.ELSEWHERE))
+
+
+class _Host(Struct, frozen=True, kw_only=True):
+    """What the host did around the events, and the passes of the threads that were requested before."""
+
+    calls: HostCalls
+    operators: Operators
+    by_thread: ThreadOperators
+    table: MemoryTable
+    passes: dict[bytes, tuple[Passes, Passes]]
+
+    def passes_on(self, threads: Int64) -> tuple[Passes, Passes]:
+        """The passes on the distinct ones of these threads."""
+        threads = distinct(threads).values
+        key = threads.tobytes()
+        if key not in self.passes:
+            self.passes[key] = passes_of_calls(self.by_thread, threads, self.table.spans)
+        return self.passes[key]
+
+
+class _Device(Struct, frozen=True, kw_only=True):
+    """The memory of one device."""
+
+    row: MemoryDevice
+    events: MemoryEvents
+    blocks: Blocks
+    placing: Placing
+    curve: Curve
+    passes: Passes
+
+
+def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: bool = False) -> Memory | None:
+    """The memory of the window (ns): curve, peak, what is live there and what it is inferred to be; `None` without
+    events.
+
+    Each device is analyzed, the accelerator with the highest peak in detail. Where the trace is of an accelerator
+    (`on_device`) that recorded nothing, the CPU's events are not the memory of the step: only its row is given.
+    """
+    possible_rows = possible(table.events)
+    calls = table.calls
+    if not len(possible_rows) or not isinstance(calls, HostCalls):
+        return None
+    operators = operators_among(calls)
+    host = _Host(
+        calls=calls, operators=operators, by_thread=thread_operators(calls, operators.is_operator), table=table,
+        passes={},
+    )  # fmt: skip
+    devices = [_device(label, rows, host, window) for label, rows in by_device(table.events, possible_rows)]
+    devices.sort(key=lambda device: (device.row.device == CPU, -device.row.peak_bytes))
+    main = devices[0]
+    if on_device and main.row.device == CPU:
+        return Memory(devices=(main.row,))
+    blocks, unlisted = _groups_at_peak(main, calls)
+    complete = main.row.checked_events and main.row.device != CPU
+    incomplete = "" if complete else ", without what was allocated before it and not freed in it"
+    return Memory(
+        peak_bytes=main.row.peak_bytes,
+        allocator_peak_bytes=main.row.peak_bytes,
+        peak_at=main.row.peak_at,
+        measured_by=f"memory events of {main.row.device} in the trace{incomplete}",
+        components=main.row.components,
+        inferences=main.row.inferences,
+        timeline=points_of(main.curve, known(main.events.total_reserved), main.passes),
+        blocks=blocks,
+        unlisted_bytes=unlisted,
+        devices=tuple(device.row for device in devices),
+    )
+
+
+def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _Device:
+    events = of_rows(host.table.events, rows)
+    blocks = blocks_of(events)
+    every = np.arange(len(blocks.alloc))
+    passes = host.passes_on(events.thread)
+    placing = place(blocks, events.time_ns, host.table.call[rows], host.calls, host.operators, passes)
+    counted = blocks.changes(every, blocks.bytes)
+    counted[blocks.unmatched + 1] -= blocks.unmatched_bytes
+    agreed = agreement(events.total_allocated, counted.cumsum()[1:])
+    unmatched = int(blocks.unmatched_bytes.sum())
+    before = unmatched if agreed.offset_bytes is None else max(agreed.offset_bytes, unmatched)
+    shares = Shares(
+        components=COMPONENTS, block=every, component=COMPONENT_OF[placing.rule], bytes=blocks.bytes,
+        earlier=BEFORE_WINDOW, earlier_bytes=before,
+    )  # fmt: skip
+    curve = curve_of(blocks, shares, events.time_ns, window)
+    row = _row(label, blocks, curve, agreed, passes[0])
+    row = _with_reserved(row, known(events.total_reserved), curve)
+    known_before = before if before or (agreed.checked and label != CPU) else None
+    inferences = _inferences(blocks, placing, curve)
+    row = replace(
+        row, before_window_bytes=known_before, inferences=inferences, components=_components(inferences, curve)
+    )
+    return _Device(row=row, events=events, blocks=blocks, placing=placing, curve=curve, passes=passes[0])
+
+
+def _row(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: Passes) -> MemoryDevice:
+    never = blocks.never_freed
+    return MemoryDevice(
+        device=label,
+        events=blocks.events,
+        blocks=len(blocks.alloc),
+        peak_bytes=int(curve.allocated[curve.peak]),
+        peak_ns=int(curve.time_ns[curve.peak]) - curve.window[0],
+        peak_at=curve.phase_at(curve.peak, passes),
+        matched_by="address" if blocks.by_address else "size",
+        unmatched_frees=len(blocks.unmatched),
+        unmatched_free_bytes=int(blocks.unmatched_bytes.sum()),
+        never_freed=int(never.sum()),
+        never_freed_bytes=int(blocks.bytes[never].sum()),
+        unseen_frees=int(blocks.unseen.sum()),
+        unseen_free_bytes=int(blocks.bytes[blocks.unseen].sum()),
+        uneven_frees=blocks.uneven,
+        checked_events=agreed.checked,
+        equal_events=agreed.equal,
+        largest_difference_bytes=agreed.largest_difference_bytes,
+        at_largest_difference=agreed.at_largest_difference,
+    )
+
+
+def _with_reserved(row: MemoryDevice, reserved: Int64, curve: Curve) -> MemoryDevice:
+    return replace(
+        row,
+        reserved_peak_bytes=_positive(reserved[max(curve.first - 1, 0) : curve.last].max(initial=0)),
+        reserved_at_peak_bytes=_positive(reserved[max(curve.peak - 1, 0)]),
+    )
+
+
+def _positive(value: int | np.int64) -> int | None:
+    return int(value) if value > 0 else None
+
+
+def _inferences(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
+    """What is live at the peak, by rule."""
+    live = blocks.live_after(curve.peak)
+    before = blocks.unmatched >= curve.peak
+    inferences = []
+    for rule in Rule:
+        component, why = RULES[rule]
+        ruled = live[placing.rule[live] == rule]
+        size, count = int(blocks.bytes[ruled].sum()), len(ruled)
+        if rule == Rule.BEFORE:
+            size, count = int(curve.of(BEFORE_WINDOW)[curve.peak]), int(before.sum())
+        if size:
+            inferences.append(MemoryInference(component=component, rule=why, bytes=size, blocks=count))
+    return tuple(sorted(inferences, key=lambda row: (COMPONENTS.index(row.component), -row.bytes)))
+
+
+def _components(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[MemoryComponent, ...]:
+    """The components at the peak; they sum to it."""
+    at_peak = curve.by_component[:, curve.peak].tolist()
+    for size, component in zip(at_peak, COMPONENTS, strict=True):
+        assert size == sum(row.bytes for row in inferences if row.component == component)
+    return tuple(
+        MemoryComponent(component=component, measured_bytes=size, at_peak_bytes=size)
+        for component, size in zip(COMPONENTS, at_peak, strict=True)
+        if size
+    )
+
+
+def _groups_at_peak(device: _Device, calls: HostCalls) -> tuple[tuple[MemoryBlocks, ...], int]:
+    placing = device.placing
+    return groups_at(
+        device.blocks, device.curve.peak, calls.name.take(placing.row), calls.module.take(placing.row),
+        placing.phase, placing.rule, [RULES[rule] for rule in Rule],
+    )  # fmt: skip

@@ -1,0 +1,824 @@
+"""The memory of a run from what its capture observed: of one step allocation by allocation, or of storages alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import TraceError
+from opanatomy.memory import components
+from opanatomy.memory.allocations import (
+    CPU,
+    LISTED,
+    Blocks,
+    Passes,
+    agreement,
+    alike,
+    blocks_of,
+    groups_at,
+    passes_of_spans,
+    wanting,
+)
+from opanatomy.memory.components import COMPONENTS, HELD_BEFORE, ROUNDING, WORKSPACE
+from opanatomy.memory.curve import Curve, Shares, curve_of, points_of
+from opanatomy.records.columns import (
+    Bool,
+    Categorical,
+    Int64,
+    MemoryEvents,
+    MemoryMarks,
+    MemoryTable,
+    StepCalls,
+    categorical_of,
+    unpacked,
+)
+from opanatomy.records.memory import (
+    PEAK,
+    START,
+    WEIGHTS,
+    AllocatorFigures,
+    Memory,
+    MemoryComponent,
+    MemoryFailure,
+    MemorySnapshot,
+    SavedActivations,
+)
+from opanatomy.records.taxonomy import FORWARD
+from opanatomy.records.workload import (
+    MARK_KINDS,
+    BlockColumns,
+    MarkKind,
+    MemoryObservations,
+    StepObservations,
+    StorageColumns,
+    TensorType,
+)
+
+# The observations of a step -> the table of its memory events, as those of a trace are one.
+
+
+def table_of(step: StepObservations) -> MemoryTable:
+    """The events with what encloses them, and the marks; `TraceError` where the columns do not fit each other."""
+    try:
+        table = MemoryTable(
+            events=_events(step), call=unpacked(step.events.context), calls=_calls(step), marks=_marks(step),
+            spans=tuple((span.begin_ns, span.end_ns, span.phase) for span in step.phases),
+        )  # fmt: skip
+    except (ValueError, IndexError) as error:
+        raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
+    _check(table, step)
+    return table
+
+
+def _events(step: StepObservations) -> MemoryEvents:
+    columns = step.events
+    size = unpacked(columns.bytes)
+    nothing = np.zeros(len(size), dtype=np.int64)
+    total = np.where(size == 0, -1, unpacked(columns.total_allocated) + np.cumsum(size))
+    return MemoryEvents(
+        time_ns=unpacked(columns.time_ns), thread=nothing, bytes=size, address=unpacked(columns.address),
+        total_allocated=total, total_reserved=unpacked(columns.total_reserved), device_type=nothing, device=nothing,
+    )  # fmt: skip
+
+
+def _calls(step: StepObservations) -> StepCalls:
+    columns = step.contexts
+    return StepCalls(
+        name=categorical_of(columns.operators, unpacked(columns.operator)),
+        module=categorical_of(columns.modules, unpacked(columns.module)),
+        parent=unpacked(columns.caller),
+        casts_weight=unpacked(columns.casts_weight) != 0,
+        recomputed_until_ns=unpacked(columns.recomputed_until_ns),
+    )
+
+
+def _marks(step: StepObservations) -> MemoryMarks:
+    columns = step.marks
+    return MemoryMarks(
+        event=unpacked(columns.event), kind=unpacked(columns.kind), address=unpacked(columns.address),
+        bytes=unpacked(columns.bytes), tensor=unpacked(columns.tensor),
+    )  # fmt: skip
+
+
+def _check(table: MemoryTable, step: StepObservations) -> None:
+    """Raise `TraceError` where columns are of unequal lengths, or places are none."""
+    calls, marks, events = table.calls, table.marks, table.events
+    assert isinstance(calls, StepCalls)
+    assert marks is not None
+    count, rows = len(events.bytes), len(calls.parent)
+    groups = (
+        (events.time_ns, events.bytes, events.address, events.total_allocated, events.total_reserved, table.call),
+        (calls.name.codes, calls.module.codes, calls.parent, calls.casts_weight, calls.recomputed_until_ns),
+        (marks.event, marks.kind, marks.address, marks.bytes, marks.tensor),
+    )
+    fits = (
+        all(len({len(column) for column in group}) == 1 for group in groups)
+        and _all_in(table.call, -1, rows)
+        and bool((calls.parent < np.arange(rows)).all())
+        and _all_in(calls.parent, -1, rows)
+        and _all_in(marks.event, 0, count)
+        and _all_in(marks.kind, 0, len(MARK_KINDS))
+        and _all_in(marks.tensor, -1, len(step.marks.tensors))
+        and bool((np.diff(events.time_ns) >= 0).all())
+        and float(np.abs(events.bytes.astype(np.float64)).sum()) < 2**62
+    )
+    if not fits:
+        raise TraceError("the trace's own record of the memory step cannot be used: its columns do not fit each other")
+
+
+def _all_in(places: Int64, minimum: int, end: int) -> bool:
+    return bool(((places >= minimum) & (places < end)).all())
+
+
+# What is allocated before the step that is looked at: known storages, and on a device all else in its allocator.
+
+
+_ROUNDING, _WORKSPACE, _HELD_BEFORE = (COMPONENTS.index(name) for name in (ROUNDING, WORKSPACE, HELD_BEFORE))
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """The blocks from before a step by address, and their parts: the component and the bytes of each.
+
+    On a device the blocks are all that its allocator has handed out (`whole`), on the CPU one for each storage.
+    """
+
+    address: Int64
+    bytes: Int64
+    part_block: Int64
+    part_component: Int64
+    part_bytes: Int64
+    #: The addresses of the storages, whichever block holds them.
+    storages: Int64
+    #: Bytes of the storages that are in no block of the allocator: shared by another process, or someone's own memory.
+    outside_bytes: int = 0
+    whole: bool = False
+
+    def component_bytes(self, component: str) -> int:
+        """What a component has in them."""
+        return int(self.part_bytes[self.part_component == COMPONENTS.index(component)].sum())
+
+
+class _Storages(Struct, frozen=True, kw_only=True):
+    component: Int64
+    address: Int64
+    bytes: Int64
+
+
+def held_of(step: StepObservations) -> Held:
+    """What a step found allocated; `TraceError` where the columns do not fit each other."""
+    try:
+        return _held_storages(step)
+    except (ValueError, IndexError) as error:
+        raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
+
+
+def _held_storages(step: StepObservations) -> Held:
+    storages = _storages(step.storages)
+    if step.blocks is None:
+        return Held(
+            address=storages.address, bytes=storages.bytes, part_block=np.arange(len(storages.address)),
+            part_component=storages.component, part_bytes=storages.bytes, storages=storages.address,
+        )  # fmt: skip
+    return _in_blocks(storages, step.blocks, frozenset(step.allocator.workspace_bytes))
+
+
+def _storages(columns: StorageColumns) -> _Storages:
+    """The storages, those at one address once: of the first component."""
+    places = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
+    component, address, size = (unpacked(column) for column in (columns.component, columns.address, columns.bytes))
+    if not len(component) == len(address) == len(size) or component.min(initial=0) < 0 or size.min(initial=0) < 0:
+        raise ValueError("the storages before the step")
+    component = places[component]
+    order = np.lexsort((np.arange(len(address)), address))
+    first = np.sort(order[np.append(True, np.diff(address[order]) != 0)]) if len(order) else order
+    return _Storages(component=component[first], address=address[first], bytes=size[first])
+
+
+def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset[int]) -> Held:
+    """Each block with what is in it, and the bytes of storages that are in none.
+
+    What a block has beyond its storages is the allocator's rounding. One without a storage of ours is a workspace of a
+    BLAS library where its requested size is that of one: nothing else identifies them, torch has no names for blocks.
+    """
+    address, size, requested = (
+        unpacked(column) for column in (columns.address, columns.bytes, columns.requested_bytes)
+    )
+    if not len(address) == len(size) == len(requested) or (np.diff(address) < 0).any() or size.min(initial=0) < 0:
+        raise ValueError("the blocks before the step")
+    block = np.searchsorted(address, storages.address, side="right") - 1
+    ends = np.append(address + size, np.iinfo(np.int64).min)
+    inside = (block >= 0) & (storages.address < ends[block])
+    left = size.copy()
+    parts: list[tuple[int, int, int]] = []
+    for place, component, wanted in zip(
+        block[inside].tolist(), storages.component[inside].tolist(), storages.bytes[inside].tolist(), strict=True
+    ):  # storages may share memory: their parts sum to the block
+        part = min(wanted, int(left[place]))
+        parts.append((place, component, part))
+        left[place] -= part
+    empty = np.ones(len(address), dtype=bool)
+    empty[block[inside]] = False
+    asked = np.where(requested < 0, size, requested)
+    of_library = np.array([bytes_ in workspaces for bytes_ in asked.tolist()], dtype=bool)
+    rest = np.where(~empty, _ROUNDING, np.where(of_library, _WORKSPACE, _HELD_BEFORE))
+    parts += [part for part in zip(range(len(address)), rest.tolist(), left.tolist(), strict=True) if part[2]]
+    columns_ = np.array(parts, dtype=np.int64).reshape(-1, 3).T
+    return Held(
+        address=address, bytes=size, part_block=columns_[0], part_component=columns_[1], part_bytes=columns_[2],
+        storages=storages.address, outside_bytes=int(storages.bytes[~inside].sum()), whole=True,
+    )  # fmt: skip
+
+
+# Copies of a generation's cache: what is made to take its place is none of it until what it was made of is freed.
+
+
+_GROWN, _REORDERED = (MARK_KINDS.index(kind) for kind in (MarkKind.KEY_VALUE_CACHE, MarkKind.REORDERED_CACHE))
+#: What a copy is: a forward makes a longer one to append a token, a reordering one with the beams that go on.
+_ROLE: Final = {_GROWN: COMPONENTS.index(components.TEMPORARY), _REORDERED: COMPONENTS.index(components.BEAM_COPIES)}
+_NONE: Final = -1
+
+
+class Copies(Struct, frozen=True, kw_only=True):
+    """Of each block the event up to which it is a copy (-1 of one that is none), and its component until then."""
+
+    until: Int64
+    component: Int64
+
+
+def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
+    """The copies among the blocks: of two marks of the cache in succession, the second has at the place of a storage
+    another one that was allocated while that was live."""
+    assert table.marks is not None
+    until, component = (np.full(len(blocks.alloc), _NONE, dtype=np.int64) for _ in range(2))
+    before = np.zeros(0, dtype=np.int64)
+    for kind, held in _cache_blocks(table.marks, blocks):
+        if len(held) == len(before):
+            new = np.flatnonzero((held != before) & (held >= 0) & (before >= 0))
+            new = new[blocks.alloc[held[new]] < blocks.free[before[new]]]
+            until[held[new]] = blocks.free[before[new]]
+            component[held[new]] = _ROLE[kind]
+        before = held
+    return Copies(until=until, component=component)
+
+
+def _cache_blocks(marks: MemoryMarks, blocks: Blocks) -> list[tuple[int, Int64]]:
+    """The kind of each mark of the cache in order, and the blocks of its storages (-1 not one of the step's)."""
+    rows = np.flatnonzero(((marks.kind == _GROWN) | (marks.kind == _REORDERED)) & (marks.address >= 0))
+    if not len(rows):
+        return []
+    block = blocks.live_at(marks.event[rows], marks.address[rows])
+    starts = np.flatnonzero(np.diff(marks.event[rows], prepend=_NONE))
+    return list(zip(marks.kind[rows[starts]].tolist(), np.split(block, starts[1:]), strict=True))
+
+
+# The blocks of a step that a capture looked at, each with the component that the marks and its context say.
+
+
+#: A number in an expression (`0.5 * x`) is a tensor of this many bytes at most, which autograd hides from hooks.
+_NUMBER_BYTES: Final = 16
+_PLACE: Final = {name: place for place, name in enumerate(COMPONENTS)}
+_KIND: Final = {kind: place for place, kind in enumerate(MARK_KINDS)}
+#: The component of storages that a mark names; of what autograd saved it is the activations.
+_COMPONENT_OF_KIND: Final = {
+    **{kind: _PLACE[str(kind)] for kind in MARK_KINDS if str(kind) in _PLACE},
+    MarkKind.SAVED: _PLACE[components.ACTIVATIONS],
+    MarkKind.REORDERED_CACHE: _PLACE[components.KEY_VALUE_CACHE],
+}
+_NO_ROLE: Final = -1
+_OF_FORWARD: Final = tuple(_PLACE[name] for name in components.OF_FORWARD)
+
+
+class Labels(Struct, frozen=True, kw_only=True):
+    """What the marks say of each block: its component (-1 none), the bytes of its storage, what saved it.
+
+    `tensor` is the first shape and data type that was saved in it, -1 none.
+    """
+
+    component: Int64
+    #: -1 where no mark says.
+    storage_bytes: Int64
+    tensor: Int64
+    saved_by: Sequence[frozenset[str]]
+    #: Bytes of storages saved for backward that were neither allocated in the step nor known before it.
+    unseen_saved_bytes: int = 0
+
+
+class MeasuredStep(Struct, frozen=True, kw_only=True):
+    """The memory of a step: blocks (those from before first), and of each what allocated it and what it is."""
+
+    table: MemoryTable
+    held: Held
+    blocks: Blocks
+    labels: Labels
+    passes: Passes
+    operator: Categorical[str]
+    module: Categorical[str]
+    phase: Int64
+    #: A place in `COMPONENTS`; of blocks from before their parts tell it.
+    component: Int64
+    #: Which blocks from before the allocator reported as freed.
+    reported: Bool
+    copies: Copies
+
+    @property
+    def own_bytes(self) -> Int64:
+        """The bytes that the component of each block counts; the rest is the allocator's rounding."""
+        storage = self.labels.storage_bytes
+        return np.where(storage < 0, self.blocks.bytes, np.minimum(storage, self.blocks.bytes))
+
+    def place_of(self, kind: MarkKind) -> int | None:
+        """The last event that marks this place of the step."""
+        assert self.table.marks is not None
+        rows = self.table.marks.event[self.table.marks.kind == _KIND[kind]]
+        return int(rows[-1]) if len(rows) else None
+
+    def component_at(self, state: int) -> Int64:
+        """The component of each block after that many events."""
+        return np.where(self.copies.until >= state, self.copies.component, self.component)
+
+    @property
+    def after_forward(self) -> int | None:
+        """The event at which forward is done; of several that at which most is kept for backward."""
+        assert self.table.marks is not None
+        ends = self.table.marks.event[self.table.marks.kind == _KIND[MarkKind.AFTER_FORWARD]].tolist()
+        kept = np.where(np.isin(self.component, _OF_FORWARD), self.own_bytes, 0)
+        return max(ends, key=lambda end: (int(kept[self.blocks.live_after(end + 1)].sum()), end), default=None)
+
+    def shares(self) -> Shares:
+        """The components of all blocks.
+
+        Where all of the allocator was known before, a free of an unknown block is of one that was held before.
+        """
+        new = np.flatnonzero(~self.blocks.from_before)
+        own = self.own_bytes
+        alloc, free = self.blocks.alloc, self.blocks.free
+        copy = np.flatnonzero(self.copies.until >= 0)
+        single = new[self.copies.until[new] < 0]
+        held, taken = self.held.part_block, np.minimum(self.copies.until[copy], free[copy])
+        rounding = np.full(len(new), _PLACE[components.ROUNDING])
+        parts = (
+            (held, self.held.part_component, self.held.part_bytes, alloc[held], free[held]),
+            (single, self.component[single], own[single], alloc[single], free[single]),
+            (copy, self.copies.component[copy], own[copy], alloc[copy], taken),
+            (copy, self.component[copy], own[copy], taken, free[copy]),
+            (new, rounding, self.blocks.bytes[new] - own[new], alloc[new], free[new]),
+        )
+        block, component, size, begin, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return Shares(
+            components=COMPONENTS, block=block, component=component, bytes=size, begin=begin, end=end,
+            earlier=components.HELD_BEFORE if self.held.whole else None,
+        )  # fmt: skip
+
+
+def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> MeasuredStep:
+    """Pair the allocations and frees of a step and give each block its component."""
+    calls = table.calls
+    assert isinstance(calls, StepCalls)
+    blocks = blocks_of(table.events, held.address, held.bytes)
+    reported = ~blocks.unseen & (blocks.free < blocks.events)
+    blocks, reported = _without_gone(blocks, reported, table)
+    operator = _operators(table, calls)
+    labels = _labels(step, table, blocks, operator, held)
+    passes = passes_of_spans(table.spans)
+    given = np.maximum(blocks.alloc, 0)
+    call = np.append(table.call, -1)[given]
+    operator = Categorical(np.append(operator.codes, -1)[given], operator.values)
+    phase = passes.phase_of(passes.at(np.append(table.events.time_ns, 0)[given]))
+    component = _label_components(step, table, blocks, labels, phase, call, operator.codes)
+    return MeasuredStep(
+        table=table, held=held, blocks=blocks, labels=labels, passes=passes, phase=phase, component=component,
+        operator=operator, module=calls.module.take(call),
+        reported=reported, copies=copies_of(table, blocks),
+    )  # fmt: skip
+
+
+def _without_gone(blocks: Blocks, reported: Bool, table: MemoryTable) -> tuple[Blocks, Bool]:
+    """Let blocks from before end where a mark says that they live no more, and the allocator had not reported it."""
+    assert table.marks is not None
+    rows = np.flatnonzero(table.marks.kind == _KIND[MarkKind.GONE])
+    if not len(rows):
+        return blocks, reported
+    held = {address: place for place, address in enumerate(blocks.address[blocks.from_before].tolist())}
+    free, reported = blocks.free.copy(), reported.copy()
+    for address, event in zip(table.marks.address[rows].tolist(), table.marks.event[rows].tolist(), strict=True):
+        block = held.get(address)
+        if block is not None and event < free[block]:
+            free[block], reported[block] = event, False
+    return replace(blocks, free=free), reported
+
+
+def _operators(table: MemoryTable, calls: StepCalls) -> Categorical[str]:
+    """The operator that each event happened in, and that did more than allocate."""
+    every = calls.name.codes >= 0
+    wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)
+    places = np.append(calls.name.codes[wanted], -1)[table.call]
+    return Categorical(places, calls.name.values)
+
+
+def _labels(
+    step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: Held
+) -> Labels:
+    """What the marks, in their order, say of the blocks that live at their addresses."""
+    marks = table.marks
+    assert marks is not None
+    count = len(blocks.alloc)
+    component, storage, tensor = (np.full(count, -1, dtype=np.int64) for _ in range(3))
+    saved_by: list[set[str]] = [set() for _ in range(count)]
+    unseen: dict[int, int] = {}
+    known = set(held.storages.tolist())
+    telling = np.flatnonzero((marks.address >= 0) & (marks.kind != _KIND[MarkKind.GONE]))
+    live = blocks.live_at(marks.event[telling], marks.address[telling])
+    for block, row in zip(live.tolist(), telling.tolist(), strict=True):
+        kind, size = MARK_KINDS[marks.kind[row]], int(marks.bytes[row])
+        if block < 0:
+            if kind is MarkKind.SAVED and int(marks.address[row]) not in known:
+                unseen[int(marks.address[row])] = size
+            continue
+        storage[block] = size
+        if kind is MarkKind.SAVED:
+            saved_by[block].add(operator.at(int(marks.event[row])) or "")
+            tensor[block] = _first_tensor(step, int(tensor[block]), int(marks.tensor[row]))
+        # A weight or buffer that forward made anew is none of the activations, also where it is saved.
+        if kind is MarkKind.SAVED and component[block] != _NO_ROLE:
+            continue
+        is_saved = component[block] == _PLACE[components.ACTIVATIONS]
+        if not is_saved or kind in (MarkKind.WEIGHTS, MarkKind.BUFFERS, MarkKind.INPUTS):
+            component[block] = _COMPONENT_OF_KIND[kind]
+    return Labels(
+        component=component, storage_bytes=storage, tensor=tensor, saved_by=[frozenset(names) for names in saved_by],
+        unseen_saved_bytes=sum(unseen.values()),
+    )  # fmt: skip
+
+
+def _first_tensor(step: StepObservations, known: int, saved: int) -> int:
+    """The first that has a shape and a data type; a number has no shape."""
+    if known < 0:
+        return saved
+    tensor = step.marks.tensors[known]
+    return known if tensor.shape and tensor.dtype else saved
+
+
+def _label_components(
+    step: StepObservations, table: MemoryTable, blocks: Blocks, labels: Labels, phase: Int64, call: Int64,
+    operator: Int64,
+) -> Int64:  # fmt: skip
+    """The component of each block; the first that holds."""
+    calls, marks = table.calls, table.marks
+    assert isinstance(calls, StepCalls)
+    assert marks is not None
+    casts = np.append(calls.casts_weight, False)[call]
+    until = np.append(calls.recomputed_until_ns, -1)[call]
+    ended = blocks.free < blocks.events
+    end_ns = np.append(table.events.time_ns, 0)[blocks.free]
+    through = np.zeros(len(blocks.alloc), dtype=bool)
+    for event in marks.event[marks.kind == _KIND[MarkKind.AFTER_FORWARD]].tolist():
+        through |= (blocks.alloc < event) & (event < blocks.free)
+    nameless = operator < 0
+    size = np.where(labels.storage_bytes > 0, labels.storage_bytes, blocks.bytes)
+    is_number = nameless & (size <= _NUMBER_BYTES)
+    cases = (
+        (components.WEIGHT_CASTS, casts & (phase == FORWARD) & step.autocast),
+        (None, labels.component != _NO_ROLE),
+        (components.RNG_STATES, through & nameless & (blocks.bytes == (step.rng_bytes or -1))),
+        (components.ACTIVATIONS, through & (is_number | (not step.hooked))),
+        # Tensors that a checkpointed segment gets by keyword are held by Python until its node of the graph is freed.
+        (components.CHECKPOINT_ARGUMENTS, through & ended & step.checkpointing),
+        (components.HELD_BY_MODEL, through),
+        (components.RECOMPUTED, (until >= 0) & (~ended | (end_ns > until))),
+    )
+    choices = [labels.component if name is None else np.int64(_PLACE[name]) for name, _ in cases]
+    return np.select([holds for _, holds in cases], choices, np.int64(_PLACE[components.TEMPORARY]))
+
+
+# What is no part of the allocated bytes: the device's context and kernels, and the allocator's cache.
+
+
+#: What a context with its kernels can be: some 100 MB where few are loaded, 1.3 GB with all of an older CUDA's
+#: libraries. Anything else is what others took or gave back in between.
+_MIN_CONTEXT: Final = 50_000_000
+_MAX_CONTEXT: Final = 4_000_000_000
+
+
+class Outside(Struct, frozen=True, kw_only=True):
+    """What was measured of it, and notes on what was not."""
+
+    components: tuple[MemoryComponent, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def outside_the_allocator(snapshots: Sequence[MemorySnapshot]) -> Outside:
+    """The context and the cache, each left out where it is not known."""
+    context = _context(snapshots)
+    return Outside(components=(*context.components, *_cache(snapshots)), notes=context.notes)
+
+
+def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
+    """What this process holds of the device beyond the allocator: by NVML's bytes of it, else by what was added."""
+    with_reserved = [
+        snapshot for snapshot in snapshots if snapshot.reserved_bytes is not None and snapshot.name != START
+    ]
+    own = next((snapshot for snapshot in reversed(with_reserved) if snapshot.nvml_process_bytes is not None), None)
+    if own is not None:
+        size = (own.nvml_process_bytes or 0) - (own.reserved_bytes or 0)
+        return _bounded(size, "NVML's bytes of this process - reserved by the allocator")
+    after = next((snapshot for snapshot in reversed(with_reserved) if snapshot.nvml_used_bytes is not None), None)
+    if after is None:
+        return Outside()
+    first = next((snapshot for snapshot in snapshots if snapshot.name == START), None)
+    if first is None or first.nvml_used_bytes is None:
+        why = "NVML does not tell this process's bytes, nor was the device seen before this process used it"
+        return Outside(notes=(f"the device context is not measured: {why}",))
+    size = (after.nvml_used_bytes or 0) - (after.reserved_bytes or 0) - first.nvml_used_bytes
+    context = _bounded(size, "NVML used - reserved by the allocator - used before the run")
+    note = "NVML does not tell this process's bytes: what others took of the device meanwhile counts as context"
+    return Outside(components=context.components, notes=(note,)) if context.components else context
+
+
+def _bounded(size: int, formula: str) -> Outside:
+    if not _MIN_CONTEXT <= size <= _MAX_CONTEXT:
+        why = f"{formula} is {size:,} B, which no context has"
+        return Outside(notes=(f"the device context is not measured: {why}",))
+    return Outside(components=(MemoryComponent(component="device_context", measured_bytes=size, formula=formula),))
+
+
+def _cache(snapshots: Sequence[MemorySnapshot]) -> tuple[MemoryComponent, ...]:
+    peak = next((snapshot for snapshot in snapshots if snapshot.name == PEAK), None)
+    if peak is None or peak.reserved_bytes is None or peak.allocated_bytes is None:
+        return ()
+    formula = "reserved - allocated, at the peak"
+    cached = peak.reserved_bytes - peak.allocated_bytes
+    return (MemoryComponent(component="allocator_cache", measured_bytes=cached, formula=formula),)
+
+
+# What forward keeps for backward, by like modules, operator and shape.
+
+
+_KEPT = tuple(COMPONENTS.index(name) for name in (components.ACTIVATIONS, components.WEIGHT_CASTS))
+_UNKNOWN = TensorType(dtype="", shape=())
+
+
+def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tuple[SavedActivations, ...]:
+    """What lives after forward for backward, largest first."""
+    after = measured.after_forward
+    if after is None:
+        return ()
+    groups: dict[tuple[str, str | None, TensorType], list[int]] = defaultdict(list)
+    for block in measured.blocks.live_after(after + 1).tolist():
+        if measured.component[block] in _KEPT:
+            tensor = int(measured.labels.tensor[block])
+            module = alike(measured.module.at(block) or "")
+            groups[module, measured.operator.at(block), tensors[tensor] if tensor >= 0 else _UNKNOWN].append(block)
+    own = measured.own_bytes
+    rows = [
+        SavedActivations(
+            module=module, operator=operator, shape=tensor.shape, dtype=tensor.dtype, blocks=len(blocks),
+            bytes=int(own[blocks].sum()), saved_by=_savers(measured, blocks),
+        )
+        for (module, operator, tensor), blocks in groups.items()
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module))[:LISTED])
+
+
+def _savers(measured: MeasuredStep, blocks: Sequence[int]) -> tuple[str, ...]:
+    """The operators whose backward needs what is in these blocks."""
+    return tuple(sorted({name for block in blocks for name in measured.labels.saved_by[block] if name}))
+
+
+_PLACES: Final = (
+    MarkKind.AFTER_FORWARD, MarkKind.AFTER_BACKWARD, MarkKind.AFTER_OPTIMIZER, MarkKind.AFTER_STEP, MarkKind.BROKEN,
+)  # fmt: skip
+
+
+def memory_of_observations(observations: MemoryObservations) -> Memory:
+    """The memory of the step that was looked at in depth, else of the storages as they stood after one; with the
+    snapshots, what is no part of the allocated bytes, and what was not observed."""
+    step = observations.step
+    if step is None:
+        memory = _of_storages(observations)
+    elif step.allocator.why_no_blocks is None:
+        memory = _of_step(step, observations.snapshots)
+    else:
+        memory = _without_blocks(step, observations)
+    outside = outside_the_allocator(memory.snapshots)
+    notes = (*observations.notes, *outside.notes, *memory.notes, *_elsewhere(observations))
+    memory = replace(memory, components=(*memory.components, *outside.components), notes=notes)
+    return replace(
+        memory, process_peak_bytes=observations.peak_bytes if observations.device == CPU else None,
+        uncovered_devices=observations.other_devices, shape=observations.shape,
+        failure=_failure(observations, memory),
+    )  # fmt: skip
+
+
+def _elsewhere(observations: MemoryObservations) -> list[str]:
+    """The note on a module that lies on several devices."""
+    others = ", ".join(observations.other_devices)
+    return [f"parts of the module are on {others}: the memory is that of {observations.device} alone"] if others else []
+
+
+def _failure(observations: MemoryObservations, memory: Memory) -> MemoryFailure | None:
+    """The failure, with what was allocated then where that was seen."""
+    failure = observations.failure
+    if failure is None or not failure.seen:
+        return failure
+    return replace(failure, allocated_bytes=memory.peak_bytes)
+
+
+# ------------------------------------------------------------------------------------------------------- storages alone
+
+
+def _of_storages(observations: MemoryObservations) -> Memory:
+    rows = (MemoryComponent(component=name, measured_bytes=size) for name, size in observations.storage_bytes.items())
+    return Memory(
+        peak_bytes=observations.peak_bytes, measured_by=observations.measured_by, components=tuple(rows),
+        allocator_peak_bytes=None if observations.device == CPU else observations.peak_bytes,
+        snapshots=observations.snapshots,
+    )  # fmt: skip
+
+
+def _without_blocks(step: StepObservations, observations: MemoryObservations) -> Memory:
+    """What is known besides the blocks of a step, which its allocator does not tell: the storages after one, else those
+    before it and the allocator's own peak."""
+    held = held_of(step)
+    figures = _figures(step, measured_step(step, table_of(step), held))
+    notes = tuple(note for note in (step.allocator.why_no_blocks,) if note)
+    if observations.storage_bytes:
+        return replace(_of_storages(observations), allocator=figures, notes=notes)
+    sizes = ((name, held.component_bytes(name)) for name in COMPONENTS)
+    return Memory(
+        peak_bytes=figures.peak_bytes,
+        allocator_peak_bytes=figures.peak_bytes,
+        measured_by=f"{step.allocator.name} of {step.device}, its own peak",
+        components=tuple(MemoryComponent(component=name, measured_bytes=size) for name, size in sizes if size),
+        allocator=figures,
+        snapshots=(*observations.snapshots, MemorySnapshot(name=PEAK, allocated_bytes=figures.peak_bytes)),
+        notes=(*notes, *_outside_note(held.outside_bytes, step.device)),
+    )
+
+
+def _outside_note(size: int, device: str) -> list[str]:
+    if not size:
+        return []
+    return [
+        f"{size:,} B of the model, its state and inputs are not from the allocator of {device} (another process's, or a"
+        " library's own) and in none of the components"
+    ]
+
+
+# --------------------------------------------------------------------------------------------- allocation by allocation
+
+
+def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
+    """The memory of the step; of a step that broke, the moment at which it did stands for the peak."""
+    table, held = table_of(step), held_of(step)
+    measured = measured_step(step, table, held)
+    curve = curve_of(measured.blocks, measured.shares(), table.events.time_ns, _window(table))
+    if step.broken_in is not None:
+        curve = replace(curve, peak=_broken_at(measured))
+    peak = curve.peak
+    blocks, unlisted = groups_at(
+        measured.blocks, peak, measured.operator, measured.module, measured.phase, measured.component_at(peak),
+        [(component, None) for component in COMPONENTS],
+    )  # fmt: skip
+    timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()
+    memory = Memory(
+        peak_bytes=int(curve.allocated[peak]),
+        allocator_peak_bytes=int(curve.allocated[peak]),
+        peak_at=curve.phase_at(peak, measured.passes),
+        measured_by=_measured_by(step),
+        components=_components(measured, curve),
+        timeline=timeline,
+        blocks=blocks,
+        unlisted_bytes=unlisted,
+        activations=activations_of(measured, step.marks.tensors),
+        allocator=_figures(step, measured),
+        notes=(*_unseen_note(measured), *_outside_note(held.outside_bytes, step.device)),
+    )
+    return replace(memory, snapshots=_snapshots(snapshots, measured, curve, memory))
+
+
+def _window(table: MemoryTable) -> tuple[int, int]:
+    """From the first phase or event to the last event."""
+    times = table.events.time_ns
+    begins = [*(begin for begin, _, _ in table.spans), *(times[:1].tolist())]
+    return min(begins, default=0), int(times[-1]) if len(times) else 0
+
+
+def _broken_at(measured: MeasuredStep) -> int:
+    """The state after the last allocation before the step broke; what was freed since was freed on the way out."""
+    broken = measured.place_of(MarkKind.BROKEN)
+    end = measured.blocks.events if broken is None else broken
+    given = measured.blocks.alloc[measured.blocks.alloc < end]
+    return int(given.max(initial=-1)) + 1
+
+
+def _measured_by(step: StepObservations) -> str:
+    if step.device == CPU:
+        return "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
+    return f"{step.allocator.name} of {step.device}, every allocation of one step"
+
+
+def _unseen_note(measured: MeasuredStep) -> list[str]:
+    size = measured.labels.unseen_saved_bytes
+    return (
+        [f"{size:,} B that autograd saved were allocated before the step and are in none of its components"]
+        if size
+        else []
+    )
+
+
+def _components(measured: MeasuredStep, curve: Curve) -> tuple[MemoryComponent, ...]:
+    """Each component at its fullest and at the peak; those at the peak sum to it."""
+    after_forward = measured.after_forward
+    rows = []
+    for component, states in zip(curve.components, curve.by_component, strict=True):
+        size = int(states.max())
+        if component == components.TEMPORARY:
+            size = int(states[curve.peak])
+        elif component in components.OF_FORWARD and after_forward is not None:
+            size = int(states[after_forward + 1])
+        if size or states.any():
+            at_peak = int(states[curve.peak])
+            rows.append(MemoryComponent(component=component, measured_bytes=size, at_peak_bytes=at_peak))
+    return tuple(rows)
+
+
+def _snapshots(
+    snapshots: Sequence[MemorySnapshot], measured: MeasuredStep, curve: Curve, memory: Memory
+) -> tuple[MemorySnapshot, ...]:
+    """The snapshots, on the CPU with what the step's allocations say of the allocator, and the peak as the last."""
+    places = {str(kind): measured.place_of(kind) for kind in _PLACES}
+    allocated = {name: int(curve.allocated[place + 1]) for name, place in places.items() if place is not None}
+    allocated[WEIGHTS] = sum(measured.held.component_bytes(name) for name in (components.WEIGHTS, components.BUFFERS))
+    peak = next((point for point in memory.timeline if point.allocated_bytes == memory.peak_bytes), None)
+    reserved = None if peak is None else peak.reserved_bytes
+    return (
+        *(
+            snapshot if snapshot.allocated_bytes is not None
+            else replace(snapshot, allocated_bytes=allocated.get(snapshot.name, 0))
+            for snapshot in snapshots
+        ),
+        MemorySnapshot(name=PEAK, allocated_bytes=memory.peak_bytes, reserved_bytes=reserved),
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------- what the allocator says
+
+
+def _figures(step: StepObservations, measured: MeasuredStep) -> AllocatorFigures:
+    """What the allocator says of the step, against what the blocks sum to at each event."""
+    allocator, held, blocks = step.allocator, measured.held, measured.blocks
+    before = int(held.bytes.sum()) if held.whole else None
+    agreed = agreement(measured.table.events.total_allocated, _counted(measured), before)
+    return AllocatorFigures(
+        device=step.device,
+        backend=allocator.backend,
+        peak_bytes=allocator.peak_bytes,
+        reserved_peak_bytes=allocator.reserved_peak_bytes,
+        before_bytes=allocator.before_bytes,
+        before_blocks_bytes=before,
+        checked_events=agreed.checked,
+        equal_events=agreed.equal,
+        largest_difference_bytes=agreed.largest_difference_bytes,
+        at_largest_difference=agreed.at_largest_difference,
+        unseen_frees=int((blocks.unseen & ~blocks.from_before).sum()),
+    )
+
+
+def _counted(measured: MeasuredStep) -> Int64:
+    """What the allocator should count after each event, from 0 before the first.
+
+    Frees of blocks from before the step are in the total of the CPU's allocator only where it reported them, and as it
+    did: with the bytes that it gave at their address when it was profiled last.
+    """
+    blocks, size = measured.blocks, measured.blocks.bytes
+    counted = np.flatnonzero(~blocks.from_before | measured.held.whole | measured.reported)
+    if not measured.held.whole:
+        reported = -np.append(measured.table.events.bytes, 0)[blocks.free]
+        size = np.where(blocks.from_before & measured.reported, reported, size)
+    changes = blocks.changes(counted, size[counted])
+    changes[0] = 0
+    changes[blocks.unmatched + 1] -= blocks.unmatched_bytes
+    return changes.cumsum()[1:]
+
+
+# The memory that a capture observed with that of the events in its trace.
+
+
+def with_trace(measured: Memory, traced: Memory | None) -> Memory:
+    """What a capture measured, with the curve and the blocks of its trace; what it did not measure is the trace's."""
+    if traced is None:
+        return measured
+    if measured.peak_bytes is None and not measured.components:
+        return traced
+    return replace(
+        measured,
+        timeline=measured.timeline or traced.timeline,
+        blocks=measured.blocks or traced.blocks,
+        unlisted_bytes=measured.unlisted_bytes if measured.blocks else traced.unlisted_bytes,
+        devices=measured.devices or traced.devices,
+    )

@@ -1,0 +1,1 @@
+"""Predict and measure what techniques change of a step."""

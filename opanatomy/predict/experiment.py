@@ -1,0 +1,1091 @@
+"""The experiment: the baseline is captured, all is predicted, then each technique captured, compared and timed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import comb, sqrt
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.cost.registry import cost
+from opanatomy.devices.ceilings import ceilings_for
+from opanatomy.errors import OpanatomyError, OutputError, UsageError
+from opanatomy.memory.components import GRADIENTS, OPTIMIZER_STATE, WEIGHT_CASTS, WEIGHTS
+from opanatomy.memory.observed import memory_of_observations
+from opanatomy.options import RunOptions
+from opanatomy.pipeline import analyze_traces
+from opanatomy.predict import workers
+from opanatomy.predict.price import Rates, call_times, phase_times, predicted_time, rates_of, work_of
+from opanatomy.predict.techniques import BASELINE, Variant, situation_of, variants_of
+from opanatomy.predict.workers import JobFailed, run_job, run_jobs
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.comparison import figures_of, peaks_differ, within_noise
+from opanatomy.records.experiment import (
+    GuideClaim,
+    GuideMeasurement,
+    GuideRow,
+    LossCurve,
+    OperatorError,
+    PredictedTime,
+    Sameness,
+    SimulatedStep,
+    StepFigures,
+    TechniqueRow,
+    Techniques,
+    Underflow,
+)
+from opanatomy.records.memory import Memory
+from opanatomy.records.taxonomy import BY_NAME, FULL_STATE_BYTES, SMALL, OperatorClass, Phase
+from opanatomy.report.units import size
+from opanatomy.trace.redact import Texts, redacted
+from opanatomy.version import __version__
+
+# The folder of an experiment: of each run its trace, its report and its times, whole or not at all.
+
+
+Result = TypeVar("Result")
+
+#: Says which options the files of each run are of.
+_INDEX: Final = "runs.json"
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """The files of one run."""
+
+    name: str
+    trace: Path
+    report: Path
+    #: What else was found out about it: the times of its repetitions, what it leaves the same.
+    results: Path
+
+
+class Store:
+    """The folder; with `resume` what is there of runs with the same options is used."""
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        self.folder, self.resume = folder, resume
+        self._runs: dict[str, str] = self._opened()
+
+    def _opened(self) -> dict[str, str]:
+        """A digest of the options of each run that the folder has, which is made where it is not there."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=self.resume)
+        except FileExistsError:
+            raise UsageError(
+                f"--folder {self.folder}: it is there already - give --resume to go on with it, or another name"
+            ) from None
+        except OSError as error:
+            raise OutputError(f"cannot make the folder {self.folder}: {error.strerror or error}") from error
+        try:
+            return msgspec.json.decode((self.folder / _INDEX).read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+        except (msgspec.MsgspecError, OSError) as error:
+            raise UsageError(f"--folder {self.folder}: its {_INDEX} cannot be read: {error}") from error
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """A block that leaves no folder behind in which nothing was run."""
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if all(path.name == _INDEX for path in self.folder.iterdir()):
+                    (self.folder / _INDEX).unlink(missing_ok=True)
+                    self.folder.rmdir()
+
+    def kept(self, name: str, options: RunOptions) -> Kept:
+        """The files of a run; what is there of one with other options is gone afterwards."""
+        kept = Kept(
+            name=name, trace=self.folder / f"{name}.trace.json.gz", report=self.folder / f"{name}.report.json",
+            results=self.folder / f"{name}.results.json",
+        )  # fmt: skip
+        # Options may name a secret: what is kept of them only tells whether they are the same.
+        digest = hashlib.sha256(msgspec.json.encode(options)).hexdigest()
+        if self._runs.get(name) != digest:
+            for path in (kept.trace, kept.report, kept.results):
+                path.unlink(missing_ok=True)
+            self._runs[name] = digest
+            _write(self.folder / _INDEX, msgspec.json.format(msgspec.json.encode(self._runs), indent=2))
+        return kept
+
+    @contextmanager
+    def new_trace(self, kept: Kept) -> Iterator[Path]:
+        """Where a trace is written to, which is the run's when the block ends well."""
+        partial = kept.trace.with_name(f".partial.{kept.trace.name}")
+        try:
+            yield partial
+            os.replace(partial, kept.trace)
+        finally:
+            with suppress(OSError):
+                partial.unlink()
+
+    def write_report(self, kept: Kept, anatomy: Anatomy) -> None:
+        """Keep the JSON report of a run."""
+        from opanatomy.report.formats import format_named
+        from opanatomy.report.section import Page
+
+        if not kept.report.exists():
+            _write(kept.report, format_named("json").write(anatomy, Page()).encode())
+
+    def remembered(self, kept: Kept, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
+        """What `make` gives, from the folder where it was kept before under this key."""
+        known = self._remembered(kept)
+        if key in known:
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(known[key], type=kind)
+        result = make()
+        known[key] = msgspec.Raw(msgspec.json.encode(result))
+        _write(kept.results, msgspec.json.encode(known))
+        return result
+
+    def _remembered(self, kept: Kept) -> dict[str, msgspec.Raw]:
+        try:
+            return msgspec.json.decode(kept.results.read_bytes(), type=dict[str, msgspec.Raw])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder inside for what is gone when the block ends."""
+        with TemporaryDirectory(prefix=".scratch.", dir=self.folder) as name:
+            yield Path(name)
+
+
+def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
+    """The folder that is named, else one from the model that is not taken yet; to be gone on with, the last one."""
+    if name is not None:
+        if not name:
+            raise UsageError("--folder: the name is empty - give the name of a folder")
+        return Path(name)
+    folder, number = Path(f"{stem}.techniques"), 1
+    last = folder
+    while os.path.lexists(folder):
+        last, number = folder, number + 1
+        folder = Path(f"{stem}-{number}.techniques")
+    return last if resume else folder
+
+
+def _write(path: Path, content: bytes) -> None:
+    """The file, whole or not at all; `OutputError` where it cannot be written."""
+    partial = path.with_name(f".partial.{path.name}")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+# The runs of an experiment, each in a fresh process and kept in its folder: what was run before is not run again.
+
+
+class Stages(Protocol):
+    """Is called with how far an experiment is."""
+
+    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
+        """The stage `text` begins."""
+
+
+#: Why a run could not be followed.
+WhyNot: TypeAlias = str
+_INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
+
+
+class Runs(Struct, frozen=True, kw_only=True):
+    """Does the runs; each method raises `JobFailed` where a run breaks."""
+
+    model: str
+    store: Store
+    progress: Stages
+    #: What texts of the experiment may be written as.
+    texts: Texts
+
+    def captured(self, variant: Variant) -> Anatomy:
+        """The anatomy of the variant's capture."""
+        kept = self.store.kept(variant.name, variant.options)
+        if not kept.trace.exists():
+            self.progress.stage(f"{variant.name}: capture")
+            command = f"opanatomy profile {self.model} {variant.option}".strip()
+            with self.store.new_trace(kept) as partial:
+                run_job(workers.captured, variant.options, str(partial), command)
+        anatomy = analyze_traces([kept.trace])
+        self.store.write_report(kept, anatomy)
+        return anatomy
+
+    def followed(self, variants: Sequence[Variant]) -> Iterator[SimulatedStep | WhyNot]:
+        """What each step would call and allocate, in turn, or why that cannot be seen."""
+        steps = run_jobs(workers.followed, [variant.options for variant in variants])
+        for place, variant in enumerate(variants):
+            self.progress.stage(f"{variant.name}: prediction")
+            try:
+                yield next(steps)
+            except JobFailed as error:
+                yield str(error)
+                yield from [_INTERRUPTED] * (len(variants) - place - 1)
+                return
+
+    def times(self, variant: Variant, repetition: int, repetitions: int) -> tuple[int, ...]:
+        """The times of some steps, in nanoseconds."""
+        self.progress.stage(f"{variant.name}: repetition {repetition + 1} of {repetitions}")
+        return self._remembered(
+            variant, f"times {repetition}", tuple[int, ...], lambda: run_job(workers.timed, variant.options)
+        )
+
+    def outcome(self, baseline: Variant, folder: Path) -> float | None:
+        """Keep what one step of the baseline makes in the folder; its loss."""
+        self.progress.stage("one step of the baseline, to compare with")
+        return run_job(workers.kept_outcome, baseline.options, str(folder))
+
+    def sameness(self, variant: Variant, baseline: Variant, folder: Path, loss: float | None) -> Sameness:
+        """One step compared with that of the baseline in the folder."""
+        self.progress.stage(f"{variant.name}: the same training?")
+        arguments = (variant.options, baseline.options, str(folder), loss)
+        return self._remembered(variant, "sameness", Sameness, lambda: run_job(workers.compared, *arguments))
+
+    def losses(self, variant: Variant, steps: int) -> tuple[float, ...]:
+        """The losses of that many steps."""
+        self.progress.stage(f"{variant.name}: losses of {steps} steps")
+        key = f"losses of {steps}"
+        return self._remembered(
+            variant, key, tuple[float, ...], lambda: run_job(workers.losses, variant.options, steps)
+        )
+
+    def underflow(self, variant: Variant) -> Underflow:
+        """The gradients of one step that float16 makes zero, with the loss scaled and without."""
+        self.progress.stage(f"{variant.name}: gradients in float16")
+        return self._remembered(variant, "underflow", Underflow, lambda: run_job(workers.underflow, variant.options))
+
+    def _remembered(self, variant: Variant, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
+        return self.store.remembered(self.store.kept(variant.name, variant.options), key, kind, make)
+
+
+# How often and in which order the runs of an experiment are timed, and what their times come to.
+
+
+#: The true median is in a range with at least this probability, where there are three repetitions or more.
+_CONFIDENCE: Final = 0.75
+
+
+def baseline_runs(techniques: int) -> int:
+    """How often the baseline is timed for each time of a technique: all are compared with it, and of k comparisons with
+    one control the variance is least where that has sqrt(k) times the runs (C. W. Dunnett, 1955)."""
+    return max(round(sqrt(techniques)), 1)
+
+
+def shuffled(variants: Sequence[Variant], seed: int, repetition: int, *, baselines: int = 1) -> list[Variant]:
+    """The variants, the first of them the baseline, which is there that often, in the order of a repetition."""
+    order = [*[variants[0]] * baselines, *variants[1:]]
+    Random(f"{seed}/{repetition}").shuffle(order)
+    return order
+
+
+def median_range(values: Sequence[float]) -> tuple[float, float]:
+    """Between which of the values, in their order, the median of all that could be is: the narrowest such range about
+    the middle with a probability of 3/4 (how many lie below it is a binomial number); of three all of them."""
+    ordered, count = sorted(values), len(values)
+    outside = (1 - _CONFIDENCE) * 2**count
+    ranks = [
+        rank for rank in range(1, (count + 1) // 2 + 1)
+        if 2 * sum(comb(count, below) for below in range(rank)) <= outside
+    ]  # fmt: skip
+    rank = max(ranks, default=1)
+    return ordered[rank - 1], ordered[-rank]
+
+
+def timed(row: TechniqueRow, repetitions: Sequence[Sequence[int]]) -> TechniqueRow:
+    """The row with the median of the medians of its repetitions, and the range of that."""
+    if row.measured is None or not repetitions:
+        return row
+    medians = [statistics.median(times) for times in repetitions]
+    # One repetition does not tell how far they lie apart: its steps do.
+    low, high = median_range(medians if len(medians) > 1 else repetitions[0])
+    measured: StepFigures = replace(row.measured, step_ns=statistics.median(medians), low_ns=low, high_ns=high)
+    return replace(row, repetitions_ns=tuple(medians), measured=measured)
+
+
+# Sentences of advice from the numbers of an experiment.
+
+
+#: A saving of less is not worth a sentence: parts of the baseline's peak or time.
+_WORTH: Final = 0.05
+#: This many techniques are advised.
+_ADVISED: Final = 3
+
+
+def advice_of(report: Techniques) -> tuple[str, ...]:
+    """What to do: the largest savings of memory and of time, each with its option."""
+    return (*_memory(report), *_time(report))
+
+
+def ranked(report: Techniques) -> list[TechniqueRow]:
+    """The techniques by what they save of the peak, the most first."""
+    known = [row for row in report.rows[1:] if _saved(report, row) is not None]
+    return sorted(known, key=lambda row: -(_saved(report, row) or 0))
+
+
+def _saved(report: Techniques, row: TechniqueRow) -> int | None:
+    base, figures = figures_of(report.baseline), figures_of(row)
+    if base is None or figures is None or base.peak_bytes is None or figures.peak_bytes is None:
+        return None
+    return base.peak_bytes - figures.peak_bytes
+
+
+def _memory(report: Techniques) -> Iterator[str]:
+    base = figures_of(report.baseline)
+    if base is None or not base.peak_bytes:
+        return
+    for row in ranked(report)[:_ADVISED]:
+        saved = _saved(report, row) or 0
+        if saved < _WORTH * base.peak_bytes:
+            return
+        largest = _largest_fall(base, figures_of(row))
+        where = f", {size(largest[1])} of them {largest[0].replace('_', ' ')}" if largest else ""
+        yield (f"{row.option or row.name} saves {size(saved)} of {size(base.peak_bytes)}{where}{_cost(report, row)}")
+
+
+def _largest_fall(base: StepFigures, figures: StepFigures | None) -> tuple[str, int] | None:
+    """The component whose part of the peak falls most."""
+    if figures is None:
+        return None
+    falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
+    name, fall = max(falls, key=lambda pair: pair[1], default=("", 0))
+    return (name, fall) if fall > 0 else None
+
+
+def _cost(report: Techniques, row: TechniqueRow) -> str:
+    base, figures = figures_of(report.baseline), figures_of(row)
+    if base is None or figures is None or not base.step_ns or figures.step_ns is None:
+        return ""
+    if row.measured is not None and report.baseline.measured is not None:
+        if within_noise(row.measured, report.baseline.measured):
+            return " and costs no time here"
+        change = figures.step_ns / base.step_ns - 1
+        return f" and the step takes {abs(change):.0%} {'longer' if change > 0 else 'less'}"
+    change = figures.step_ns / base.step_ns - 1
+    if abs(change) < _WORTH:
+        return ", by prediction at the same time"
+    return f", by prediction the step takes {abs(change):.0%} {'longer' if change > 0 else 'less'}"
+
+
+def _time(report: Techniques) -> Iterator[str]:
+    base = figures_of(report.baseline)
+    if base is None or not base.step_ns:
+        return
+    faster = []
+    for row in report.rows[1:]:
+        figures = figures_of(row)
+        if figures is None or not figures.step_ns:
+            continue
+        if row.measured is not None and within_noise(figures, base):
+            continue
+        gained = 1 - figures.step_ns / base.step_ns
+        if gained >= _WORTH:
+            faster.append((gained, row))
+    faster.sort(key=lambda pair: -pair[0])
+    for gained, row in faster[:_ADVISED]:
+        how = "takes" if row.measured is not None else "would take"
+        yield f"{row.option or row.name}: the step {how} {gained:.0%} less time"
+
+
+# What guides claim of techniques, and the figure of an experiment that each claim is compared with.
+
+
+_ANATOMY: Final = "Hugging Face, Model training anatomy"
+_SINGLE_GPU: Final = "Hugging Face, Methods and tools for efficient training on a single GPU"
+_APPROACHES: Final = "V. Irtlach, Optimization approaches for Transformers"
+_BYTES: Final = "bytes a parameter"
+#: Bytes of an element that autocast casts to, and of a weight of which it keeps one.
+_HALF, _FULL = 2, 4
+
+
+class MeasuredRun(Struct, frozen=True, kw_only=True):
+    """A run of an experiment that was measured."""
+
+    name: str
+    options: RunOptions
+    figures: StepFigures
+
+
+#: Of the runs, the baseline first, the figure that a claim is compared with; `None` where none of them has one.
+_Measure: TypeAlias = Callable[[Sequence[MeasuredRun]], GuideMeasurement | None]
+
+
+def guide_rows(runs: Sequence[MeasuredRun]) -> Iterator[GuideRow]:
+    """Each claim of which one of the runs, the baseline first, has a figure; those that disagree with the reason."""
+    for claim, measure in _CLAIMS:
+        measurement = measure(runs)
+        if measurement is not None:
+            row = GuideRow(claim=claim, measurement=measurement)
+            yield replace(row, measurement=replace(measurement, reason=None)) if row.agrees else row
+
+
+# ------------------------------------------------------------------------------------------------- bytes a parameter
+
+
+def _mixed_training(runs: Sequence[MeasuredRun]) -> GuideMeasurement | None:
+    """All that mixed precision keeps of each parameter, where all are trained with both moments of AdamW."""
+    run = next((run for run in runs if _trains_all_with_amp(run)), None)
+    return None if run is None else _per_parameter(run, (WEIGHTS, WEIGHT_CASTS, GRADIENTS, OPTIMIZER_STATE))
+
+
+def _trains_all_with_amp(run: MeasuredRun) -> bool:
+    options, figures = run.options, run.figures
+    whole = figures.trainable_parameters == figures.parameters
+    two_moments = options.optimizer is not None and BY_NAME[options.optimizer].state_copies == 2
+    plain = options.dtype == "float32" and options.checkpointing is None and not _forward_only(options)
+    return bool(options.amp and two_moments and whole and plain)
+
+
+def _mixed_inference(runs: Sequence[MeasuredRun]) -> GuideMeasurement | None:
+    """The weights and their casts, where nothing is trained."""
+    for run in runs:
+        if run.options.amp and run.options.dtype == "float32" and run.options.inference:
+            return _per_parameter(run, (WEIGHTS, WEIGHT_CASTS))
+    return None
+
+
+def _forward_only(options: RunOptions) -> bool:
+    return options.inference or options.generate is not None
+
+
+def _per_parameter(run: MeasuredRun, components: Sequence[str]) -> GuideMeasurement | None:
+    """The bytes of these components for each parameter."""
+    figures = run.figures
+    if not figures.parameters or WEIGHTS not in figures.components:
+        return None
+    # What forward frees again is 0 when it is done: at the peak there may be more.
+    fullest = {name: max(figures.components.get(name, 0), figures.at_peak.get(name, 0)) for name in components}
+    parts = {name: size / figures.parameters for name, size in fullest.items()}
+    at_peak = sum(figures.at_peak.get(name, 0) for name in components) / figures.parameters
+    return GuideMeasurement(
+        technique=run.name, measured=sum(parts.values()), parts=parts, at_peak=at_peak if figures.at_peak else None,
+        reason=_few_casts(parts[WEIGHT_CASTS]) + _no_gradients_yet(figures),
+    )  # fmt: skip
+
+
+def _no_gradients_yet(figures: StepFigures) -> str:
+    """What is to be added where the step is fullest before backward has made the gradients."""
+    gradients, at_peak = figures.components.get(GRADIENTS, 0), figures.at_peak.get(GRADIENTS, 0)
+    if not figures.at_peak or at_peak > gradients / 2:
+        return ""
+    return f"; at the peak {at_peak / gradients:.0%} of the gradients are there" if gradients else ""
+
+
+def _few_casts(cast_bytes: float) -> str:
+    """Why the casts of the weights are no second copy of all of them."""
+    share = cast_bytes / _HALF
+    if not share:
+        return f"no cast of a weight was seen: without one it is {_FULL} bytes of weights, not {_FULL + _HALF}"
+    return (
+        f"autocast had cast {share:.0%} of the parameters ({cast_bytes:.2f} bytes, not {_HALF}), those that products"
+        " read, and frees the casts when the step no longer needs them"
+    )
+
+
+def _state_of(*optimizers: str) -> _Measure:
+    def measure(runs: Sequence[MeasuredRun]) -> GuideMeasurement | None:
+        run = next((run for run in runs if run.options.optimizer in optimizers), None)
+        if run is None or not run.figures.trainable_parameters or OPTIMIZER_STATE not in run.figures.components:
+            return None
+        state = run.figures.components[OPTIMIZER_STATE] / run.figures.trainable_parameters
+        return GuideMeasurement(
+            technique=run.name, measured=state, parts={OPTIMIZER_STATE: state}, reason=_other_state(run, state)
+        )  # fmt: skip
+
+    return measure
+
+
+def _other_state(run: MeasuredRun, state: float) -> str | None:
+    """Why the state of an optimizer is not what is said of it."""
+    optimizer = BY_NAME[run.options.optimizer or ""]
+    if optimizer.factored:
+        return "it keeps a row and a column of each matrix, and no first moment, which would be 4 bytes"
+    few = optimizer.state_bytes_per_parameter
+    if few is not None and few < state < FULL_STATE_BYTES:
+        share = (state - few) / (FULL_STATE_BYTES - few)
+        return f"that of {share:.0%} of the parameters, in tensors of fewer than {SMALL:,} elements, stays in 32 bits"
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------------- time
+
+
+def _checkpointing(runs: Sequence[MeasuredRun]) -> GuideMeasurement | None:
+    """How much longer the step with checkpointing takes, in percent."""
+    baseline = runs[0]
+    if baseline.options.checkpointing is not None:
+        return None
+    for run in runs[1:]:
+        alone = run.options == replace(baseline.options, checkpointing=run.options.checkpointing)
+        if run.options.checkpointing is not None and alone and run.figures.step_ns and baseline.figures.step_ns:
+            change = 100 * (run.figures.step_ns / baseline.figures.step_ns - 1)
+            return GuideMeasurement(technique=run.name, measured=change, reason=_recomputed(run, baseline))
+    return None
+
+
+def _recomputed(run: MeasuredRun, baseline: MeasuredRun) -> str | None:
+    if within_noise(run.figures, baseline.figures):
+        return "the ranges of the repetitions overlap"
+    ours, theirs = run.figures.all_flops, baseline.figures.all_flops
+    return f"forward runs again: {ours / theirs - 1:+.0%} FLOPs" if ours and theirs else None
+
+
+def _dynamic_padding(runs: Sequence[MeasuredRun]) -> GuideMeasurement | None:
+    """How many more samples a second there are with each batch padded to its longest text, in percent."""
+    for run in runs:
+        if run.options.texts is None or run.options.padding != "longest":
+            continue
+        fixed = next((other for other in runs if _padded_to_one_length(other, run)), None)
+        ours = run.figures.samples_per_second
+        theirs = None if fixed is None else fixed.figures.samples_per_second
+        if fixed is not None and ours and theirs:
+            change = 100 * (ours / theirs - 1)
+            return GuideMeasurement(technique=run.name, measured=change, reason=_fewer_tokens(run, fixed))
+    return None
+
+
+def _padded_to_one_length(run: MeasuredRun, like: MeasuredRun) -> bool:
+    return run.options.padding in (None, "max-length") and replace(run.options, padding="longest") == like.options
+
+
+def _fewer_tokens(run: MeasuredRun, fixed: MeasuredRun) -> str | None:
+    if within_noise(run.figures, fixed.figures):
+        return "the ranges of the repetitions overlap"
+    ours, theirs = run.figures.tokens, fixed.figures.tokens
+    if not ours or not theirs:
+        return None
+    return f"of these texts {theirs:,} tokens with padding become {ours:,}, by a factor of {theirs / ours:.2f}"
+
+
+def _backward(runs: Sequence[MeasuredRun]) -> GuideMeasurement | None:
+    """FLOPs of backward over those of forward, of the step as it is."""
+    baseline, ratio = runs[0], runs[0].figures.backward_ratio
+    if _forward_only(baseline.options) or ratio is None:
+        return None
+    return GuideMeasurement(technique=baseline.name, measured=ratio, reason=_not_twice(baseline))
+
+
+def _not_twice(run: MeasuredRun) -> str | None:
+    figures = run.figures
+    if run.options.checkpointing is not None:
+        return "forward runs again in it"
+    if figures.parameters and figures.trainable_parameters != figures.parameters:
+        return f"{(figures.trainable_parameters or 0) / figures.parameters:.0%} of the parameters are trained"
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------- claims
+
+_CLAIMS: Final[tuple[tuple[GuideClaim, _Measure], ...]] = (
+    (
+        GuideClaim(
+            claim="mixed precision training, AdamW", source=_ANATOMY, unit=_BYTES, figure=18, low=17.5, high=18.5,
+            quote="A typical model trained in mixed precision with AdamW requires 18 bytes per model parameter plus"
+            " activation memory.",
+        ),
+        _mixed_training,
+    ),
+    (
+        GuideClaim(
+            claim="mixed precision inference", source=_ANATOMY, unit=_BYTES, figure=6, low=5.5, high=6.5,
+            quote="we end up with 6 bytes per model parameter for mixed precision inference, plus activation memory.",
+        ),
+        _mixed_inference,
+    ),
+    (
+        GuideClaim(
+            claim="state of AdamW", source=_ANATOMY, unit=_BYTES, figure=8, low=7.5, high=8.5,
+            quote="8 bytes * number of parameters for normal AdamW (maintains 2 states)",
+        ),
+        _state_of("adamw", "adamw-foreach", "adamw-loop"),
+    ),
+    (
+        GuideClaim(
+            claim="state of 8-bit AdamW", source=_ANATOMY, unit=_BYTES, figure=2, low=1.5, high=2.5,
+            quote="2 bytes * number of parameters for 8-bit AdamW optimizers like bitsandbytes",
+        ),
+        _state_of("adamw8bit", "adamw8bit-torchao"),
+    ),
+    (
+        GuideClaim(
+            claim="state of SGD with momentum", source=_ANATOMY, unit=_BYTES, figure=4, low=3.5, high=4.5,
+            quote="4 bytes * number of parameters for optimizers like SGD with momentum (maintains only 1 state)",
+        ),
+        _state_of("sgd"),
+    ),
+    (
+        GuideClaim(
+            claim="state of Adafactor", source=_SINGLE_GPU, unit=_BYTES, figure=4, low=4.0, high=4.5,
+            quote="It uses slightly more than 4 bytes for each parameter",
+        ),
+        _state_of("adafactor"),
+    ),
+    (
+        GuideClaim(
+            claim="longer with checkpointing", source=_SINGLE_GPU, unit="%", figure=20, low=15.0, high=25.0,
+            quote="while improving memory efficiency, gradient checkpointing slows down training by approximately 20%.",
+        ),
+        _checkpointing,
+    ),
+    (
+        GuideClaim(
+            claim="faster with dynamic padding", source=_APPROACHES, unit="%", figure=35, figure_to=50, low=35.0,
+            high=50.0, quote="such an approach can speed up training by 35% or even 50%!",
+        ),
+        _dynamic_padding,
+    ),
+    (
+        GuideClaim(
+            claim="FLOPs of backward over forward", source=_ANATOMY, unit="x", figure=2, low=1.95, high=2.05,
+            quote="For convolutions and linear layers there are 2x flops in the backward compared to the forward",
+        ),
+        _backward,
+    ),
+)  # fmt: skip
+
+
+# The figures of a step: those of a capture, and those that are predicted of a step that was not run.
+
+
+#: Of the operators that made a prediction wrong, this many are named.
+_NAMED = 3
+
+
+def measured_figures(anatomy: Anatomy) -> StepFigures:
+    """The figures of a capture that followed its memory."""
+    memory, steps = anatomy.memory, max(anatomy.step.count, 1)
+    class_ns: dict[str, float] = defaultdict(float)
+    phase_ns: dict[str, float] = defaultdict(float)
+    for row in anatomy.classes:
+        class_ns[row.operator_class] += row.time_ns / steps
+        phase_ns[row.phase] += row.time_ns / steps
+    workload, texts = anatomy.workload, anatomy.texts
+    wall = anatomy.step.unprofiled_wall_ns if texts is None else texts.mean_step_ns
+    return StepFigures(
+        peak_bytes=memory.peak_bytes, components=_components(memory), at_peak=_at_peak(memory),
+        step_ns=wall, low_ns=None if texts else anatomy.step.unprofiled_wall_min_ns,
+        high_ns=None if texts else anatomy.step.unprofiled_wall_max_ns, samples=workload.batch,
+        class_ns=dict(class_ns), phase_ns=dict(phase_ns), flops=_measured_flops(anatomy),
+        parameters=workload.parameters,
+        trainable_parameters=workload.trainable_parameters, tokens=None if texts is None else texts.all_tokens,
+    )  # fmt: skip
+
+
+def predicted_figures(
+    step: SimulatedStep, rates: Rates | None, unseen: Mapping[str, int], unseen_peak: int
+) -> StepFigures:
+    """The figures that the step would have; `unseen` are bytes of each component of the baseline that fake tensors do
+    not show, `unseen_peak` those at its peak. Without `rates`, or a peak for its data type, its time is not known."""
+    memory = memory_of_observations(step.memory)
+    components = _components(memory)
+    for name, more in unseen.items():
+        if name in components:
+            components[name] = max(components[name] + more, 0)
+    workload = step.workload
+    figures = StepFigures(
+        peak_bytes=None if memory.peak_bytes is None else memory.peak_bytes + unseen_peak,
+        components=components, at_peak=_at_peak(memory), samples=workload.batch, flops=contraction_flops(step),
+        parameters=workload.parameters, trainable_parameters=workload.trainable_parameters,
+    )  # fmt: skip
+    time = None if rates is None else predicted_time(step, rates)
+    return figures if time is None or time.lacks_peak else _with_time(figures, time)
+
+
+def _measured_flops(anatomy: Anatomy) -> dict[str, int]:
+    """FLOPs of the tensor contractions of a step by phase; none where a part of them has no formula."""
+    rows = [row for row in anatomy.classes if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    if any(row.uncosted_ns or row.flops is None for row in rows):
+        return {}
+    steps = max(anatomy.step.count, 1)
+    return {row.phase: (row.flops or 0) // steps for row in rows}
+
+
+def contraction_flops(step: SimulatedStep) -> dict[str, int]:
+    """FLOPs of the tensor contractions of a step by phase; none where one of them has no formula."""
+    flops: dict[str, int] = defaultdict(int)
+    for call in step.calls:
+        if work_of(call.operator, call.signature).operator_class is OperatorClass.TENSOR_CONTRACTION:
+            known = cost(call.operator, call.signature)
+            if known is None:
+                return {}
+            flops[call.phase] += known.flops * call.calls
+    return dict(flops)
+
+
+def _with_time(figures: StepFigures, time: PredictedTime) -> StepFigures:
+    class_ns: dict[str, float] = defaultdict(float)
+    phase_ns: dict[str, float] = defaultdict(float)
+    for row in time.rows:
+        class_ns[row.operator_class] += row.time_ns
+        phase_ns[row.phase] += row.time_ns
+    return replace(
+        figures, step_ns=time.time_ns, low_ns=time.low_ns, high_ns=time.high_ns, class_ns=dict(class_ns),
+        phase_ns=dict(phase_ns),
+    )  # fmt: skip
+
+
+def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int], int]:
+    """What fake tensors do not show of the baseline's memory: by component, and at the peak."""
+    predicted = memory_of_observations(step.memory)
+    ours, theirs = _components(predicted), _components(measured)
+    unseen = {name: held - ours[name] for name, held in theirs.items() if name in ours and held != ours[name]}
+    known = measured.peak_bytes is not None and predicted.peak_bytes is not None
+    return unseen, (measured.peak_bytes or 0) - (predicted.peak_bytes or 0) if known else 0
+
+
+def offenders(predicted: PredictedTime, measured: Mapping[tuple[str, Phase], float]) -> tuple[OperatorError, ...]:
+    """The operators whose predicted and measured times, with all that they call, are furthest apart."""
+    expected: dict[tuple[str, Phase], float] = defaultdict(float)
+    for predicted_row in predicted.rows:
+        expected[predicted_row.operator, predicted_row.phase] += predicted_row.time_ns
+    rows = [
+        OperatorError(operator=key[0], phase=key[1], predicted_ns=expected[key], measured_ns=measured[key])
+        for key in expected.keys() & measured.keys()
+    ]
+    rows.sort(key=lambda row: -abs(row.predicted_ns - row.measured_ns))
+    return tuple(rows[:_NAMED])
+
+
+def why_peaks_differ(step: SimulatedStep, measured: Memory) -> str | None:
+    """The operator whose blocks at the measured peak are furthest from those at the predicted one; `None` where the
+    peaks agree."""
+    predicted = memory_of_observations(step.memory)
+    if not peaks_differ(predicted.peak_bytes, measured.peak_bytes):
+        return None
+    ours, theirs = _blocks(predicted), _blocks(measured)
+    differences = {key: theirs.get(key, 0) - ours.get(key, 0) for key in ours.keys() | theirs.keys()}
+    if not differences:
+        return None
+    (operator, phase), difference = max(differences.items(), key=lambda item: (abs(item[1]), item[0]))
+    return (
+        f"the peak is not as predicted: {operator} ({phase}) holds {size(abs(difference))}"
+        f" {'more' if difference > 0 else 'less'} there than on fake tensors, which do not show what a kernel allocates"
+    )
+
+
+def _blocks(memory: Memory) -> dict[tuple[str, Phase], int]:
+    """Bytes at the peak by the operator that allocated them, and its phase."""
+    held: dict[tuple[str, Phase], int] = defaultdict(int)
+    for block in memory.blocks:
+        held[block.operator or "no operator", block.phase] += block.bytes
+    return held
+
+
+def _components(memory: Memory) -> dict[str, int]:
+    return {row.component: row.measured_bytes for row in memory.components if row.measured_bytes is not None}
+
+
+def _at_peak(memory: Memory) -> dict[str, int]:
+    return {row.component: row.at_peak_bytes for row in memory.components if row.at_peak_bytes}
+
+
+# The baseline, the rates that it reached, and what every technique is predicted to do at them.
+
+
+class Prediction(Struct, frozen=True, kw_only=True):
+    """The baseline as it ran, and each run as it was followed; `rates` are `None` where nothing is predicted."""
+
+    anatomy: Anatomy
+    figures: StepFigures
+    rates: Rates | None
+    steps: dict[str, SimulatedStep] = field(default_factory=dict)
+    #: Bytes of the baseline that fake tensors do not show: of each component, and at the peak.
+    unseen: dict[str, int] = field(default_factory=dict)
+    unseen_peak: int = 0
+    not_predicted: dict[str, WhyNot] = field(default_factory=dict)
+
+    def row(self, variant: Variant) -> TechniqueRow:
+        """The row of a variant as far as a prediction goes."""
+        row = TechniqueRow(
+            name=variant.name, title=variant.title, option=variant.option, keeps_result=variant.keeps_result,
+            failed=variant.impossible, not_predicted=variant.impossible or self.not_predicted.get(variant.name),
+            measured=self.figures if variant.name == BASELINE else None,
+            warnings=self.anatomy.warnings if variant.name == BASELINE else (),
+        )  # fmt: skip
+        step = self.steps.get(variant.name)
+        if step is None or row.not_predicted is not None:
+            return row
+        return replace(row, predicted=predicted_figures(step, self.rates, self.unseen, self.unseen_peak))
+
+    def why_peaks_differ(self, name: str, anatomy: Anatomy) -> tuple[str, ...]:
+        """What made the predicted peak of a run wrong, by its anatomy; nothing where it is right."""
+        step = self.steps.get(name)
+        reason = None if step is None else why_peaks_differ(step, anatomy.memory)
+        return () if reason is None else (reason,)
+
+    def offenders(self, name: str, trace: Path) -> tuple[OperatorError, ...]:
+        """The operators that made the prediction of a run wrong, by its trace."""
+        step = self.steps.get(name)
+        if step is None or self.rates is None:
+            return ()
+        return offenders(predicted_time(step, self.rates), phase_times(trace))
+
+
+def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
+    """Capture the baseline, the first of the variants, and follow all of them; `JobFailed` where the baseline breaks.
+
+    Without a step of the baseline there are no rates, and no prediction.
+    """
+    anatomy = runs.captured(variants[0])
+    figures = measured_figures(anatomy)
+    possible = [variant for variant in variants if variant.impossible is None]
+    steps: dict[str, SimulatedStep] = {}
+    not_predicted: dict[str, WhyNot] = {}
+    for variant, step in zip(possible, runs.followed(possible), strict=True):
+        if isinstance(step, SimulatedStep):
+            steps[variant.name] = step
+        else:
+            not_predicted[variant.name] = step
+    base = steps.get(BASELINE)
+    if base is None:
+        why = {variant.name: f"nor is the baseline: {not_predicted[BASELINE]}" for variant in possible}
+        return Prediction(anatomy=anatomy, figures=figures, rates=None, not_predicted=why)
+    unseen, unseen_peak = unseen_memory(anatomy.memory, base)
+    rates = None
+    if figures.step_ns:
+        times = call_times(runs.store.kept(BASELINE, variants[0].options).trace)
+        rates = rates_of(times, base, figures.step_ns, peaks_of(anatomy), profiled_ns=anatomy.step.wall_ns)
+    return Prediction(
+        anatomy=anatomy, figures=figures, rates=rates, steps=steps, unseen=unseen, unseen_peak=unseen_peak,
+        not_predicted=not_predicted,
+    )  # fmt: skip
+
+
+def peaks_of(anatomy: Anatomy) -> dict[str, float]:
+    """The FLOP/s of contractions that the device of the run could reach, by data type, where they are known."""
+    environment = anatomy.environment
+    known = ceilings_for(environment, multiprocessors=environment.multiprocessors)
+    return {} if known.ceilings is None else dict(known.ceilings.matrix_flops_per_second)
+
+
+#: Profiled steps of each capture: of like calls the median is taken, which one alone has none of.
+_PROFILED: Final = 3
+#: For the budget: about what a fresh process takes to make a small model; steps of a capture (warm-up, timed, profiled,
+#: memory), and of a repetition with its warm-up.
+_BEGIN_NS: Final = 3e9
+_STEPS_OF_A_CAPTURE: Final = 12
+_STEPS_OF_A_REPETITION: Final = 5
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What of an experiment is no option of its runs."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    combine: tuple[str, ...] = ()
+    predict_only: bool = False
+    repetitions: int = 3
+    #: Steps of which the losses are compared with the baseline's, for techniques that change the result.
+    loss_steps: int = 8
+    command: str = ""
+
+
+class Experiment:
+    """One experiment; `rows` are what is known so far, and `interrupted` whether it was left early."""
+
+    def __init__(self, options: RunOptions, settings: Settings, store: Store, progress: Stages) -> None:
+        self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
+        self.settings = settings
+        self.runs = Runs(model=options.model, store=store, progress=progress, texts=Texts())
+        self.variants: tuple[Variant, ...] = ()
+        self.prediction: Prediction | None = None
+        self.rows: dict[str, TechniqueRow] = {}
+        self.times: dict[str, list[tuple[int, ...]]] = {}
+        self.order: list[tuple[str, ...]] = []
+        self.warnings: list[str] = []
+        self.interrupted = False
+
+    # --------------------------------------------------------------------------------------------------------- stages
+
+    def predict(self) -> None:
+        """Capture the baseline, then predict every technique; the rows have predictions afterwards."""
+        self.runs.progress.stage("starting")
+        settings = self.settings
+        situation = situation_of(self.options)
+        self.variants = variants_of(situation, only=settings.only, skip=settings.skip, combine=settings.combine)
+        self.prediction = predict(self.runs, self.variants)
+        self.rows = {variant.name: self.prediction.row(variant) for variant in self.variants}
+
+    def measure(self) -> None:
+        """Capture each technique that can run, compare its result, then time all in turn, the order new each time."""
+        for variant in shuffled(self._running(), self.options.seed, 0):
+            if variant is not self.variants[0]:
+                self._capture(variant)
+        self._compare()
+        for repetition in range(self.settings.repetitions):
+            running, baselines = self._running(), self._baseline_runs()
+            order = shuffled(running, self.options.seed, repetition + 1, baselines=baselines)
+            self.order.append(tuple(variant.name for variant in order))
+            for variant in order:
+                self._time(variant)
+
+    def _running(self) -> list[Variant]:
+        """The variants that have not failed."""
+        return [variant for variant in self.variants if self.rows[variant.name].failed is None]
+
+    def _repetitions(self, variant: Variant) -> int:
+        """How often a variant is timed."""
+        return self.settings.repetitions * (self._baseline_runs() if variant is self.variants[0] else 1)
+
+    def _baseline_runs(self) -> int:
+        return baseline_runs(len(self._running()) - 1)
+
+    def _capture(self, variant: Variant) -> None:
+        try:
+            anatomy = self.runs.captured(variant)
+        except OpanatomyError as error:
+            self._change(variant, failed=str(error))
+            return
+        self._has_anatomy(variant, anatomy)
+
+    def _has_anatomy(self, variant: Variant, anatomy: Anatomy) -> None:
+        assert self.prediction is not None
+        kept = self.runs.store.kept(variant.name, variant.options)
+        self._change(
+            variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, kept.trace),
+            warnings=(*anatomy.warnings, *self.prediction.why_peaks_differ(variant.name, anatomy)),
+            trace=kept.trace.name, report=kept.report.name,
+        )  # fmt: skip
+
+    def _time(self, variant: Variant) -> None:
+        """Time one repetition of a variant, unless one before broke."""
+        if self.rows[variant.name].failed is not None:
+            return
+        known = self.times.setdefault(variant.name, [])
+        try:
+            known.append(self.runs.times(variant, len(known), self._repetitions(variant)))
+        except OpanatomyError as error:
+            self._change(variant, failed=str(error))
+
+    # ----------------------------------------------------------------------------------------------- the same training
+
+    def _compare(self) -> None:
+        """Compare one step of each that must not change the training with the baseline's, or their losses."""
+        baseline, *others = self._running()
+        if self.options.inference:
+            if others:
+                self.warnings.append("inference has no loss and no gradients: whether its outputs stay is not compared")
+            return
+        kept = [variant for variant in others if variant.keeps_result]
+        changing = [variant for variant in others if not variant.keeps_result]
+        if kept:
+            self._compare_results(baseline, kept)
+        if changing and (theirs := self._losses(baseline)):
+            for variant in changing:
+                if ours := self._losses(variant):
+                    self._change(variant, losses=LossCurve(losses=ours, baseline=theirs))
+        for variant in filter(_scales_its_loss, (baseline, *others)):
+            self._count_zeros(variant)
+
+    def _compare_results(self, baseline: Variant, variants: Sequence[Variant]) -> None:
+        with self.runs.store.scratch() as folder:
+            try:
+                loss = self.runs.outcome(baseline, folder)
+            except OpanatomyError as error:
+                self.warnings.append(f"whether the training stays the same is not known: {error}")
+                return
+            for variant in variants:
+                try:
+                    self._change(variant, sameness=self.runs.sameness(variant, baseline, folder, loss))
+                except OpanatomyError as error:
+                    self.warnings.append(f"{variant.name}: whether the training stays the same is not known: {error}")
+
+    def _losses(self, variant: Variant) -> tuple[float, ...]:
+        try:
+            return self.runs.losses(variant, self.settings.loss_steps)
+        except OpanatomyError as error:
+            self.warnings.append(f"{variant.name}: its losses are not known: {error}")
+            return ()
+
+    def _count_zeros(self, variant: Variant) -> None:
+        try:
+            self._change(variant, underflow=self.runs.underflow(variant))
+        except OpanatomyError as error:
+            self.warnings.append(f"{variant.name}: which gradients float16 makes zero is not known: {error}")
+
+    # ---------------------------------------------------------------------------------------------------------- result
+
+    def _change(self, variant: Variant, **fields: object) -> None:
+        self.rows[variant.name] = replace(self.rows[variant.name], **fields)
+
+    def result(self) -> Techniques:
+        """All that is known now."""
+        assert self.prediction is not None
+        anatomy = self.prediction.anatomy
+        report = Techniques(
+            opanatomy=__version__, command=self.settings.command,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=anatomy.environment,
+            workload=anatomy.workload, rows=tuple(map(self._timed, self.rows.values())), seed=self.options.seed,
+            repetitions=self.settings.repetitions, predicted_only=self.settings.predict_only, order=tuple(self.order),
+            folder=str(self.runs.store.folder), warnings=(*self._general_warnings(), *self.warnings),
+        )  # fmt: skip
+        guides = tuple(guide_rows(self._measured(report.rows)))
+        return redacted(replace(report, advice=advice_of(report), guides=guides), self.runs.texts)
+
+    def _measured(self, rows: Sequence[TechniqueRow]) -> list[MeasuredRun]:
+        """What was measured, the baseline first."""
+        options = {variant.name: variant.options for variant in self.variants}
+        return [
+            MeasuredRun(name=row.name, options=options[row.name], figures=row.measured)
+            for row in rows
+            if row.measured is not None
+        ]
+
+    def _timed(self, row: TechniqueRow) -> TechniqueRow:
+        """The row with the times of its repetitions."""
+        return timed(row, self.times.get(row.name, ()))
+
+    def _general_warnings(self) -> list[str]:
+        """What is to be said of precision: of its times on a processor, and of what they are predicted from."""
+        if self.prediction is None or not any(v.options.amp or v.options.dtype != "float32" for v in self.variants):
+            return []
+        warnings = []
+        if self.prediction.anatomy.environment.device_kind == "cpu":
+            half = any(variant.options.amp == "fp16" for variant in self.variants)
+            float16 = ", those of float16 least: few processors have arithmetic for it" if half else ""
+            warnings.append(f"times of mixed precision on a processor say nothing of a GPU{float16}")
+        if self.prediction.rates is not None and (names := self._without_time()):
+            warnings.append(
+                f"the time of {', '.join(names)} is not predicted: the peak of this device for products in that data"
+                " type is not known - run `opanatomy ceilings`"
+            )
+        return warnings
+
+    def _without_time(self) -> list[str]:
+        """The techniques that are predicted but for their time."""
+        predicted = [(row.name, row.predicted) for row in self.rows.values()]
+        return [name for name, figures in predicted if figures is not None and figures.step_ns is None]
+
+    def budget_ns(self) -> float:
+        """What measuring will take by the predictions: the steps, and the making of models."""
+        assert self.prediction is not None
+        total = 0.0
+        for variant in self._running():
+            row = self.rows[variant.name]
+            known = row.predicted or row.measured
+            step = (known.step_ns if known else None) or self.prediction.figures.step_ns or 0
+            repetitions = self._repetitions(variant)
+            steps = _STEPS_OF_A_CAPTURE + self.settings.loss_steps + _STEPS_OF_A_REPETITION * repetitions
+            total += (2 + repetitions) * _BEGIN_NS + step * steps
+        return total
+
+
+def _scales_its_loss(variant: Variant) -> bool:
+    """Whether a run trains under float16 autocast."""
+    options = variant.options
+    return options.amp == "fp16" and not options.inference and not options.generate

@@ -1,0 +1,631 @@
+"""The options of a run -> what one of its steps would call and allocate, without its weights and without running it."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from opanatomy.capture.device.environment import choose_device
+from opanatomy.capture.memory.events import Context, Mark, Moment, ObservedEvents, events_of
+from opanatomy.capture.memory.measurement import Snapshots, element_bytes
+from opanatomy.capture.memory.observer import (
+    Before,
+    MemoryObserver,
+    StepSettings,
+    components_before,
+    observations_of,
+    rng_bytes,
+)
+from opanatomy.capture.memory.storages import (
+    Storages,
+    address_of,
+    holders_of,
+    same_device,
+    storages_of,
+    tensors_in,
+    unpacked,
+)
+from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.model.user_function import said_by
+from opanatomy.capture.model.workload import prepare, workload_of
+from opanatomy.capture.run.ranges import forward_hooks
+from opanatomy.capture.run.recorder import make_stepper
+from opanatomy.capture.run.stepper import Stepper, Subject
+from opanatomy.errors import EstimateError, OpanatomyError
+from opanatomy.options import RunOptions
+from opanatomy.records.experiment import SimulatedCall, SimulatedStep
+from opanatomy.records.signature import Argument, Signature, Tensor
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import AllocatorObservation, MarkKind, MemoryObservations, PhaseSpan, TensorType
+
+if TYPE_CHECKING:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+# Tensors that have shapes and no values: a step on them calls what a real one calls, and allocates nothing.
+#
+# What a program reads of a tensor's values is zero or false, but of constants.
+
+
+@contextmanager
+def fake_tensors() -> Iterator[FakeTensorMode]:
+    """Every tensor made inside has no values; the random states are afterwards as they were."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]), fake_mode()(allow_non_fake_inputs=True) as mode, parameters_replaced():
+        yield mode
+
+
+@contextmanager
+def parameters_replaced() -> Iterator[None]:
+    """`Module.to` and its like give a module other parameters while inside: the tensor of a fake one cannot be swapped,
+    for it has weak references."""
+    import torch
+
+    module: Any = torch.nn.Module
+    apply = module._apply
+    module._apply = _replaced
+    try:
+        yield
+    finally:
+        module._apply = apply
+
+
+def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    import torch
+
+    made: dict[int, torch.nn.Parameter] = {}
+    for child in module.modules() if recurse else (module,):
+        for name, parameter in child._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                with torch.no_grad():
+                    tensor = fn(parameter)
+                same = tensor is parameter
+                made[id(parameter)] = parameter if same else torch.nn.Parameter(tensor, parameter.requires_grad)
+            child._parameters[name] = made[id(parameter)]
+        for name, buffer in child._buffers.items():
+            if buffer is not None:
+                child._buffers[name] = fn(buffer)
+    return module
+
+
+@cache
+def fake_mode() -> type[FakeTensorMode]:
+    """The class of the mode: `FakeTensorMode`, whose tensors answer also what depends on their values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    answers = _answers()
+
+    class AnsweringFakeTensorMode(FakeTensorMode):
+        """Fake tensors whose values may be read."""
+
+        def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """What the operator gives."""
+            answer = answers.get(func)
+            if answer is not None and not _has_constant(args[0]):
+                with self:
+                    return answer(*args, **(kwargs or {}))
+            return super().dispatch(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+    return AnsweringFakeTensorMode
+
+
+def _has_constant(tensor: Any) -> bool:
+    import torch
+
+    return isinstance(getattr(tensor, "constant", None), torch.Tensor)
+
+
+def _answers() -> dict[Any, Callable[..., Any]]:
+    """What depends on values, as if each were zero or false and every mask took all; and what torch has no rule for."""
+    import torch
+
+    aten = torch.ops.aten
+    return {
+        aten._local_scalar_dense.default: _item,
+        aten.equal.default: lambda *_: False,
+        aten.nonzero.default: _nonzero,
+        aten.masked_select.default: _masked_select,
+        aten._ctc_loss.Tensor: _ctc_loss,
+        aten._ctc_loss_backward.Tensor: lambda grad, log_probs, *_: torch.empty_like(log_probs),
+        aten._grouped_mm.default: _grouped_mm,
+    }
+
+
+def _item(tensor: torch.Tensor) -> bool | int | float:
+    import torch
+
+    if tensor.dtype is torch.bool:
+        return False
+    return 0.0 if tensor.dtype.is_floating_point else 0
+
+
+def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    broadcast: Any = torch.broadcast_shapes  # torch leaves it untyped
+    return tensor.new_empty((broadcast(tensor.shape, mask.shape).numel(),))
+
+
+def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any) -> torch.Tensor:
+    """Of any data type, as on the CPU; torch's own rule for shapes takes bfloat16 alone."""
+    if a.dim() == b.dim() == 2:
+        assert offs is not None
+        return a.new_empty((len(offs), a.shape[0], b.shape[1]))
+    return a.new_empty((*(b.shape[:1] if a.dim() == b.dim() else ()), a.shape[-2], b.shape[-1]))
+
+
+def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    time, batch = log_probs.shape[0], log_probs.shape[1]
+    states = 2 * (targets.numel() // batch) + 1
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, states))
+
+
+# Sums of gradients in place: autograd's engine adds into a gradient that nothing else holds, but not under a mode.
+#
+# A tensor that two operators take gets the sum of two gradients. Of a real step the engine adds one into the other
+# where it holds the last reference; under a dispatch mode it always makes a third tensor, as large as a table of words.
+
+
+#: How often a tensor is held, and its storage.
+Held: TypeAlias = tuple[int, int]
+
+
+def summed_in_place(function: Any, args: tuple[Any, ...], sole: Held | None) -> torch.Tensor | None:
+    """The sum of two gradients, in the first where a real step would add the second to it: `sole` is how often that one
+    is held then (`engine_alone`). `None` for other calls."""
+    import torch
+
+    aten: Any = torch.ops.aten
+    if function is not aten.add.Tensor or torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
+        return None
+    first, second = args[:2]
+    if not isinstance(second, torch.Tensor) or (first.shape, first.dtype) != (second.shape, second.dtype):
+        return None
+    if sole is None or _held(first) != sole:
+        return None
+    result: torch.Tensor = aten.add_.Tensor(first, second)
+    return result
+
+
+def _held(tensor: torch.Tensor) -> Held | None:
+    """How often a tensor and its storage are held; `None` where this torch does not say."""
+    import torch
+
+    count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None or not hasattr(tensor, "_use_count"):
+        return None
+    return tensor._use_count(), count(tensor.untyped_storage()._cdata)
+
+
+@cache
+def engine_alone() -> Held | None:
+    """How often a gradient and its storage are held that a mode is given by the engine, which alone has it; call it
+    outside of a mode's own calls, where autograd is off."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[Held | None] = []
+
+    class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
+                seen.append(_held(args[0]))
+            return function(*args, **(kwargs or {}))
+
+    with Counter(), torch.enable_grad():  # type: ignore[no-untyped-call]
+        leaf = torch.ones(2, requires_grad=True)
+        (leaf.exp() * leaf.sin()).sum().backward()  # type: ignore[no-untyped-call]
+    return seen[0] if seen else None
+
+
+# The calls and the storages of a step, as a dispatch mode sees them come and go.
+
+
+_NONE: Final = -1
+#: Questions after a tensor's properties, and ranges, come to a dispatch mode as operators.
+_QUESTIONS: Final = frozenset({"prim", "profiler"})
+#: What CUDA's allocator rounds the size of a block up to.
+_CUDA_BLOCK: Final = 512
+
+
+@dataclass(slots=True)
+class Recording:
+    """What happened, moment by moment: `now` counts them. Nothing is noted before `started`.
+
+    A storage is known by the address of its record, which is its own until it is gone.
+    """
+
+    device: str
+    phase_of: Callable[[], Phase]
+    weights: frozenset[int] = frozenset()
+    now: int = 0
+    started: bool = False
+    #: Whether what runs is ours and none of the step.
+    paused: bool = False
+    allocated: int = 0
+    live: dict[int, int] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    contexts: dict[Context, int] = field(default_factory=dict)
+    calls: Counter[tuple[str, Signature, Phase]] = field(default_factory=Counter)
+    spans: list[PhaseSpan] = field(default_factory=list)
+    #: The modules that are open, and where each that is opened or left begins among autograd's sequence numbers.
+    open_modules: list[str] = field(default_factory=list)
+    sequence_begins: list[int] = field(default_factory=list)
+    sequence_module: list[str | None] = field(default_factory=list)
+    #: Module ranges inside backward: the number of the one that is open, and where each ended.
+    recomputations: list[int] = field(default_factory=list)
+
+    def start(self, weights: frozenset[int]) -> None:
+        """Note from here on; what lives now was there before."""
+        self.weights, self.started = weights, True
+
+    # ------------------------------------------------------------------------------------------------------- storages
+
+    def hold(self, tensor: torch.Tensor, context: Context | None = None) -> None:
+        """Note the storages under a tensor that are new, and when each of them is gone."""
+        for part in unpacked((tensor,)):
+            if not same_device(str(part.device), self.device):
+                continue
+            storage = part.untyped_storage()
+            address, size = address_of(storage), self._rounded(storage.nbytes())
+            if size and address not in self.live:
+                self.live[address] = size
+                self._change(size, address, context)
+                weakref.finalize(storage, self._gone, address).atexit = False
+
+    def _rounded(self, size: int) -> int:
+        return size if self.device == "cpu" else -(-size // _CUDA_BLOCK) * _CUDA_BLOCK
+
+    def _gone(self, address: int) -> None:
+        size = self.live.pop(address, 0)
+        if size:
+            self._change(-size, address, None)
+
+    def _change(self, size: int, address: int, context: Context | None) -> None:
+        self.allocated += size
+        if self.started:
+            number = self.contexts.setdefault(context or self.context(), len(self.contexts))
+            self.moments.append(Moment(self._tick(), size, address, self.allocated, _NONE, number))
+
+    def mark(self, mark: Mark) -> None:
+        """Note what storages are, or a place of the step."""
+        number = self.contexts.setdefault(self.context(), len(self.contexts))
+        self.moments.append(Moment(self._tick(), 0, _NONE, self.allocated, _NONE, number, len(self.marks)))
+        self.marks.append(mark)
+
+    def _tick(self) -> int:
+        self.now += 1
+        phase = self.phase_of()
+        if self.spans and self.spans[-1].phase is phase:
+            self.spans[-1] = replace(self.spans[-1], end_ns=self.now)
+        elif phase is not Phase.OTHER:
+            self.spans.append(PhaseSpan(phase=phase, begin_ns=self.now, end_ns=self.now))
+        return self.now
+
+    def context(self, operator: str | None = None, *, casts_weight: bool = False) -> Context:
+        """What is open now."""
+        import torch
+
+        module = self.open_modules[-1] if self.open_modules else None
+        node = None
+        if self.phase_of() is Phase.BACKWARD and module is None:
+            node = torch._C._current_autograd_node()
+        sequence = None if node is None else node._sequence_nr()
+        until = len(self.recomputations) - 1 if self._recomputes() else _NONE
+        return Context(operator, _NONE, module, sequence, casts_weight, until)
+
+    # ---------------------------------------------------------------------------------------------------------- calls
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Note one call and the storages that it made."""
+        name = function._schema.name
+        if function.namespace in _QUESTIONS:
+            return
+        casts = name == "aten::_to_copy" and address_of(args[0].untyped_storage()) in self.weights
+        context = self.context(name, casts_weight=casts)
+        for tensor in tensors_in(result):
+            self.hold(tensor, context)
+        if self.started and not self.paused:
+            self.calls[name, signature_of(function, args, kwargs), self._phase()] += 1
+
+    def _phase(self) -> Phase:
+        """The phase of a call: what an autograd node runs with gradient mode on is recomputation."""
+        import torch
+
+        phase = self.phase_of()
+        recomputes = (
+            phase is Phase.BACKWARD and torch.is_grad_enabled() and torch._C._current_autograd_node() is not None
+        )
+        return Phase.RECOMPUTE if recomputes else phase
+
+    def start_calls(self) -> None:
+        """Forget the calls so far."""
+        self.calls = Counter()
+
+    def simulated_calls(self) -> tuple[SimulatedCall, ...]:
+        """The calls, like ones together, in the order of their first."""
+        return tuple(
+            SimulatedCall(operator=name, signature=signature, phase=phase, calls=calls)
+            for (name, signature, phase), calls in self.calls.items()
+        )
+
+    # -------------------------------------------------------------------------------------------------------- modules
+
+    def enter(self, module: str) -> None:
+        """A module's forward begins."""
+        if not self.open_modules and self.phase_of() is Phase.BACKWARD:
+            self.recomputations.append(_NONE)
+        self.open_modules.append(module)
+        self._sequence(module)
+
+    def leave(self, module: str) -> None:
+        """A module's forward ends."""
+        if self.open_modules and self.open_modules[-1] == module:
+            self.open_modules.pop()
+        self._sequence(self.open_modules[-1] if self.open_modules else None)
+        if not self.open_modules and self.recomputations and self.recomputations[-1] == _NONE:
+            self.recomputations[-1] = self.now
+
+    def _recomputes(self) -> bool:
+        return bool(self.open_modules and self.recomputations and self.recomputations[-1] == _NONE)
+
+    def _sequence(self, module: str | None) -> None:
+        """From this number on autograd's nodes are of operators that `module` calls."""
+        import torch
+
+        autograd: Any = torch._C._autograd
+        self.sequence_begins.append(autograd._get_sequence_nr())
+        self.sequence_module.append(module)
+
+    def _module_of(self, sequence: int) -> str | None:
+        place = bisect_right(self.sequence_begins, sequence) - 1
+        return self.sequence_module[place] if place >= 0 else None
+
+    # -------------------------------------------------------------------------------------------------------- columns
+
+    def events(self) -> ObservedEvents:
+        """The moments as columns."""
+        ends = [end if end != _NONE else self.now for end in self.recomputations]
+        contexts = [
+            context if context.recomputed_until == _NONE
+            else context._replace(recomputed_until=ends[context.recomputed_until])
+            for context in self.contexts
+        ]  # fmt: skip
+        return events_of(self.moments, contexts, self._module_of, self.marks, self.spans)
+
+
+@contextmanager
+def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase]) -> Iterator[Recording]:
+    """Note what runs while inside; the paths of modules are those of `module`."""
+    record = Recording(device, phase_of)
+    paths = {id(child): path for path, child in module.named_modules()}
+
+    def enter(child: torch.nn.Module, _inputs: object) -> None:
+        if id(child) in paths:
+            record.enter(paths[id(child)])
+
+    def leave(child: torch.nn.Module, _inputs: object, _output: object) -> None:
+        if id(child) in paths:
+            record.leave(paths[id(child)])
+
+    with ExitStack() as stack:
+        stack.enter_context(forward_hooks(module, enter, leave, always=True))
+        stack.enter_context(_random_states(record))
+        stack.enter_context(_mode(record))
+        yield record
+
+
+@contextmanager
+def _random_states(record: Recording) -> Iterator[None]:
+    """Checkpointing keeps states of the host's generator, which no dispatch mode sees being made."""
+    import torch
+
+    original = torch.get_rng_state
+
+    def get_rng_state() -> torch.Tensor:
+        state = original()
+        record.hold(state)
+        return state
+
+    torch.get_rng_state = get_rng_state
+    try:
+        yield
+    finally:
+        torch.get_rng_state = original
+
+
+def _mode(record: Recording) -> Any:
+    """The dispatch mode that notes every call."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    sole = engine_alone()
+
+    class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            arguments = {} if kwargs is None else kwargs
+            body = _body(function)
+            if body is not None:
+                with self:  # what it calls is noted, as the profiler sees it
+                    return body(*args, **arguments)
+            result = summed_in_place(function, args, sole)
+            if result is not None:
+                function = torch.ops.aten.add_.Tensor
+            else:
+                result = function(*args, **arguments)
+            record.call(function, args, arguments, result)
+            return result
+
+    make: Any = Recorder
+    return make()
+
+
+@cache
+def _body(function: Any) -> Callable[..., Any] | None:
+    """What an operator does that only calls others: where autograd is off it comes to a mode as a whole, and for one
+    that torch writes in Python the rule for fake tensors gives no more than what comes out."""
+    import torch
+    from torch._library.custom_ops import OPDEFS
+
+    if function.namespace in _QUESTIONS:
+        return None
+    if function.namespace == "torch_nn":
+        body: Callable[..., Any] | None = getattr(OPDEFS.get(function._schema.name), "_init_fn", None)
+        return body
+    composite = function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    return function.decompose if composite else None
+
+
+def signature_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+    """The arguments of a call in the order of its schema, defaults filled in."""
+    values: list[Argument] = []
+    for place, argument in enumerate(function._schema.arguments):
+        if place < len(args):
+            values.append(_argument(args[place]))
+        else:
+            values.append(_argument(kwargs.get(argument.name, argument.default_value)))
+    return Signature(tuple(values))
+
+
+def _argument(value: Any) -> Argument:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return tensor_of(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_argument, value))
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def tensor_of(value: torch.Tensor) -> Tensor:
+    """The tensor's shape, data type and strides."""
+    import torch
+
+    strides = tuple(value.stride()) if value.layout is torch.strided else None
+    return Tensor(tuple(map(int, value.shape)), str(value.dtype).removeprefix("torch."), strides)
+
+
+#: The allocator that the observations name.
+ALLOCATOR: Final = "fake tensors"
+
+
+def simulate(options: RunOptions) -> SimulatedStep:
+    """The second step of the run, on fake tensors: the first makes what later ones find (the optimizer's state).
+
+    Raises `EstimateError` where the step cannot run without values, and says why.
+    """
+    if options.compile:
+        raise EstimateError("what torch.compile calls and keeps is decided when it compiles - measure it")
+    device = choose_device(options.device)
+    options = replace(options, device=device)
+    try:
+        with fake_tensors(), quiet_libraries():
+            return _simulated(options)
+    except OpanatomyError:
+        raise
+    except Exception as error:
+        raise EstimateError(f"the step cannot run on fake tensors: {said_by(error)} - see --debug") from error
+
+
+def _simulated(options: RunOptions) -> SimulatedStep:
+    prepared = prepare(options)
+    module = prepared.module
+    subject = Subject(module=module, inputs=prepared.inputs, workload=workload_of(prepared, options))
+    stepper = make_stepper(subject, options)
+    with recording(module, options.device, lambda: stepper.phase) as record:
+        for tensor in _there(stepper, module):
+            record.hold(tensor)
+        stepper.run()
+        stepper.free_gradients()
+        if prepared.texts is not None:
+            stepper.take(prepared.texts.longest)
+        memory = _second_step(stepper, module, record, options)
+        calls = record.simulated_calls()
+        batches: tuple[tuple[SimulatedCall, ...], ...] = ()
+        if prepared.texts is not None:
+            batches = tuple(_calls_on(batch, stepper, record) for batch in prepared.texts.batches)
+            calls = batches[prepared.texts.observed.profiled]
+    return SimulatedStep(workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches)
+
+
+def _calls_on(batch: dict[str, Any], stepper: Stepper, record: Recording) -> tuple[SimulatedCall, ...]:
+    """The calls of a step on another batch."""
+    stepper.take(batch)
+    record.start_calls()
+    stepper.run()
+    return record.simulated_calls()
+
+
+def _there(stepper: Stepper, module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """What is allocated before the first step."""
+    for tensors in components_before(holders_of(stepper, module)).values():
+        yield from tensors
+
+
+def _second_step(
+    stepper: Stepper, module: torch.nn.Module, record: Recording, options: RunOptions
+) -> MemoryObservations:
+    """Run the step and note its memory as the observation of a real one does."""
+    tensors = components_before(holders_of(stepper, module))
+    earlier = Before(storages={name: storages_of(some, options.device) for name, some in tensors.items()})
+    observer = SimulatedObserver(
+        lambda: holders_of(stepper, module), options.device, Snapshots(options.device),
+        hooked=not options.inference, record=record,
+    )  # fmt: skip
+    stepper.watch = observer
+    record.start(frozenset(earlier.storages["weights"]))
+    stepper.run()
+    observer.end()
+    settings = StepSettings(
+        autocast=options.amp is not None,
+        checkpointing=bool(options.checkpointing),
+        rng_bytes=rng_bytes(options.device) if options.checkpointing else None,
+    )
+    allocator = AllocatorObservation(name=ALLOCATOR)
+    parameters = list(module.parameters())
+    return MemoryObservations(
+        device=options.device,
+        parameter_bytes=element_bytes(parameters),
+        trainable_bytes=element_bytes(parameter for parameter in parameters if parameter.requires_grad),
+        shape=shape_of(module, options.device),
+        step=observations_of(record.events(), earlier, settings, options.device, allocator),
+    )
+
+
+class SimulatedObserver(MemoryObserver):
+    """Notes its marks in a recording, not in a profile."""
+
+    def __init__(self, *args: Any, record: Recording, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.record = record
+
+    def saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note what autograd saves; what is asked of it for that is no call of the step."""
+        self.record.paused = True
+        try:
+            return super().saved(tensor)
+        finally:
+            self.record.paused = False
+
+    def _mark(self, kind: MarkKind, storages: Storages | None = None, tensor: TensorType | None = None) -> None:
+        self.record.mark(Mark(kind=kind, storages=storages or {}, tensor=tensor))

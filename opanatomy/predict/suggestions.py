@@ -1,0 +1,183 @@
+"""What a run that was just profiled could be given: the techniques that would save most, by prediction.
+
+Only techniques are suggested whose predictions were compared with measurements (`recorded.py`), and that leave the
+training as it is, or all but: what trains fewer weights or by another rule saves more, and is no advice. A user's own
+function is not called again for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import OpanatomyError
+from opanatomy.memory.observed import memory_of_observations
+from opanatomy.options import RunOptions
+from opanatomy.predict import workers
+from opanatomy.predict.experiment import peaks_of
+from opanatomy.predict.price import Rates, call_times, predicted_time, rates_of
+from opanatomy.predict.techniques import Situation, Variant, variants_of
+from opanatomy.records.anatomy import Anatomy, Suggestion, Suggestions
+from opanatomy.records.experiment import SimulatedStep
+
+# The techniques whose predictions were compared with measurements, and how far they were off.
+#
+# docs/techniques.md has the runs; `benchmarks/predictions.py` makes them again.
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """The largest errors of a technique's predictions over the recorded runs, as shares; `runs` is how many."""
+
+    runs: int
+    memory: float
+    time: float
+
+
+RECORDED: Final[dict[str, Recorded]] = {
+    "accumulation": Recorded(runs=4, memory=0.0000, time=0.08),
+    "checkpointing": Recorded(runs=4, memory=0.0001, time=0.13),
+    "checkpointing-reentrant": Recorded(runs=4, memory=0.0001, time=0.13),
+    "checkpointing-segments": Recorded(runs=3, memory=0.0001, time=0.13),
+    "amp": Recorded(runs=4, memory=0.0074, time=0.36),
+    "eager": Recorded(runs=4, memory=0.0000, time=0.08),
+    "freeze-embeddings": Recorded(runs=4, memory=0.0000, time=0.06),
+    "freeze-lower": Recorded(runs=4, memory=0.0000, time=0.20),
+    "freeze-all-but-biases": Recorded(runs=3, memory=0.0000, time=0.21),
+    "freeze-all-but-head": Recorded(runs=2, memory=0.0000, time=0.16),
+    "lora": Recorded(runs=4, memory=0.0000, time=0.07),
+    "lora-checkpointing": Recorded(runs=4, memory=0.0002, time=0.15),
+    "adamw-foreach": Recorded(runs=4, memory=0.0000, time=0.24),
+    "adamw-loop": Recorded(runs=4, memory=0.0000, time=0.24),
+    "sgd": Recorded(runs=4, memory=0.0000, time=0.11),
+    "adafactor": Recorded(runs=4, memory=0.0000, time=0.20),
+    "fused-loss": Recorded(runs=2, memory=0.0000, time=0.76),
+}
+
+
+#: In the order in which they are looked at: those that most often save most first, the one of most calls last.
+LOOKED_AT: Final = (
+    "sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation"
+)  # fmt: skip
+#: This many are shown; a saving of less of the peak or the time is none.
+_SHOWN: Final = 3
+_WORTH: Final = 0.03
+#: Where a predicted time was further off than this share in the recorded runs, none is said.
+_TRUSTED: Final = 0.3
+
+
+class Followed(Struct, frozen=True, kw_only=True):
+    """A technique's step, as far as it was followed."""
+
+    variant: Variant
+    step: SimulatedStep
+
+
+def suggestions_for(
+    options: RunOptions, anatomy: Anatomy, trace: Path, budget_s: float, clock: Callable[[], float] = time.monotonic
+) -> Suggestions | None:
+    """The techniques that save most; `None` where there is nothing to look at.
+
+    No step is begun that, by the last one, would end after `budget_s` seconds; the first two always are. Raises
+    `OpanatomyError` where the step as it is cannot be followed.
+    """
+    variants = _candidates(options, anatomy)
+    if not variants[1:]:
+        return None
+    begun = clock()
+    baseline = workers.simulated(variants[0].options)
+    peak = _peak(baseline)
+    if peak is None:
+        return None
+    deadline = begun + budget_s
+    followed = list(_followed(variants[1:], deadline, clock() - begun, clock))
+    rates = _rates(anatomy, trace, baseline)
+    known = [
+        (each.variant, _suggestion(each, peak, baseline, rates)) for each in followed if isinstance(each, Followed)
+    ]
+    return Suggestions(best=_best(known), not_reached=tuple(each for each in followed if isinstance(each, str)))
+
+
+def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
+    """The run as it is, and the recorded techniques that it can be given."""
+    from opanatomy.capture.model.user_function import is_function
+
+    names = [name for name in LOOKED_AT if name in RECORDED]
+    if not names or options.inference or options.generate or options.compile or is_function(options.model):
+        return ()
+    options = replace(options, weights="random")  # their values change nothing
+    planned = workers.planned(options)
+    situation = Situation(
+        options=options, batch=planned.batch, layers=planned.layers, freezable_layers=planned.freezable_layers,
+        attention=planned.attention, on_cpu=anatomy.environment.device_kind == "cpu",
+    )  # fmt: skip
+    baseline, *others = variants_of(situation, only=names)
+    return baseline, *(each for each in others if each.impossible is None and each.options != options)
+
+
+def _followed(
+    variants: Sequence[Variant], deadline: float, took_s: float, clock: Callable[[], float]
+) -> Iterator[Followed | str]:
+    """Each step that can be followed, or the name of a technique that there was no time for."""
+    for place, variant in enumerate(variants):
+        begun = clock()
+        if place and begun + took_s * variant.options.accumulate > deadline:
+            yield variant.name
+            continue
+        try:
+            step = workers.simulated(variant.options)
+        except OpanatomyError:  # it cannot be given to this model, which says nothing of the time of the next
+            continue
+        took_s = (clock() - begun) / variant.options.accumulate
+        yield Followed(variant=variant, step=step)
+
+
+def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep) -> Rates | None:
+    wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
+    if not wall:
+        return None
+    return rates_of(call_times(trace), baseline, wall, peaks_of(anatomy), profiled_ns=anatomy.step.wall_ns)
+
+
+def _suggestion(followed: Followed, now: int, baseline: SimulatedStep, rates: Rates | None) -> Suggestion | None:
+    peak = _peak(followed.step)
+    if peak is None:
+        return None
+    variant = followed.variant
+    suggestion = Suggestion(technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now)
+    if rates is None:
+        return suggestion
+    after, before = predicted_time(followed.step, rates), predicted_time(baseline, rates).time_ns
+    if after.lacks_peak or RECORDED[variant.name].time > _TRUSTED:
+        return suggestion
+    return Suggestion(
+        technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now,
+        time_ratio=after.time_ns / before, low_ratio=after.low_ns / before, high_ratio=after.high_ns / before,
+    )  # fmt: skip
+
+
+def _peak(step: SimulatedStep) -> int | None:
+    return memory_of_observations(step.memory).peak_bytes
+
+
+def _saved(suggestion: Suggestion) -> float:
+    """The larger of the shares of the peak and, surely, of the time that would be gone."""
+    memory = suggestion.saved_bytes / suggestion.now_bytes if suggestion.now_bytes else 0.0
+    return max(memory, 1 - (suggestion.high_ratio or 1.0))
+
+
+def _best(known: Sequence[tuple[Variant, Suggestion | None]]) -> tuple[Suggestion, ...]:
+    """The suggestions that are worth it, the larger saving first; the best alone of those that set the same option."""
+    worth = [pair for pair in known if pair[1] is not None and _saved(pair[1]) >= _WORTH]
+    worth.sort(key=lambda pair: 0.0 if pair[1] is None else -_saved(pair[1]))
+    taken: set[str] = set()
+    best = []
+    for variant, suggestion in worth:
+        if suggestion is not None and not taken & variant.changes.keys():
+            taken |= variant.changes.keys()
+            best.append(suggestion)
+    return tuple(best[:_SHOWN])

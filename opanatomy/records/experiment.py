@@ -1,0 +1,327 @@
+"""What techniques change of a training step: predicted, measured, and how far the two are apart."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import field
+
+from opanatomy.records.codec import Record
+from opanatomy.records.signature import Signature
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import Environment, MemoryObservations, Workload
+
+# What guides claim of techniques, next to what an experiment measured.
+
+
+class GuideClaim(Record, frozen=True, kw_only=True):
+    """What a guide says: `quote` is its sentence, `figure` (to `figure_to`, where it is a range) the number in it.
+
+    A measured figure from `low` to `high` agrees with it.
+    """
+
+    claim: str
+    source: str
+    quote: str
+    unit: str
+    figure: float
+    figure_to: float | None = None
+    low: float
+    high: float
+
+
+class GuideMeasurement(Record, frozen=True, kw_only=True):
+    """What the run of `technique` came to, in the unit of the claim.
+
+    Of bytes a parameter `parts` are the components that `measured` sums, each at its fullest, which need not be at one
+    time: `at_peak` is what of them lives at the peak of the step. `reason` is why it may be another figure than the
+    claimed one, where the figures tell.
+    """
+
+    technique: str
+    measured: float
+    parts: dict[str, float] = field(default_factory=dict)
+    at_peak: float | None = None
+    reason: str | None = None
+
+
+class GuideRow(Record, frozen=True, kw_only=True):
+    """A claim next to what was measured."""
+
+    claim: GuideClaim
+    measurement: GuideMeasurement
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the measured figure is what the guide says."""
+        return self.claim.low <= self.measurement.measured <= self.claim.high
+
+
+# What float16 makes of gradients: those that become zero, and those that are too large for it.
+
+
+class ScaledGradients(Record, frozen=True, kw_only=True):
+    """The gradient elements of one step whose loss was multiplied by `scale` before backward.
+
+    `zeros` are exactly zero, or not there, where those of the same step without autocast are finite and not zero.
+    `not_finite` are inf or NaN: with one of them the scaler skips the update.
+    """
+
+    scale: float
+    zeros: int
+    not_finite: int
+
+
+class Underflow(Record, frozen=True, kw_only=True):
+    """Gradients of one step under float16 autocast next to those of the same step without autocast: the same weights
+    and data, no dropout, no update.
+
+    `elements` is the number of elements of all gradients, `nonzero` that of those that are finite and not zero without
+    autocast. `scaled` is at the scale that a run finds before its warm-up, `unscaled` at 1, and `at_first_scale` at
+    that which `torch.amp.GradScaler` begins with, where the run's is another.
+    """
+
+    elements: int
+    nonzero: int
+    scaled: ScaledGradients
+    unscaled: ScaledGradients
+    at_first_scale: ScaledGradients | None = None
+
+    def share(self, gradients: ScaledGradients) -> float | None:
+        """Zeros of the elements that are not zero without autocast; `None` where there are none of these."""
+        return gradients.zeros / self.nonzero if self.nonzero else None
+
+
+# Whether a technique leaves the training the same.
+
+
+#: Differences up to this many units of rounding are those of sums in another order: a loss is a sum of few numbers, a
+#: gradient of many products of many. An update that is left out is some thousand units of the weights.
+LOSS_UNITS, GRADIENT_UNITS, WEIGHT_UNITS = 64.0, 4096.0, 64.0
+
+
+class Difference(Record, frozen=True, kw_only=True):
+    """How far one parameter's gradient is off, as norms, in units of rounding of float32."""
+
+    name: str
+    units: float
+
+
+class Sameness(Record, frozen=True, kw_only=True):
+    """One step without dropout against the baseline's, from the same weights and data: norms of the differences over
+    norms of what they are of, in units of rounding of float32 (2^-23).
+
+    `first_operator` is the first whose result is another one, where the step is not the same; `not_compared` are
+    parameters that only one of the two has or trains.
+    """
+
+    loss_units: float | None
+    gradient_units: float
+    weight_units: float
+    worst_gradient: Difference | None = None
+    first_operator: str | None = None
+    not_compared: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether all parameters were compared, and all differences are those of rounding."""
+        loss = self.loss_units is None or self.loss_units <= LOSS_UNITS
+        values = self.gradient_units <= GRADIENT_UNITS and self.weight_units <= WEIGHT_UNITS
+        return loss and values and not self.not_compared
+
+
+class LossCurve(Record, frozen=True, kw_only=True):
+    """The losses of some steps compared with the baseline's, on one batch, without dropout."""
+
+    losses: tuple[float, ...]
+    baseline: tuple[float, ...]
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest difference of two losses over the baseline's, as a share."""
+        pairs = zip(self.losses, self.baseline, strict=True)
+        return max((abs(ours - theirs) / max(abs(theirs), 1e-30) for ours, theirs in pairs), default=0.0)
+
+
+TECHNIQUES_SCHEMA = 1
+
+
+class StepFigures(Record, frozen=True, kw_only=True):
+    """The figures of one step; `None` where one is not known.
+
+    `peak_bytes` is that of all allocations, `components` are each at its fullest, `at_peak` sum to the peak. `step_ns`
+    is the median without the profiler (of a prediction the most likely time), `low_ns` and `high_ns` the range of the
+    repetitions (of the prediction). The other times are those of the profiled step, of a prediction the parts of
+    `step_ns`. `flops` are those of tensor contractions by phase, `calls` those of operators. `tokens` are those of all
+    batches that the texts of a run make, with padding.
+    """
+
+    peak_bytes: int | None = None
+    components: dict[str, int] = field(default_factory=dict)
+    at_peak: dict[str, int] = field(default_factory=dict)
+    step_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    samples: int | None = None
+    class_ns: dict[str, float] = field(default_factory=dict)
+    phase_ns: dict[str, float] = field(default_factory=dict)
+    flops: dict[str, int] = field(default_factory=dict)
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    tokens: int | None = None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of the batch over the time of the step."""
+        return None if self.samples is None or not self.step_ns else self.samples / (self.step_ns / 1e9)
+
+    @property
+    def backward_ratio(self) -> float | None:
+        """FLOPs of contractions in backward, recomputation included, over those of forward."""
+        forward = self.flops.get(Phase.FORWARD)
+        if not forward:
+            return None
+        return (self.flops.get(Phase.BACKWARD, 0) + self.flops.get(Phase.RECOMPUTE, 0)) / forward
+
+    @property
+    def all_flops(self) -> int | None:
+        """FLOPs of contractions in the whole step."""
+        return sum(self.flops.values()) if self.flops else None
+
+
+class OperatorError(Record, frozen=True, kw_only=True):
+    """An operator whose predicted and measured time, over the step, are far apart."""
+
+    operator: str
+    phase: Phase
+    predicted_ns: float
+    measured_ns: float
+
+
+class TechniqueRow(Record, frozen=True, kw_only=True):
+    """One technique compared with the baseline, which is the first row.
+
+    `option` is what to add to `opanatomy profile MODEL`. `not_predicted` and `failed` say why there is no prediction
+    or no measurement. `repetitions_ns` are the medians of the repetitions.
+    """
+
+    name: str
+    title: str
+    option: str
+    keeps_result: bool
+    predicted: StepFigures | None = None
+    not_predicted: str | None = None
+    measured: StepFigures | None = None
+    failed: str | None = None
+    repetitions_ns: tuple[float, ...] = ()
+    offenders: tuple[OperatorError, ...] = ()
+    #: Of techniques that must leave the training the same, and of those that need not.
+    sameness: Sameness | None = None
+    losses: LossCurve | None = None
+    #: Of those that compute in float16 under autocast.
+    underflow: Underflow | None = None
+    trace: str | None = None
+    report: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Techniques(Record, frozen=True, kw_only=True):
+    """An experiment: the baseline and each technique, in the order of the table.
+
+    `order` has the names in the order in which they ran, with a comma between repetitions; `predicted_only` where
+    nothing ran but the baseline.
+    """
+
+    opanatomy: str
+    command: str
+    created: str
+    environment: Environment
+    workload: Workload
+    rows: tuple[TechniqueRow, ...]
+    seed: int
+    repetitions: int
+    predicted_only: bool = False
+    order: tuple[tuple[str, ...], ...] = ()
+    folder: str | None = None
+    advice: tuple[str, ...] = ()
+    guides: tuple[GuideRow, ...] = ()
+    warnings: tuple[str, ...] = ()
+    schema: int = TECHNIQUES_SCHEMA
+
+    @property
+    def baseline(self) -> TechniqueRow:
+        """What all others are compared with."""
+        return self.rows[0]
+
+
+# What a step is predicted to take: its time as a range, by class and phase, and what it rests on.
+
+
+class Basis(str, Enum):
+    """What the time of a call is known from, the best first."""
+
+    SAME_CALL = "same_call"
+    SAME_OPERATOR = "same_operator"
+    OTHER_DTYPE = "other_dtype"
+    SAME_CLASS = "same_class"
+    NOTHING = "nothing"
+    #: A contraction in another data type, of which the device's peak is not known: no prediction.
+    NO_PEAK = "no_peak"
+
+    __str__ = str.__str__
+
+
+class PredictedRow(Record, frozen=True, kw_only=True):
+    """Like calls of one operator in one phase: what they are predicted to take together, and their FLOPs."""
+
+    operator: str
+    phase: Phase
+    operator_class: OperatorClass
+    calls: int
+    time_ns: float
+    low_ns: float
+    high_ns: float
+    flops: int | None
+    basis: Basis
+
+
+class PredictedTime(Record, frozen=True, kw_only=True):
+    """The wall time of a step, the most likely and the range, and the operators that it is the sum of.
+
+    `framework_ns` is what passes between the operators.
+    """
+
+    time_ns: float
+    low_ns: float
+    high_ns: float
+    framework_ns: float
+    rows: tuple[PredictedRow, ...]
+
+    @property
+    def lacks_peak(self) -> bool:
+        """Whether a part of it is in a data type of which the device's peak is not known: then it says nothing."""
+        return any(row.basis is Basis.NO_PEAK for row in self.rows)
+
+
+# A step that was not run: its calls and its memory, as seen on fake tensors.
+
+
+class SimulatedCall(Record, frozen=True, kw_only=True):
+    """Like calls of one operator in one phase of a step: arguments in the order of the schema."""
+
+    operator: str
+    signature: Signature
+    phase: Phase
+    calls: int
+
+
+class SimulatedStep(Record, frozen=True, kw_only=True):
+    """What one step after the first would call and allocate on `device`."""
+
+    workload: Workload
+    device: str
+    calls: tuple[SimulatedCall, ...]
+    memory: MemoryObservations
+    #: The calls of a step on each batch of a run on texts; `calls` are of the one that is profiled, `memory` of the
+    #: longest.
+    batches: tuple[tuple[SimulatedCall, ...], ...] = ()

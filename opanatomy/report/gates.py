@@ -1,0 +1,410 @@
+"""Gates on a comparison, or on one report: whether each is met, and the reason in one line.
+
+Values are compared exactly. A gate is met where its condition is known not to hold. One that cannot be decided (a
+figure that is not known, a lower bound on the wrong side, sides that are not of the same) is unknown, which is not met.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from enum import Enum
+from fractions import Fraction
+from typing import Final, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.statistics import RUNS_NEEDED
+from opanatomy.errors import GateError, UsageError
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.comparison import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
+from opanatomy.report import units
+from opanatomy.report.metrics import definition_of, metric_named, metrics_of
+from opanatomy.trace.redact import Texts, redacted
+
+# Gates as they are written, `time > +5%`: a figure of the report, a comparison, and a value with its unit.
+#
+# A value with a sign is of the change, in percent of the first side (`+5%`, `-10%`) or in the figure's unit (`+100MB`);
+# one without is of the side itself (`250ms`, `40%`, `16 GB`, `3.2e12`). `if significant` after it is of changes alone.
+
+
+class Of(Enum):
+    """What a gate's value is compared with."""
+
+    VALUE = "the figure"
+    DIFFERENCE = "after - before"
+    CHANGE = "(after - before) / before"
+
+
+class Gate(Struct, frozen=True, kw_only=True):
+    """One gate, which is not met where its comparison holds.
+
+    `value` is in the figure's base unit, of a change a fraction. With `significant` the claim must hold as well.
+    """
+
+    text: str
+    figure: str
+    unit: str
+    of: Of
+    comparison: str
+    value: Fraction
+    significant: bool = False
+
+    def holds(self, number: Fraction, limit: Fraction) -> bool:
+        """Whether `number` is above, or below, `limit` as the gate has it."""
+        return COMPARISONS[self.comparison](number, limit)
+
+
+COMPARISONS: Final[Mapping[str, Callable[[Fraction, Fraction], bool]]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+}  # fmt: skip
+_EXAMPLES: Final = "such as 'time > +5%', 'memory > 16 GB' or 'idle_share > 40%'"
+_PLAIN_SIGNS: Final = str.maketrans({"≥": ">=", "≤": "<=", "\N{MINUS SIGN}": "-"})
+_GATE: Final = re.compile(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
+#: A number of no more digits than any figure has: what is parsed exactly must not be of any length.
+_NUMBER: Final = r"(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?(?!e?[+-]?[0-9.,])"
+_VALUE: Final = re.compile(rf"([+-]?) ?({_NUMBER}) ?(.*)", re.IGNORECASE)
+_SIGNIFICANT: Final = re.compile(r" if significant$", re.IGNORECASE)
+_LONGEST: Final = 120
+_PERCENT: Final = Fraction(1, 100)
+_DECIMAL: Final = {prefix: Fraction(1000**power) for power, prefix in enumerate(("", "k", "m", "g", "t", "p"))}
+_BINARY: Final = {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("kmgtp", 1)}
+#: What a unit is in the base unit of a figure, by that and in small letters.
+_UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
+    "ns": {
+        "ns": Fraction(1), "us": Fraction(10**3), "μs": Fraction(10**3), "ms": Fraction(10**6), "s": Fraction(10**9),
+        "min": Fraction(60 * 10**9), "h": Fraction(3600 * 10**9),
+    },
+    "bytes": {f"{prefix}b": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()},
+    "flop": {
+        f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in ("", "flop", "flops")
+    },
+    "fraction": {"": Fraction(1), "%": _PERCENT, "pp": _PERCENT},
+}  # fmt: skip
+#: What a message names of them.
+_NAMED: Final = {
+    "ns": "ns, us, ms, s, min or h", "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
+    "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
+    "fraction": "%, of a difference pp (percentage points), or none for a fraction",
+}  # fmt: skip
+
+
+def gates_of(texts: Iterable[str]) -> tuple[Gate, ...]:
+    """The gates that these texts are; raises `UsageError` that says what is wrong with one and how to write it."""
+    return tuple(map(_gate, texts))
+
+
+def gates_of_one(texts: Iterable[str]) -> tuple[Gate, ...]:
+    """The gates on a single report; raises `UsageError` for one on a change, too."""
+    gates = gates_of(texts)
+    for gate in gates:
+        if gate.of is not Of.VALUE:
+            _wrong(gate.text, "a change is of two reports, here is one - leave the sign out, or use opanatomy compare")
+    return gates
+
+
+def _wrong(text: str, why: str) -> NoReturn:
+    raise UsageError(f"gate {text!r}: {why}") from None
+
+
+def _gate(given: str) -> Gate:
+    text = " ".join(given.split())
+    if len(text) > _LONGEST:
+        _wrong(f"{text[:_LONGEST]}...", f"longer than any gate - {_EXAMPLES}")
+    plain = text.translate(_PLAIN_SIGNS)
+    significant = _SIGNIFICANT.search(plain) is not None
+    parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
+    if parts is None:
+        several = len(re.findall(r"[<>]", plain)) > 1
+        _wrong(text, "that is more than one - give each as a gate of its own" if several else
+               f"no gate - write FIGURE > VALUE, {_EXAMPLES}")  # fmt: skip
+    name, comparison, value = (part.strip() for part in parts.groups())
+    if comparison not in COMPARISONS:
+        _wrong(text, f"{comparison} is not a comparison of a gate - one of {', '.join(COMPARISONS)}")
+    if not name:
+        _wrong(text, f"names no figure - write FIGURE {comparison} VALUE, {_EXAMPLES}")
+    figure, unit = _figure(text, name)
+    of, number = _value(text, name, figure, unit, value)
+    if significant and of is Of.VALUE:
+        _wrong(text, "only a change is tested - give the value a sign, such as +5%, or leave out if significant")
+    return Gate(
+        text=text, figure=figure, unit=unit, of=of, comparison=comparison, value=number, significant=significant
+    )
+
+
+def _figure(text: str, name: str) -> tuple[str, str]:
+    """The figure's own name and its base unit."""
+    try:
+        figure = metric_named(name)
+    except UsageError as error:
+        _wrong(text, str(error))
+    definition = definition_of(figure)
+    return figure, "" if definition is None else definition.unit
+
+
+def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of, Fraction]:
+    """What the value is of, and the value in base units."""
+    parts = _VALUE.fullmatch(value)
+    if parts is None:
+        _wrong(text, f"{value!r} is not a value - a number with its unit, such as +5%, 1.5ms or 3.2e12" if value else
+               f"has no value - {_EXAMPLES}")  # fmt: skip
+    sign, digits, written = parts.groups()
+    number = Fraction(digits) * (-1 if sign == "-" else 1)
+    small = written.casefold()
+    if small == "%" and sign:
+        return Of.CHANGE, number * _PERCENT
+    if small == "%" and unit != "fraction":
+        _wrong(text, f"{figure} is not a share - a change has a sign: {name} > +{digits}%")
+    factor = _units(unit).get(small)
+    if factor is None:
+        _wrong_unit(text, figure, unit, written)
+    if not small and number:
+        _check_bare(text, name, figure, unit, number)
+    if small == "pp" and not sign:
+        _wrong(text, f"percentage points are for a difference - write +{digits}pp, or {digits}% for the share itself")
+    return Of.DIFFERENCE if sign else Of.VALUE, number * factor
+
+
+def _units(unit: str) -> Mapping[str, Fraction]:
+    """The units that a figure in this one is given in; what is counted takes its own name and prefixes."""
+    if unit in ("ns", "bytes"):
+        return {"": Fraction(1), **_UNITS[unit]}
+    own = {f"{prefix}{ending}": factor for prefix, factor in _DECIMAL.items() for ending in ("", unit, f" {unit}")}
+    return _UNITS.get(unit, own)
+
+
+def _wrong_unit(text: str, figure: str, unit: str, written: str) -> NoReturn:
+    named = _NAMED.get(unit, f"none, or {unit}")
+    _wrong(text, f"{written!r} is not a unit of {figure} - its units: {named}; a change may be in %, with its sign")
+
+
+def _check_bare(text: str, name: str, figure: str, unit: str, number: Fraction) -> None:
+    """Refuse a number without a unit where it may be meant in another."""
+    if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
+        _wrong(text, f"{figure} needs a unit: {_NAMED[unit]}, or % for a change - such as {name} > +5%")
+    if unit == "fraction" and abs(number) > 1:
+        _wrong(text, f"{figure} is a fraction, at most 1 - write the share with %")
+
+
+#: Figures that are of the step without the profiler where it was timed, else of that under it.
+_EITHER: Final = frozenset({"step_time_ns", "samples_per_second"})
+_PLAIN_STEP: Final = "step_unprofiled_ns"
+_UNCHECKED: Final = ", so it cannot be checked"
+
+
+class _Figures(Struct, frozen=True, kw_only=True):
+    """The figures of all sides by name; of a comparison the sides' names, and why nothing is claimed, or compared."""
+
+    rows: dict[str, FigureRow]
+    sides: tuple[str, ...] = ("",)
+    no_claim: str | None = None
+    not_comparable: tuple[str, ...] = ()
+
+
+def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
+    """The comparison with the result of each gate: each later side against the first."""
+    figures = _Figures(
+        rows={row.name: row for row in comparison.figures}, sides=tuple(side.name for side in comparison.sides),
+        no_claim=comparison.no_claim, not_comparable=comparison.not_comparable,
+    )  # fmt: skip
+    return replace(comparison, gates=_results(gates, figures))
+
+
+def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, ...]:
+    """The results of gates on one report, which are on values alone."""
+    rows = {
+        name: FigureRow(
+            name=name, unit=metric.unit, better=metric.better, values=(metric.value,),
+            lower_bounds=(True,) if metric.lower_bound else (),
+        )
+        for name, metric in metrics_of(anatomy).items()
+    }  # fmt: skip
+    return _results(gates, _Figures(rows=rows))
+
+
+def require_met(results: Iterable[GateResult]) -> None:
+    """Raise `GateError` with a line for each gate that is not met, if any."""
+    reasons = [result.line for result in results if not result.met]
+    if reasons:
+        raise GateError(*reasons)
+
+
+# ------------------------------------------------------------------------------------------------------------ one gate
+
+
+def _results(gates: Sequence[Gate], figures: _Figures) -> tuple[GateResult, ...]:
+    """The result of each gate, without secrets that were typed for a name."""
+    texts = Texts()
+    return tuple(redacted(_result(gate, figures), texts) for gate in gates)
+
+
+def _result(gate: Gate, figures: _Figures) -> GateResult:
+    """A gate is met where its condition is known not to hold on any later side."""
+    row = figures.rows.get(gate.figure)
+    unchecked = _unknown(gate.figure, figures) if row is None else _unlike(gate, figures)
+    if row is None or unchecked is not None:
+        return GateResult(gate=gate.text, met=False, unknown=True, reason=unchecked or "")
+    sides = range(1, len(row.values)) if len(row.values) > 1 else range(1)
+    held = {side: _holds(gate, row, side) for side in sides}
+    needed = sides if gate.of is Of.VALUE else range(len(row.values))
+    missing = [figures.sides[side] or "the report" for side in needed if row.values[side] is None]
+    failed = [side for side in sides if held[side]]
+    if missing and not failed:
+        reason = f"{gate.figure} is not known of {', '.join(missing)}{_UNCHECKED}"
+        return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)
+    undecided = [side for side in sides if held[side] is None]
+    shown = (failed or undecided or sides)[0]
+    basis = ", of all steps, unlike ones too" if row.all_steps else ""
+    reason = f"{_shown(gate, row, figures, shown)}{basis}{_evidence(gate, row, figures)}"
+    result = GateResult(gate=gate.text, met=not failed, reason=reason, measured=_measured(gate, row, shown))
+    if undecided and not failed:
+        return replace(result, met=False, unknown=True, reason=f"{reason}; {_bounded(gate, row, shown)}{_UNCHECKED}")
+    if not failed or not gate.significant:
+        return result
+    claimed = _claim(row, figures)
+    return replace(
+        result, met=claimed is False, unknown=claimed is None, reason=reason + (_UNCHECKED if claimed is None else "")
+    )
+
+
+def _holds(gate: Gate, row: FigureRow, side: int) -> bool | None:
+    """Whether the condition holds on this side; `None` where a value is not known, or a bound does not decide it."""
+    value, before = row.values[side], row.values[0]
+    if value is None or (before is None and gate.of is not Of.VALUE):
+        return None
+    if gate.of is Of.VALUE or before is None:
+        holds = gate.holds(Fraction(value), gate.value)
+    else:
+        limit = gate.value * abs(Fraction(before)) if gate.of is Of.CHANGE else gate.value
+        holds = gate.holds(Fraction(value) - Fraction(before), limit)
+    least, most = _bounds(gate, row, side)
+    above = gate.comparison in (">", ">=")
+    # What is at least so much holds above for certain, and below it does not; of what is at most it is the other way.
+    return None if (least and holds is not above) or (most and holds is above) else holds
+
+
+def _bounds(gate: Gate, row: FigureRow, side: int) -> tuple[bool, bool]:
+    """Whether what the condition is about is at least what is known of it, and at most: a change may be neither."""
+    if not row.lower_bounds:
+        return False, False
+    if gate.of is Of.VALUE:
+        return row.lower_bounds[side], False
+    if row.values[side] == row.values[0]:
+        return False, False
+    return row.lower_bounds[side], row.lower_bounds[0]
+
+
+def _bounded(gate: Gate, row: FigureRow, side: int) -> str:
+    """Which value is a lower bound."""
+    if gate.of is Of.VALUE:
+        return "this is a lower bound"
+    after, before = row.lower_bounds[side], row.lower_bounds[0]
+    return "both are lower bounds" if after and before else f"the one {'after' if after else 'before'} is a lower bound"
+
+
+def _measured(gate: Gate, row: FigureRow, side: int) -> str | None:
+    """What the condition is about: the figure, or its change, of this side."""
+    value, before = row.values[side], row.values[0]
+    if value is None:
+        return None
+    least, most = _bounds(gate, row, side)
+    bound = "" if least == most else "at least " if least else "at most "
+    if gate.of is Of.VALUE or before is None:
+        return bound + _both_as_text(value, float(gate.value), row.unit)[0]
+    if gate.of is Of.DIFFERENCE:
+        return bound + _signed(value - before, row.unit)
+    if not before:
+        return "the same" if value == before else None
+    change = 100 * (value - before) / abs(before)
+    text = units.figure(change, "%", sign="+")
+    if text == units.figure(float(100 * gate.value), "%", sign="+") and Fraction(
+        value - before
+    ) != gate.value * Fraction(abs(before)):
+        text = f"{change:+.12g} %"
+    return bound + text
+
+
+def _unknown(figure: str, figures: _Figures) -> str:
+    """What is said of a figure that no side has."""
+    near = get_close_matches(figure, figures.rows, n=3, cutoff=0.6)
+    instead = f"; known are {', '.join(near)}" if near else ""
+    return f"{figure} is not known of {'any side' if figures.sides[1:] else 'the report'}{_UNCHECKED}{instead}"
+
+
+def _unlike(gate: Gate, figures: _Figures) -> str | None:
+    """Why a change is none: the sides are not of the same, or one alone was timed without the profiler."""
+    if gate.of is not Of.VALUE and figures.not_comparable:
+        return f"the sides cannot be compared: {'; '.join(figures.not_comparable)}"
+    plain = figures.rows.get(_PLAIN_STEP)
+    if gate.of is Of.VALUE or gate.figure not in _EITHER or plain is None or None not in plain.values:
+        return None
+    without = figures.sides[plain.values.index(None)]
+    return (
+        f"{without} was timed under the profiler alone, another side without it{_UNCHECKED} - use the figure profiled"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- the claim
+
+
+def _claim(row: FigureRow, figures: _Figures) -> bool | None:
+    """Whether the difference is significant; `None` where that cannot be tested. What is counted needs no test."""
+    if row.exact:
+        return True
+    return None if figures.no_claim is not None or row.p is None else row.p < SIGNIFICANT
+
+
+def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
+    """What is to be said of a change: the ranges of both sides, and whether it is significant."""
+    if gate.of is Of.VALUE or len(row.values) != 2 or row.values[0] == row.values[1] or row.exact:
+        return ""
+    parts = [""]
+    first, second = row.spreads if len(row.spreads) == 2 else (None, None)
+    if row.ranges is not None and first is not None and second is not None:
+        parts.append(f"ranges {row.ranges} ({_range(first, row.unit)} and {_range(second, row.unit)})")
+    claimed = _claim(row, figures)
+    if claimed is None:
+        why = figures.no_claim or f"not every one of {RUNS_NEEDED} runs a side has it"
+        parts.append(f"not called significant: {why}")
+    else:
+        parts.append(f"{'significant' if claimed else 'not significant'} (p = {row.p:.2g})")
+    return "; ".join(parts)
+
+
+def _range(spread: Spread, unit: str) -> str:
+    return f"{units.of_unit(spread.low, unit)} to {units.of_unit(spread.high, unit)}"
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
+    """The figure, where there are several later sides with the one that it is of, and its value or its change."""
+    name = f"{row.name} of {figures.sides[side]}" if len(row.values) > 2 else row.name
+    value, before = row.values[side], row.values[0]
+    if value is None or before is None or gate.of is Of.VALUE:
+        return f"{name} is {_both_as_text(value, float(gate.value), row.unit)[0]}"
+    difference = value - before
+    if not difference:
+        return f"{name}: {units.of_unit(value, row.unit)} on both sides, no difference"
+    after_text, before_text = _both_as_text(value, before, row.unit)
+    absolute = f", {_signed(difference, row.unit)}" if gate.of is Of.DIFFERENCE else ""
+    relative = f", {units.figure(100 * difference / abs(before), '%', sign='+')}" if before else ""
+    return f"{name}: {before_text} before, {after_text} after{absolute}{relative}"
+
+
+def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, str]:
+    """Both as text, with every digit where rounding would make them the same."""
+    texts = units.of_unit(value, unit), units.of_unit(other, unit)
+    if value is None or value == other or texts[0] != texts[1]:
+        return texts
+    return units.digits_of(value, unit), units.digits_of(other, unit)
+
+
+def _signed(difference: float, unit: str) -> str:
+    if unit == "fraction":
+        return f"{units.figure(100 * difference, 'percentage points', sign='+')}"
+    return f"{'+' if difference > 0 else ''}{units.of_unit(difference, unit)}"

@@ -1,0 +1,201 @@
+"""Reports that a user gives where a trace may stand too: recognized by their content, whatever they are called."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shlex
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from opanatomy.errors import OpanatomyError
+from opanatomy.options import as_asked
+from opanatomy.records.anatomy import Anatomy, Measured
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
+from opanatomy.report.formats.json import read_anatomy, read_comparison
+from opanatomy.trace.redact import Texts, redacted
+
+#: Text at the beginning in which the keys of the document are looked for.
+_HEAD_BYTES: Final = 1 << 16
+#: What is unpacked at once is lost where it turns out to be damaged.
+_PACKED_CHUNK: Final = 1 << 9
+#: As in a trace: what is packed better than this, beyond the first megabytes, is a bomb.
+_PACKED_MOST: Final = 200
+_PACKED_FROM: Final = 16 << 20
+_GZIP: Final = b"\x1f\x8b"
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+#: What Windows' shells write.
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*(?:"|\Z))(\s*:)?|[{}\[\]]', re.DOTALL)
+
+_EVENTS: Final = "traceEvents"
+
+
+#: What is read here.
+Document: TypeAlias = "Anatomy | Comparison"
+
+
+class _Kind(Struct, frozen=True):
+    """A kind of document of ours: its keys, two that each one has, and how it is read, or why it is not."""
+
+    keys: frozenset[str]
+    sure: tuple[str, str]
+    read: Callable[[bytes], Document] | None = None
+    refusal: str = ""
+
+
+_KINDS: Final = (
+    _Kind(frozenset(Anatomy.__struct_fields__), ("schema", "provenance"), read_anatomy),
+    _Kind(frozenset(Comparison.__struct_fields__), ("comparison_schema", "sides"), read_comparison),
+    _Kind(
+        frozenset(Techniques.__struct_fields__),
+        ("schema", "rows"),
+        refusal="a report of techniques, which is of several runs - give the report of one of them: each is in the"
+        " folder of the experiment, as NAME.report.json",
+    ),
+    # What `ceilings -f json` prints, and what is kept of it.
+    _Kind(
+        frozenset(
+            ("device", "device_kind", "device_memory_bytes", "driver", "host_threads", "bandwidth", "data_sheet",
+             *Measured.__struct_fields__)
+        ),
+        ("schema", "peaks"),
+        refusal="measured ceilings, no report of a run - give a file that `opanatomy profile ... -f json` wrote",
+    ),
+)  # fmt: skip
+
+
+def report_in(path: Path) -> Anatomy | None:
+    """As `document_in`, where a report of one run is needed; `OpanatomyError` for a comparison."""
+    document = document_in(path)
+    if isinstance(document, Comparison):
+        raise OpanatomyError(not_of_one_run(path))
+    return document
+
+
+def not_of_one_run(path: Path) -> str:
+    """What is said of a saved comparison where a run is needed."""
+    again = as_asked(f"opanatomy analyze {shlex.quote(str(path))}", "opanatomy.read")
+    return (
+        f"{path}: a saved comparison, which is of several runs - give the report or the trace of one of them;"
+        f" to see the comparison again: {again}"
+    )
+
+
+def document_in(path: Path) -> Document | None:
+    """The anatomy or the comparison in a JSON report of ours, packed or not; `None` for a trace, or anything else.
+
+    A trace is known by its first bytes and not read further. `None` too for a folder, a pipe and what cannot be opened,
+    for whoever reads traces to speak of. Raises `OpanatomyError` for a damaged report, one of another schema, a report
+    of techniques and measured ceilings.
+    """
+    try:
+        if not os.path.isfile(path):
+            return None
+        kind = _kind_of(_keys(_head(path)))
+        if kind is None:
+            return None
+        text = _text(path)
+    except (OSError, ValueError) as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise _damaged(path, str(error)) from error
+        return None
+    except (EOFError, zlib.error) as error:
+        raise _damaged(path, str(error)) from error
+    return _read(path, text, kind, certain=kind.sure[1] in _keys(text[:_HEAD_BYTES]))
+
+
+def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Document | None:
+    """The document; `certain` where the beginning has the key that says the kind."""
+    try:
+        keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if certain:
+            raise _damaged(path, str(error)) from error
+        return None
+    if _EVENTS in keys or not keys.keys() >= set(kind.sure):
+        return None
+    if kind.read is None:
+        raise OpanatomyError(f"{path}: {kind.refusal}")
+    try:
+        return redacted(kind.read(text), Texts())
+    except OpanatomyError as error:
+        raise OpanatomyError(f"{path}: {error}") from error
+
+
+def _damaged(path: Path, what: str) -> OpanatomyError:
+    return OpanatomyError(f"cannot read the report {path}: it is cut off or damaged ({what}) - write it again")
+
+
+def _kind_of(keys: list[str]) -> _Kind | None:
+    """The kind of document that most of these keys are of; none where they are of no kind, or of a trace."""
+    if not keys or _EVENTS in keys:
+        return None
+    kind = max(_KINDS, key=lambda kind: len(kind.keys.intersection(keys)))
+    return kind if 2 * len(kind.keys.intersection(keys)) > len(keys) else None
+
+
+def _keys(text: bytes) -> list[str]:
+    """The keys of the outermost object in the beginning of a JSON text, up to the events of a trace."""
+    if not text.lstrip().startswith(b"{"):
+        return []
+    keys, depth = [], 0
+    for match in _TOKEN.finditer(text):
+        token = match[0][:1]
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+        elif depth == 1 and match[2]:
+            keys.append(match[1][1:-1].decode(errors="replace"))
+            if keys[-1] == _EVENTS:
+                break
+    return keys
+
+
+def _head(path: Path) -> bytes:
+    """The first text of a file, as far as it can be unpacked."""
+    with path.open("rb") as file:
+        raw = file.read(_HEAD_BYTES)
+    if not raw.startswith(_GZIP):
+        return _as_utf8(raw)
+    unpacker, text = zlib.decompressobj(31), b""
+    with suppress(zlib.error):
+        for begin in range(0, len(raw), _PACKED_CHUNK):
+            text += unpacker.decompress(unpacker.unconsumed_tail + raw[begin : begin + _PACKED_CHUNK], _HEAD_BYTES)
+            if len(text) >= _HEAD_BYTES:
+                break
+    return _as_utf8(text)
+
+
+def _text(path: Path) -> bytes:
+    """All text of a file."""
+    with path.open("rb") as file:
+        if file.read(len(_GZIP)) != _GZIP:
+            file.seek(0)
+            return _as_utf8(file.read())
+    packed = path.stat().st_size
+    most = max(_PACKED_FROM, _PACKED_MOST * packed)
+    with gzip.open(path) as unpacked:
+        text = unpacked.read(most + 1)
+    if len(text) > most:
+        raise OpanatomyError(
+            f"cannot read {path}: {packed / 1e6:.2f} MB of it unpack to more than {most / 1e6:.0f} MB, as no report"
+            " does - is this a gzip bomb?"
+        )
+    return _as_utf8(text)
+
+
+def _as_utf8(text: bytes) -> bytes:
+    """The text without its byte order mark, in UTF-8."""
+    if text.startswith(_UTF16_MARKS):
+        return text.decode("utf-16", "replace").encode()
+    return text.removeprefix(_UTF8_MARK)

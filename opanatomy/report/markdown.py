@@ -1,0 +1,132 @@
+"""Cells and phrases of sections as Markdown: names as code, figures as `units` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import units
+from opanatomy.report.section import LABEL, Cell, Name, Phrase, printable
+
+# Text as GitHub-flavoured Markdown that shows it as it is: no tag, link, mention, reference, formula or heading.
+#
+# Words that Markdown or GitHub would act on become code. A backslash would not do: mentions (`@everyone`), references
+# (`#12`, `GH-12`, a commit), emoji (`:fire:`) and mathematics (`$x$`) are made of the rendered text, and code is kept.
+
+
+#: What Markdown would make something else of, wherever it stands, and what GitHub (and GitLab) would.
+_ACTIVE: Final = re.compile(
+    r"""
+    [\\`*\[\]|~] | <(?=[A-Za-z/!?]) | &(?=[#A-Za-z])     # emphasis, links, tables, tags, entities
+    | (?<![A-Za-z0-9])_ | _(?![A-Za-z0-9])               # emphasis, which the middle of a word is not
+    | @\w | [#!]\d                                       # mentions, e-mail; issues
+    | (?<![A-Za-z0-9])(?:GH-\d|GHSA-|CVE-)               # issues, advisories
+    | :// | (?<![A-Za-z0-9])(?:www\.|mailto:|xmpp:)      # addresses
+    | (?<![A-Za-z0-9])[0-9a-f]{7,64}(?![A-Za-z0-9])      # commits
+    | \$ | :[\w+-]+:                                     # mathematics; emoji
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+#: What at the beginning of a line is a heading, a quotation, a list, an underline or a rule.
+_BLOCK: Final = re.compile(r"(?:[#>].*|[-+]|[-=:]+|\d+[.)])$")
+#: What a name may stand between to be code: spaces, a bracket before, punctuation after.
+_BEFORE: Final = re.compile(r"(?:^| )\(?$")
+_BEHIND: Final = re.compile(r"[,;:.)]*(?: |$)")
+#: A bar ends a cell, in code too.
+_BAR: Final = "&#124;"
+
+
+def markdown_text(text: str) -> str:
+    """Markdown on one line that is rendered as `text`, in a paragraph, a list or the cell of a table.
+
+    Characters that cannot be seen have a mark, spaces around go.
+    """
+    return markdown_line([(text, False)])
+
+
+def markdown_line(parts: Sequence[tuple[str, bool]]) -> str:
+    """Markdown on one line of texts and, where the flag is set, names: as code where they stand between spaces."""
+    texts = [printable(text) for text, _ in parts]
+    line: list[str] = []
+    run = ""
+    for place, (text, (_, is_name)) in enumerate(zip(texts, parts, strict=True)):
+        if is_name and _BEFORE.search("".join(texts[:place])) and _BEHIND.match("".join(texts[place + 1 :])):
+            line += [_words(run, begins=not any(line)), markdown_code(text)]
+            run = ""
+        else:
+            run += text
+    return "".join((*line, _words(run, begins=not any(line)))).strip(" ")
+
+
+def markdown_code(name: str, *, in_cell: bool = True) -> str:
+    """The name as code; `in_cell` of a table a bar in it stands between two parts of code."""
+    text = printable(name).strip(" ")
+    return _BAR.join(map(_code, text.split("|"))) if in_cell else _code(text)
+
+
+def _words(text: str, *, begins: bool) -> str:
+    """The words, those that are acted on as code; where the line `begins` with them the first one by what it begins."""
+    words = text.lstrip(" ").split(" ") if begins else text.split(" ")
+    first = begins and _BLOCK.match(words[0]) is not None
+    return " ".join(
+        markdown_code(word) if _ACTIVE.search(word) or (first and not place) else word
+        for place, word in enumerate(words)
+    )
+
+
+def _code(text: str) -> str:
+    if not text.strip(" "):
+        return text
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    # Code loses one space on each side where it has both.
+    padding = " " if text[0] in "` " or text[-1] in "` " else ""
+    return f"{'`' * (longest + 1)}{padding}{text}{padding}{'`' * (longest + 1)}"
+
+
+#: Characters of a name, and of the other texts, beyond which they are cut in the middle.
+NAME: Final = 120
+TEXT: Final = 1000
+
+
+def markdown_cell(cell: Cell, unit: str = "", *, name: int = NAME, text: int = TEXT) -> str:
+    """A cell or a phrase as one line of Markdown; figures without their `unit` where that is said elsewhere.
+
+    Names and other texts longer than so many characters are cut in the middle, figures never.
+    """
+    parts = cell.parts if isinstance(cell, Phrase) else (cell,)
+    return markdown_line([_part(part, unit, name, text) for part in parts])
+
+
+def shortened(name: str, most: int) -> str:
+    """The two ends of a name of more than `most` characters, with an ellipsis between."""
+    if len(name) <= most:
+        return name
+    tail = max(most - 1, 0) // 2
+    return f"{name[: max(most - 1 - tail, 0)]}…{name[len(name) - tail :]}"
+
+
+def _abridged(text: str, most: int) -> str:
+    """The two ends of a text of more than `most` characters, between words where it has any: no figure is cut."""
+    if len(text) <= most or " " not in text:
+        return shortened(text, most)
+    head, tail = text[: most // 2].rpartition(" ")[0], text[len(text) - most // 2 :].partition(" ")[2]
+    # A number at the end would stand without its unit.
+    while head[-1:].isdigit():
+        head = head.rpartition(" ")[0]
+    return f"{head} … {tail}"
+
+
+def _part(part: Cell, unit: str, name: int, text: int) -> tuple[str, bool]:
+    """The text of a part, and whether it is a name."""
+    if part is None:
+        return "", False
+    if isinstance(part, Name):
+        return shortened(part.name, name), True
+    if isinstance(part, OperatorClass):
+        return LABEL[part], False
+    if isinstance(part, str):
+        return _abridged(part, text), False
+    assert not isinstance(part, Phrase)
+    return units.text_of(part, unit), False

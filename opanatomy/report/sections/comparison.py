@@ -1,0 +1,626 @@
+"""A comparison: what changed in a sentence, what was compared, where the difference comes from, the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.records.comparison import SIGNIFICANT, Cause, Comparison, Decomposition, FigureRow, Part, Side, Work
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.section import (
+    SHORT_LABEL,
+    Bytes,
+    Cell,
+    Change,
+    Column,
+    Count,
+    Fact,
+    Figure,
+    Flops,
+    Holds,
+    Name,
+    Note,
+    Phrase,
+    Quantity,
+    Row,
+    Section,
+    Share,
+    Time,
+    TimeChange,
+    Tone,
+    joined,
+    phrase,
+)
+from opanatomy.report.units import duration
+
+# The parts of a difference in words: grouped by cause and class, named, in sentences.
+
+
+_NAMED: Final = {
+    Cause.SAME_CALLS: "the same calls", Cause.MORE_CALLS: "more calls", Cause.FEWER_CALLS: "fewer calls",
+    Cause.MOVED: "moved", Cause.ANOTHER_SIGNATURE: "other arguments", Cause.ANOTHER_KERNEL: "another kernel",
+    Cause.ANOTHER_OPERATOR: "another operator", Cause.NEW: "new", Cause.GONE: "gone",
+    Cause.HOST_IDLE: "idle, host-bound", Cause.STREAM_IDLE: "idle, stream waits", Cause.OTHER_IDLE: "idle, other",
+    Cause.OUTSIDE: "work of other steps", Cause.UNRECORDED: "not recorded",
+    Cause.FRAMEWORK: "framework", Cause.PROFILER: "profiler",
+}  # fmt: skip
+#: What the host records a collective as.
+_COLLECTIVE: Final = "record_param_comms"
+#: A namespace of C++ whose brackets are no parameters.
+_ANONYMOUS: Final = "(anonymous namespace)::"
+#: Operators of a group that a sentence names.
+_OPERATORS: Final = 2
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Parts of one cause and class, the largest change first."""
+
+    name: str
+    cause: Cause
+    operator_class: OperatorClass | None
+    parts: tuple[Part, ...]
+
+    @property
+    def before_ns(self) -> int:
+        """Their time before."""
+        return sum(part.before_ns for part in self.parts)
+
+    @property
+    def after_ns(self) -> int:
+        """Their time after."""
+        return sum(part.after_ns for part in self.parts)
+
+    @property
+    def change_ns(self) -> int:
+        """What they add to the difference."""
+        return self.after_ns - self.before_ns
+
+
+def groups_of(parts: Iterable[Part]) -> list[Group]:
+    """Parts by cause and class, and where work moved by from where to where; the largest change first."""
+    groups: dict[tuple[Cause, str], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.cause, _name(part)), []).append(part)
+    made = [
+        Group(name=name, cause=cause, operator_class=members[0].operator_class, parts=tuple(members))
+        for (cause, name), members in groups.items()
+    ]
+    return sorted(made, key=lambda group: (-abs(group.change_ns), group.name))
+
+
+def named(cause: Cause) -> str:
+    """A cause in words."""
+    return _NAMED[cause]
+
+
+def _name(part: Part) -> str:
+    if part.pair is not None:
+        first, second = part.pair
+        return f"overlap of {first}" if first == second else f"overlap of {first} and {second}"
+    if part.operator_class is None:
+        return _NAMED[part.cause]
+    moved = _moved(part) if part.cause is Cause.MOVED else _NAMED[part.cause]
+    return f"{SHORT_LABEL[part.operator_class]}, {moved}"
+
+
+def _moved(part: Part) -> str:
+    before, after = (("/".join(side.phases) if side is not None else "?") for side in (part.before, part.after))
+    return f"moved from {before} to {after}"
+
+
+def name_of_part(part: Part) -> str:
+    """The operator, or where none is known the kernel, that a part is the work of."""
+    for side in (part.after, part.before):
+        if side is not None and (side.operators or side.kernels):
+            first, *others = (bare(name) for name in _telling(side))
+            return first + (f" and {len(others)} more" if others else "")
+    return "?"
+
+
+def bare(name: str) -> str:
+    """A kernel's name without its C++ type and parameters."""
+    return name.removeprefix("void ").replace(_ANONYMOUS, "").partition("(")[0] or name
+
+
+def _telling(side: Work) -> tuple[str, ...]:
+    """Its operators, of a collective its kernels: the host records all collectives by one name."""
+    return side.kernels if side.kernels and side.operators == (_COLLECTIVE,) else side.operators or side.kernels
+
+
+def sentence_of(group: Group) -> Phrase:
+    """A group with its change, and the operators that make most of it."""
+    if group.cause is Cause.OVERLAP:
+        how = "More" if group.change_ns < 0 else "Less"
+        return phrase("{} {}: {}", how, group.name, TimeChange(group.change_ns))
+    head = phrase("{}: {}", group.name[:1].upper() + group.name[1:], TimeChange(group.change_ns))
+    if not group.cause.is_work:
+        return head
+    if group.cause is Cause.MOVED:
+        calls = round(sum(part.after.calls for part in group.parts if part.after is not None))
+        return phrase("{} by {} of {}", head, Count(calls, "call"), Time(group.after_ns))
+    operators = _operators(group.parts)
+    if len(operators) == 1:
+        return phrase("{} ({})", head, Name(operators[0][0]))
+    most = [(name, change) for name, change in operators if abs(change) * 10 >= abs(group.change_ns)][:_OPERATORS]
+    largest = joined(phrase("{} {}", Name(name), TimeChange(change)) for name, change in most)
+    return phrase("{}, of it {}", head, largest) if largest else head
+
+
+def _operators(parts: Iterable[Part]) -> list[tuple[str, int]]:
+    changes: dict[str, int] = {}
+    for part in parts:
+        if part.change_ns:
+            name = name_of_part(part)
+            changes[name] = changes.get(name, 0) + part.change_ns
+    return sorted(changes.items(), key=lambda item: -abs(item[1]))
+
+
+# Where the difference of two sides comes from: the causes, the largest changes, other kernels.
+
+
+_ELSEWHERE: Final = (
+    "calls that take 0 ns ran before the step or after it on the device: of each event the part in the step counts"
+)
+#: Of the largest change: causes that change less are one row.
+_SMALLEST: Final = 1e-3
+#: Contractions with another kernel that are listed.
+_KERNELS: Final = 8
+
+
+def causes_table(parts: Decomposition) -> Section:
+    """One row for the parts of one cause and class; they sum to the difference."""
+    groups = groups_of(parts.parts)
+    smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
+    shown = [group for group in groups if group.change_ns and abs(group.change_ns) >= smallest]
+    rows = [
+        Row(
+            cells=(group.name, Time(group.before_ns), Time(group.after_ns), TimeChange(group.change_ns)),
+            operator_class=group.operator_class,
+        )
+        for group in shown
+    ]
+    if small := [group for group in groups if 0 < abs(group.change_ns) < smallest]:
+        rows.append(_summed(phrase("and {} smaller", Count(len(small))), small))
+    if same := [group for group in groups if not group.change_ns]:
+        rows.append(_summed("without a difference", same))
+    rows.append(
+        Row(cells=("step", Time(parts.before_ns), Time(parts.after_ns), TimeChange(parts.change_ns)), summary=True)
+    )
+    columns = (
+        Column(header="where the difference is from", holds=Holds.NAMES), Column(header="before", expendable=2),
+        Column(header="after", expendable=1), Column(header="change"),
+    )  # fmt: skip
+    notes = (Note(text="of the mean step; what overlaps is counted in each, and taken off once"),)
+    return Section(
+        name="causes", title="Where the difference comes from", columns=columns, rows=tuple(rows), notes=notes
+    )
+
+
+def _summed(name: Cell, groups: Sequence[Group]) -> Row:
+    before, after = sum(group.before_ns for group in groups), sum(group.after_ns for group in groups)
+    return Row(cells=(name, Time(before), Time(after), TimeChange(after - before)))
+
+
+def changes_table(parts: Decomposition, top: int) -> Section:
+    """The largest changes by name: of an operator those of one kind and phase together, in whatever modules."""
+    groups: dict[tuple[Cell, ...], list[Part]] = {}
+    for part in parts.parts:
+        if part.change_ns and part.cause.is_work:
+            groups.setdefault((name_of_part(part), part.cause, _what(part), _phases(part)), []).append(part)
+    changed = sorted(groups.values(), key=lambda group: -abs(_change(group)))
+    rows = [_group(group) for group in changed[:top]]
+    if others := changed[top:]:
+        more = sum(_change(group) for group in others)
+        blank = (None,) * 5
+        rows.append(Row(cells=(phrase("and {} more", Count(len(others))), *blank, TimeChange(more))))
+    columns = (
+        Column(header="work", holds=Holds.NAMES),
+        Column(header="what changed", holds=Holds.NAMES),
+        Column(header="phase", holds=Holds.NAMES, expendable=2),
+        Column(header="calls", holds=Holds.NAMES, expendable=3),
+        Column(header="before", expendable=5),
+        Column(header="after", expendable=4),
+        Column(header="change"),
+    )
+    elsewhere = any(_ran_elsewhere(part) for group in changed[:top] for part in group)
+    return Section(
+        name="changes", title="What changed most", heading="changes", columns=columns, rows=tuple(rows),
+        notes=(Note(text=_ELSEWHERE),) if elsewhere else (),
+    )  # fmt: skip
+
+
+def _ran_elsewhere(part: Part) -> bool:
+    """Whether one side calls the work and has none of its time."""
+    sides = (part.before, part.before_ns), (part.after, part.after_ns)
+    return any(work is not None and work.calls and not spent for work, spent in sides)
+
+
+def _change(group: Sequence[Part]) -> int:
+    return sum(part.change_ns for part in group)
+
+
+def _group(group: Sequence[Part]) -> Row:
+    first = group[0]
+    return Row(
+        cells=(
+            Name(name_of_part(first)), _what(first), _phases(first), _calls(group),
+            Time(sum(part.before_ns for part in group)), Time(sum(part.after_ns for part in group)),
+            TimeChange(_change(group)),
+        ),
+        operator_class=first.operator_class,
+    )  # fmt: skip
+
+
+def _what(part: Part) -> str:
+    before, after = part.before, part.after
+    if part.cause is Cause.ANOTHER_SIGNATURE and before is not None and after is not None:
+        if before.flops and after.flops and before.flops != after.flops:
+            return f"{after.flops / before.flops:.3g} x the FLOPs"
+        if before.bytes and after.bytes and before.bytes != after.bytes:
+            return f"{after.bytes / before.bytes:.3g} x the bytes"
+    if part.cause is Cause.MOVED and before is not None:
+        return f"moved from {'/'.join(before.phases)}"
+    return named(part.cause)
+
+
+def _phases(part: Part) -> str:
+    """That of the work after, of what is gone that before."""
+    side = part.after if part.after is not None else part.before
+    return "" if side is None else "/".join(side.phases)
+
+
+def _calls(group: Sequence[Part]) -> str:
+    sides = [sum(side.calls for part in group if (side := getattr(part, name))) for name in ("before", "after")]
+    return " to ".join(dict.fromkeys(f"{calls:.3g}" for calls in sides))
+
+
+def kernels_table(parts: Decomposition) -> Section:
+    """The contractions for which the library chose another kernel."""
+    rows = []
+    for part in parts.parts:
+        before, after = part.before, part.after
+        if part.operator_class is not OperatorClass.TENSOR_CONTRACTION or before is None or after is None:
+            continue
+        if before.kernels and after.kernels and before.kernels[0] != after.kernels[0]:
+            kernels = (Name(bare(side.kernels[0])) for side in (before, after))
+            cells = (Name(name_of_part(part)), _signature(after), *kernels, TimeChange(part.change_ns))
+            rows.append(Row(cells=cells, operator_class=part.operator_class))
+    columns = (
+        Column(header="another kernel", holds=Holds.NAMES), Column(header="signature", holds=Holds.NAMES, expendable=1),
+        Column(header="before", holds=Holds.NAMES), Column(header="after", holds=Holds.NAMES), Column(header="change"),
+    )  # fmt: skip
+    return Section(
+        name="kernels-changed", title="Other kernels", heading="kernels", columns=columns,
+        rows=tuple(rows[:_KERNELS]), notes=more_rows(len(rows) - _KERNELS),
+    )  # fmt: skip
+
+
+def more_rows(count: int) -> tuple[Note, ...]:
+    """How many rows are left out."""
+    text = phrase("and {} more, in the JSON report", Count(count))
+    return (Note(text=text, tone=Tone.REMARK),) if count > 0 else ()
+
+
+def _signature(work: Work) -> Name | None:
+    return Name(work.signatures[0]) if work.signatures else None
+
+
+# The figures of all sides next to each other: like steps, metrics, classes and components.
+
+
+#: A difference of figures of which nothing can be claimed.
+_NOT_CLAIMED: Final = "~"
+#: What is said of a figure that a like step does not have.
+_ALL_STEPS: Final = "of all steps"
+#: Steps that have a row.
+_STEPS: Final = 24
+#: The figures of more than two sides, and what heads their columns; more are in the JSON report.
+_OF_MANY: Final = {
+    "step_time_ns": "step", "samples_per_second": "samples", "idle_ns": "idle", "framework_ns": "framework",
+    "exposed_communication_ns": "exposed", "flops": "FLOP", "bytes": "bytes", "mfu": "MFU", "peak_memory_bytes": "peak",
+}  # fmt: skip
+#: Figures on the page, in this order; all of them are in the JSON report.
+_SHOWN: Final = (
+    "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
+    "optimizer_time_ns", "busy_ns", "idle_ns", "host_idle_ns", "framework_ns", "exposed_communication_ns",
+    "exposed_memcpy_ns", "kernel_time_ns", "flops", "bytes", "mfu", "hfu", "peak_memory_bytes",
+)  # fmt: skip
+_FAMILIES: Final = (("class.", ".time_ns"), ("class.", ".flops"), ("class.", ".bytes"), ("memory.", "_bytes"))
+
+
+def steps_table(comparison: Comparison) -> Section:
+    """Every like step, of a few; of many the range is in the figures."""
+    rows = []
+    for side in comparison.sides:
+        for step in side.steps:
+            text = step.set_aside and f"set aside: {step.set_aside}"
+            rows.append(Row(cells=(Name(side.name), step.label, Time(step.value), text)))
+    columns = (
+        Column(header="side", holds=Holds.NAMES), Column(header="step", holds=Holds.NAMES), Column(header="time"),
+        Column(header="", holds=Holds.NAMES, expendable=1),
+    )  # fmt: skip
+    return Section(
+        name="steps", title="Like steps", heading="steps", columns=columns, rows=tuple(rows[:_STEPS]),
+        notes=more_rows(len(rows) - _STEPS),
+    )  # fmt: skip
+
+
+def figures_table(comparison: Comparison) -> Section:
+    """The figures of one step that differ, and how many do not."""
+    section = _table(comparison, shown_figures(comparison), "figures", "Figures of one step")
+    note = Note(text="of one step, called what --fail-if takes; all of them are in the JSON report")
+    return replace(section, notes=(*section.notes, note))
+
+
+def shown_figures(comparison: Comparison) -> list[FigureRow]:
+    """The figures that the page has, in its order."""
+    known = {row.name: row for row in comparison.figures}
+    return [known[name] for name in _SHOWN if name in known]
+
+
+def families_table(comparison: Comparison) -> Section:
+    """Time, FLOPs and bytes by class, memory by component."""
+    rows = [
+        row for begin, end in _FAMILIES for row in comparison.figures
+        if row.name.startswith(begin) and row.name.endswith(end) and any(row.values)
+    ]  # fmt: skip
+    return _table(comparison, rows, "classes", "By class and component")
+
+
+def figures_of_many(comparison: Comparison) -> Section:
+    """A row a side with its most telling figures; the first that do not fit are those furthest to the right."""
+    known = {row.name: row for row in comparison.figures}
+    rows = [known[name] for name in _OF_MANY if name in known]
+    columns = [Column(header="side", holds=Holds.NAMES)]
+    columns += [Column(header=_OF_MANY[row.name], expendable=place) for place, row in enumerate(rows)]
+    cells = [
+        Row(cells=(phrase("{} {}", Count(place + 1), Name(side.name)), *(_cell(row, place) for row in rows)))
+        for place, side in enumerate(comparison.sides)
+    ]  # fmt: skip
+    note = Note(text="of one step; all figures are in the JSON report")
+    return Section(
+        name="figures", title="Figures of one step", heading="figures", columns=tuple(columns), rows=tuple(cells),
+        notes=(note,),
+    )  # fmt: skip
+
+
+def _cell(row: FigureRow, place: int) -> Cell:
+    value = row.values[place]
+    return None if value is None else with_bound(row, place)
+
+
+def with_bound(row: FigureRow, place: int) -> Phrase:
+    """A figure of one side, `≥` before one that is a lower bound."""
+    value = row.values[place]
+    if value is None:
+        return phrase("-")
+    bound = "≥ " if row.lower_bounds and row.lower_bounds[place] else ""
+    return phrase(bound + "{}", quantity(row.unit, value))
+
+
+def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: str) -> Section:
+    """The figures that differ between two sides, with their changes where these are of the same."""
+    columns = [
+        Column(header="figure", holds=Holds.NAMES), Column(header="before", expendable=1), Column(header="after"),
+        Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=2),
+    ]  # fmt: skip
+    if comparison.not_comparable:
+        columns = columns[:3]
+    changed = [row for row in rows if len(set(row.values)) > 1]
+    each = (
+        (row.name, _cell(row, 0), _cell(row, 1), Change(row.values[1], row.values[0]), _ranges(row)) for row in changed
+    )
+    cells = tuple(Row(cells=cells[: len(columns)]) for cells in each)
+    notes = []
+    if any(row.all_steps for row in changed):
+        notes.append(Note(text=f"{_ALL_STEPS}: unlike ones too, a like step does not have the figure"))
+    if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
+        notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
+    if same := len(rows) - len(changed):
+        notes.append(Note(text=phrase("{} without a difference", Count(same, "figure"))))
+    return Section(name=name, title=title, heading=name, columns=tuple(columns), rows=cells, notes=tuple(notes))
+
+
+def _ranges(row: FigureRow) -> str | None:
+    """What can be said of the difference: of runs the test, of like steps whether their ranges overlap."""
+    if row.all_steps:
+        return _ALL_STEPS
+    if row.p is None:
+        return row.ranges
+    return f"{_NOT_CLAIMED} p={row.p:.2g}" if row.p >= SIGNIFICANT else f"p={row.p:.2g}"
+
+
+_QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
+    "ns": Time, "bytes": Bytes, "flop": Flops, "fraction": lambda value: Share(value, 1),
+}  # fmt: skip
+
+
+def quantity(unit: str, value: float) -> Quantity:
+    """A figure in its unit."""
+    made = _QUANTITIES.get(unit)
+    return Figure(value, unit) if made is None else made(value)
+
+
+#: What sides that are not comparable lack.
+_WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
+#: How many causes have a sentence.
+IN_SENTENCES: Final = 3
+
+
+def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, ...]:
+    """The sections of a comparison, in the order of the page."""
+    parts = comparison.decomposition
+    if len(comparison.sides) > 2:
+        tables = [figures_of_many(comparison)]
+    else:
+        causes = [] if parts is None else [causes_table(parts), changes_table(parts, top), kernels_table(parts)]
+        tables = [*causes, steps_table(comparison), figures_table(comparison), families_table(comparison)]
+    sections = (
+        _title(comparison), _what_changed(comparison), _gates(comparison), _sides(comparison), *tables,
+        _warnings(comparison),
+    )  # fmt: skip
+    return tuple(section for section in sections if not section.empty)
+
+
+def _title(comparison: Comparison) -> Section:
+    names = [Name(side.name) for side in comparison.sides]
+    text = phrase(" against ".join("{}" for _ in names), *names)
+    return Section(name="title", title="Comparison", notes=(Note(text=text, tone=Tone.TITLE),))
+
+
+def _what_changed(comparison: Comparison) -> Section:
+    """The difference of the step in a sentence, the largest causes in one each."""
+    parts = comparison.decomposition
+    if comparison.not_comparable:
+        reasons = [Note(text=f"Not comparable: {why}.", tone=Tone.CONCLUSION) for why in comparison.not_comparable]
+        return Section(name="changed", title="What changed", notes=(*reasons, Note(text=_WITHHELD, tone=Tone.REMARK)))
+    if parts is None:
+        return Section(name="changed", title="What changed", notes=_extremes(comparison))
+    sentences = [
+        phrase("{}.", sentence_of(group)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
+    ]
+    notes = [Note(text=headline(comparison, parts), tone=Tone.CONCLUSION)]
+    notes += [Note(text=text, tone=Tone.PLAIN) for text in sentences]
+    if comparison.no_claim is not None and parts.change_ns:
+        notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=Tone.REMARK))
+    return Section(name="changed", title="What changed", notes=tuple(notes))
+
+
+def _extremes(comparison: Comparison) -> tuple[Note, ...]:
+    """Of more than two sides those with the shortest step and those with the longest; equal is what is shown equal."""
+    row = next((row for row in comparison.figures if row.name == "step_time_ns"), None)
+    values = [] if row is None else list(zip(row.values, comparison.sides, strict=True))
+    known = [(value, side.name) for value, side in values if value is not None]
+    if len(known) < 2:
+        return ()
+    if len(comparison.sides) == 2:
+        (before, _), (after, _) = known
+        text = phrase("The step takes {} before and {} after ({}).", Time(before), Time(after), Change(after, before))
+        return (Note(text=text, tone=Tone.CONCLUSION),)
+    least, most = min(known)[0], max(known)[0]
+    shortest, longest = ([name for value, name in known if duration(value) == duration(end)] for end in (least, most))
+    if len(shortest) == len(known):
+        which = "" if len(known) == len(comparison.sides) else " that have its time"
+        text = phrase("The step takes {} on all {} sides{}.", Time(least), Count(len(known)), which)
+    else:
+        text = phrase("The step is shortest on {}, {}, and longest on {}, {}.", _all_named(shortest), Time(least),
+                      _all_named(longest), Time(most))  # fmt: skip
+    return (Note(text=text, tone=Tone.CONCLUSION),)
+
+
+def _all_named(sides: Sequence[str]) -> Phrase:
+    """The sides by their names, of many how many more there are."""
+    shown = [phrase("{}", Name(side)) for side in sides[:IN_SENTENCES]]
+    if more := len(sides) - len(shown):
+        return phrase("{} and {} more", joined(shown) or "", Count(more))
+    *others, last = shown
+    return phrase("{} and {}", joined(others) or "", last) if others else last
+
+
+def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
+    """The difference of the step, without the profiler where both sides were timed so, and of the one that has parts.
+
+    Where the profiler adds more to one side than to the other they may go opposite ways.
+    """
+    rows = {row.name: row for row in comparison.figures}
+    plain, profiled = rows.get("step_unprofiled_ns"), rows.get("step_profiled_ns")
+    if plain is None or None in plain.values:
+        partly = plain is not None and any(value is not None for value in plain.values)
+        return phrase("{}.", _profiled("The profiled step" if partly else "The step", parts, profiled))
+    before, after = plain.values[0] or 0, plain.values[-1] or 0
+    if before == after:
+        first = phrase("The step takes {} on both sides without the profiler", Time(before))
+    else:
+        how = "longer" if after > before else "shorter"
+        first = phrase(
+            "The step is {} {} ({}) without the profiler: {} before, {} after{}",
+            Time(abs(after - before)), how, Change(after, before), Time(before), Time(after), _tested(plain),
+        )  # fmt: skip
+    unlike = (after - before) * parts.change_ns < 0
+    word = "But the profiled step, whose parts follow," if unlike else "The profiled step, whose parts follow,"
+    return phrase("{}. {}.", first, _profiled(word, parts, profiled))
+
+
+def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phrase:
+    """What became of the step that is divided into parts."""
+    if not parts.change_ns:
+        same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
+        return phrase(subject + " takes {} on both sides{}", Time(parts.before_ns), same)
+    how = "longer" if parts.change_ns > 0 else "shorter"
+    said: Phrase | str = "" if row is None else _tested(row)
+    if not said and any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
+        said = "; one step cannot distinguish a change from chance"
+    return phrase(
+        subject + " is {} {} ({}): {} before, {} after{}",
+        Time(abs(parts.change_ns)), how, Change(parts.after_ns, parts.before_ns), Time(parts.before_ns),
+        Time(parts.after_ns), said,
+    )  # fmt: skip
+
+
+def _tested(row: FigureRow) -> Phrase | str:
+    """What can be said of the difference: by the runs, else by the ranges of the like steps."""
+    if row.p is not None:
+        return f"; over the runs p = {row.p:.2g}{'' if row.p < SIGNIFICANT else ', which may be chance'}"
+    return phrase("; the ranges of the like steps are {}", row.ranges) if row.ranges else ""
+
+
+def _sides(comparison: Comparison) -> Section:
+    facts = []
+    for place, side in enumerate(comparison.sides):
+        label = ("before", "after")[place] if len(comparison.sides) == 2 else f"{place + 1}"
+        what = joined(
+            (
+                phrase("{}", Name(side.name)), side.model, side.device, side.software,
+                phrase("{}", Count(side.ranks, "rank")) if side.ranks > 1 else None,
+                phrase("{}", Count(side.runs, "run")) if side.runs > 1 else None,
+            )
+        )  # fmt: skip
+        facts.append(Fact(label=label, text=what or ""))
+    parts = comparison.decomposition
+    if parts is not None:
+        facts.append(Fact(label="steps", text=_what_is_compared(comparison, parts)))
+    return Section(name="sides", title="What is compared", facts=tuple(facts))
+
+
+def _what_is_compared(comparison: Comparison, parts: Decomposition) -> Phrase:
+    """Which steps the means are of."""
+    sides = [
+        phrase("{}{}", _numbers(numbers), _aside(side))
+        for numbers, side in zip((parts.before_steps, parts.after_steps), comparison.sides, strict=True)
+    ]
+    others = joined(
+        phrase(
+            "{} ({}) against {} ({})",
+            Time(kind.before_ns),
+            _numbers(kind.before_steps),
+            Time(kind.after_ns),
+            _numbers(kind.after_steps),
+        )
+        for kind in comparison.other_kinds
+    )
+    return phrase("{} against {}{}", *sides, phrase("; of another kind: {}", others) if others else "")
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    shown = ", ".join(map(str, steps[:6])) + (f" and {len(steps) - 6} more" if len(steps) > 6 else "")
+    if not steps:
+        return "the whole trace"
+    return f"{'step' if len(steps) == 1 else 'the mean of steps'} {shown}"
+
+
+def _aside(side: Side) -> str:
+    count = sum(step.set_aside is not None for step in side.steps)
+    return f" ({count} set aside)" if count else ""
+
+
+def _gates(comparison: Comparison) -> Section:
+    facts = [Fact(label="gate", text=gate.line, warning=not gate.met) for gate in comparison.gates]
+    return Section(name="gates", title="Gates", facts=tuple(facts))
+
+
+def _warnings(comparison: Comparison) -> Section:
+    facts = [Fact(label="warning", text=text, warning=True) for text in comparison.warnings]
+    return Section(name="warnings", title="Warnings", facts=tuple(facts))

@@ -1,0 +1,753 @@
+"""Files that are claimed at the start and published at the end: whole or not there, and never in place of another's.
+
+A claim is a lock on a hidden file next to the target. The kernel lets go of it when the process ends, however it ends,
+so the claim of a killed run holds nothing up; what such a run left in its folder is removed by the next claim there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct, field
+
+from opanatomy.errors import OutputError, TraceError, UsageError
+
+# Locks on names, held by a process while it lives: hidden files `.opanatomy-NAME.claim` with `flock` on them.
+
+
+#: How the names of what is being made begin.
+_HIDDEN: Final = ".opanatomy-"
+#: `.opanatomy-NAME.claim` and `.opanatomy-NAME-HOST-RANDOM.partial`.
+_OURS: Final = re.compile(r"\.opanatomy-([0-9a-f]{16})(?:\.claim|-([0-9a-f]{8})-\w+\.partial)")
+_BUSY: Final = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+#: The open locks of this process; a forked child closes its copies, for a lock lives as long as any of them.
+_OPEN: Final[set[int]] = set()
+
+
+class Locked(Exception):
+    """Another run that is alive has the lock."""
+
+
+class Lock(Struct):
+    """A lock on a name; not `held` where the file system knows no locks."""
+
+    file: Path
+    descriptor: int
+    process: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def of(cls, target: Path) -> Lock:
+        """The lock on the name `target`; raises `Locked`, or `OSError` where its folder cannot be written."""
+        file = _claim_file(target.parent, _digest(target.name))
+        return cls(file, _locked(file))
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a lock at all."""
+        return self.descriptor >= 0
+
+    def is_ours(self) -> bool:
+        """Whether this process took the lock, and not the one that it was forked from."""
+        return self.process == os.getpid()
+
+    def release(self) -> None:
+        """Remove the file while it is locked, then release it."""
+        if self.held:
+            with suppress(OSError):
+                self.file.unlink()
+            _close(self.descriptor)
+            self.descriptor = -1
+
+
+def work_folder(target: Path) -> Path:
+    """A fresh hidden folder next to `target`, to make it in."""
+    prefix = f"{_HIDDEN}{_digest(target.name)}-{_host()}-"
+    return Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=target.parent))
+
+
+def sweep(folder: Path, own: Lock) -> None:
+    """Remove what killed runs of this host left in `folder`; nothing where no locks show which runs are alive.
+
+    It comes before the work folder of `own` is made.
+    """
+    if not own.held:
+        return
+    left: dict[str, list[Path]] = {}
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if match := _OURS.fullmatch(entry.name):
+                left.setdefault(match[1], []).extend([Path(entry.path)] if match[2] == _host() else [])
+    for digest, partials in left.items():
+        file = _claim_file(folder, digest)
+        with suppress(OSError, Locked):
+            lock = own if file == own.file else Lock(file, _locked(file))
+            for partial in partials:
+                shutil.rmtree(partial, ignore_errors=True)
+            if lock is not own:
+                lock.release()
+
+
+def _locked(file: Path) -> int:
+    """A descriptor of `file` with the lock on it, -1 where there are no locks; `Locked` where another has it."""
+    while True:
+        descriptor = _opened(file)
+        try:
+            held = _flock(descriptor)
+        except OSError as error:
+            if error.errno in _BUSY:
+                os.close(descriptor)
+                raise Locked from error
+            held = False
+        if not held:
+            os.close(descriptor)
+            with suppress(OSError):
+                file.unlink()
+            return -1
+        if _is_still(file, descriptor):
+            _OPEN.add(descriptor)
+            return descriptor
+        os.close(descriptor)
+
+
+def _flock(descriptor: int) -> bool:
+    """Lock without waiting; false on a system without such locks, `OSError` where it is locked or cannot be."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+
+
+def _opened(file: Path) -> int:
+    """A descriptor of `file`, which any user of its folder may lock, whatever the umask of its owner."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # another user's, which can be locked all the same
+        try:
+            return os.open(file, os.O_RDONLY)
+        except FileNotFoundError:
+            pass
+        raise
+    with suppress(OSError, AttributeError):
+        os.fchmod(descriptor, 0o644)
+    return descriptor
+
+
+def _is_still(file: Path, descriptor: int) -> bool:
+    """Whether `file` is the one that was opened: who had it locked may have removed it since."""
+    try:
+        return os.path.samestat(os.stat(file), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _claim_file(folder: Path, digest: str) -> Path:
+    return folder / f"{_HIDDEN}{digest}.claim"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+
+
+def _host() -> str:
+    """What distinguishes this machine from others that share the folder."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _close(descriptor: int) -> None:
+    _OPEN.discard(descriptor)
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+def _close_all() -> None:
+    for descriptor in list(_OPEN):
+        _close(descriptor)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)
+
+
+#: What a trace of one step takes at most, by far.
+NEEDED_BYTES: Final = 64 << 20
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: What `link` fails with on a file system that has no hard links.
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
+#: The end of a name, after which a number goes.
+_ENDING: Final = re.compile(
+    r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
+)
+#: Another run that cleans up holds a claim for an instant.
+_TRIES, _PAUSE_SECONDS = 5, 0.05
+
+
+class Claim(Struct, kw_only=True):
+    """The sole right to write a file; `partial` is where it is made.
+
+    `path` is the name as the user knows it, `target` the file: absolute, links followed. `numbered` names count up
+    where they are taken.
+    """
+
+    path: Path
+    target: Path
+    partial: Path
+    force: bool
+    numbered: bool
+    lock: Lock | None
+
+    @property
+    def alone(self) -> bool:
+        """Whether another run that wants the same name learns of it at its start: not where there are no locks."""
+        return self.lock is None or self.lock.held
+
+    @contextmanager
+    def written(self) -> Iterator[Path]:
+        """The name to write to; when the block ends well that file is published, and `path` is what it is called."""
+        try:
+            yield self.partial
+            self._publish()
+        except OSError as error:
+            if not self._is_about(error):
+                raise
+            raise _cannot_write(self.path, error) from error
+
+    def release(self) -> None:
+        """Release the name, and what was not published; a forked child leaves both to its parent."""
+        if self.lock is not None and self.lock.is_ours():
+            shutil.rmtree(self.partial.parent, ignore_errors=True)
+            self.lock.release()
+
+    def _publish(self) -> None:
+        if self.lock is None or not self.lock.is_ours():
+            return
+        _flush_to_device(self.partial)
+        if self.force:
+            os.replace(self.partial, self.target)
+            return
+        wanted, number = self.path, 1
+        while True:
+            try:
+                _move_exclusively(self.partial, self.target)
+                break
+            except FileExistsError:
+                number += 1
+                self.path = numbered_name(wanted, number)
+                self.target = self.target.with_name(self.path.name)
+        if number > 1 and not self.numbered:
+            raise OutputError(
+                f"cannot write {wanted}: it was made by something else during this run - what was to be written there"
+                f" is in {self.target}"
+            )
+
+    def _is_about(self, error: OSError) -> bool:
+        """Whether `error` is of writing the file, and not of anything else that was done to make it."""
+        if error.filename is None:
+            return error.errno in (*_FULL, errno.EIO, errno.EROFS)
+        name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+        own = self.partial if self.lock is None else self.partial.parent
+        return name.startswith((str(own), str(self.target))) or error.errno in _FULL
+
+
+@contextmanager
+def claimed(
+    path: Path,
+    *,
+    force: bool = False,
+    numbered: bool = False,
+    needed_bytes: int = NEEDED_BYTES,
+    forced_by: str = "add --force",
+) -> Iterator[Claim]:
+    """The claim of `path`, released at the end of the block; `OutputError` where it is taken or cannot be written.
+
+    Taken is a name that exists, which `force` allows (`forced_by` says how to), or that a live run has claimed, which
+    nothing does. A `numbered` name counts up to the next that is free. A device or a pipe is written as it is.
+    """
+    try:
+        claim = _claim(path, force=force, numbered=numbered, needed_bytes=needed_bytes, forced_by=forced_by)
+    except OSError as error:
+        other = "name" if error.errno == errno.ENAMETOOLONG else "folder"
+        raise OutputError(f"cannot write {path}: {error.strerror or error} - choose another {other}") from error
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+def numbered_name(path: Path, number: int) -> Path:
+    """The `number`-th name like `path`: `gpt2.trace.json.gz`, `gpt2-2.trace.json.gz`."""
+    if number == 1:
+        return path
+    ending = _ENDING.search(path.name)
+    at = ending.start() if ending else len(path.name)
+    return path.with_name(f"{path.name[:at]}-{number}{path.name[at:]}")
+
+
+def name_of_rank(path: Path, rank: int) -> Path:
+    """The name of a rank's own file, where each has one: `step.rank3.json.gz` for `step.json.gz`."""
+    ending = _ENDING.search(path.name)
+    at = ending.start() if ending else len(path.name)
+    rest = re.sub(r"^\.rank\d+", "", path.name[at:])
+    return path.with_name(f"{path.name[:at]}.rank{rank}{rest}")
+
+
+def same_file(first: Path, second: Path) -> bool:
+    """Whether two names, of which none need exist, are of one regular file; not where the current folder is gone."""
+    try:
+        return os.path.realpath(first) == os.path.realpath(second) and not _is_stream(first)
+    except OSError:
+        return False
+
+
+@contextmanager
+def temporary(name: str, what: str) -> Iterator[Path]:
+    """A name in a folder of the system's temporary one that is gone afterwards; `what` is what the file is for."""
+    process = os.getpid()
+    try:
+        folder = tempfile.mkdtemp(prefix="opanatomy-")
+    except OSError as error:
+        raise OutputError(
+            f"no temporary folder for {what}: {error.strerror or error} - set TMPDIR to one that can be written"
+        ) from error
+    try:
+        yield Path(folder) / name
+    except OSError as error:
+        inside = isinstance(error.filename, str) and error.filename.startswith(folder)
+        if not inside and not (error.filename is None and is_full(error)):
+            raise
+        raise OutputError(
+            f"cannot write {what} into the temporary folder {Path(folder).parent}: {error.strerror or error} -"
+            " free some space or set TMPDIR to another folder"
+        ) from error
+    finally:
+        if os.getpid() == process:  # a forked child that ends leaves it to its parent
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether it says that there is no room: on the device, within a quota, or within a limit on files."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def _claim(path: Path, *, force: bool, numbered: bool, needed_bytes: int, forced_by: str) -> Claim:
+    if os.path.isdir(path):
+        raise OutputError(f"cannot write {path}: it is a folder - give a file name")
+    with suppress(FileNotFoundError):
+        os.lstat(path)  # fails where no file can have such a name
+    wanted = path
+    target = Path(os.path.realpath(path))
+    if _is_stream(path):
+        return Claim(
+            path=path, target=target, partial=Path(os.path.abspath(path)), force=force, numbered=False, lock=None
+        )
+    folder = target.parent
+    if not folder.is_dir():
+        raise OutputError(f"cannot write {path}: the folder {folder} does not exist - create it first")
+    number = 1
+    while (lock := _lock(path, target, force=force, numbered=numbered, forced_by=forced_by)) is None:
+        number, force = number + 1, False  # of numbered names only the first is one to overwrite
+        path = numbered_name(wanted, number)
+        with suppress(FileNotFoundError):
+            os.lstat(path)
+        target = Path(os.path.realpath(path))
+    try:
+        _check_room(path, folder, needed_bytes)
+        sweep(folder, lock)
+        partial = work_folder(target) / target.name
+    except BaseException:
+        lock.release()
+        raise
+    return Claim(path=path, target=target, partial=partial, force=force, numbered=numbered, lock=lock)
+
+
+def _lock(path: Path, target: Path, *, force: bool, numbered: bool, forced_by: str) -> Lock | None:
+    """The lock on `target`; `None` for a `numbered` name that is taken, `OutputError` for another one."""
+    lock = None
+    for _ in range(1 if numbered else _TRIES):
+        try:
+            lock = Lock.of(target)
+            break
+        except Locked:
+            time.sleep(0 if numbered else _PAUSE_SECONDS)
+    if lock is None:
+        if numbered:
+            return None
+        raise OutputError(f"cannot write {path}: another run is writing it - wait for that or choose another name")
+    if force or not os.path.lexists(target):
+        return lock
+    lock.release()
+    if numbered:
+        return None
+    raise OutputError(f"cannot write {path}: it exists already - {forced_by} or choose another name")
+
+
+def _check_room(path: Path, folder: Path, needed_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise OutputError(
+            f"cannot write {path}: {free / 1e6:.1f} MB are free in {folder}, up to {needed_bytes / 1e6:.0f} MB are"
+            " needed - free some space or choose another folder"
+        )
+
+
+def _cannot_write(path: Path, error: OSError) -> OutputError:
+    todo = "free some space or choose another folder" if error.errno in _FULL else "choose another folder"
+    return OutputError(f"cannot write {path}: {error.strerror or error} - {todo}")
+
+
+def _flush_to_device(path: Path) -> None:
+    """A network file system or a quota may say only now that there is no room."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _move_exclusively(source: Path, target: Path) -> None:
+    """Give `source` the name `target`, at once and whole; `FileExistsError` where that is taken."""
+    try:
+        os.link(source, target)
+        with suppress(OSError):
+            os.unlink(source)
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        os.replace(source, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(target)
+        raise
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether it is a device, pipe or socket, such as /dev/null or /dev/stdout."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+# The user's cache folder: what is in it can be made again.
+
+
+def cache_folder(name: str) -> Path | None:
+    """Where things of this name are kept; `None` for a user without a home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "opanatomy" / name
+    with suppress(RuntimeError):
+        return Path.home() / ".cache" / "opanatomy" / name
+    return None
+
+
+# Web and bucket addresses, which are not files: what to do with one that was given for a file.
+
+
+#: A scheme has two letters at least (`C:/` is a drive); of what was a path already one slash is left.
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,3}(?=[^/])(.*)", re.DOTALL)
+_HUB: Final = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?:models/)?([^/?#]+/[^/?#]+)/?$")
+_FILE: Final = re.compile(r"(?i:file):(?://([^/]*))?(/.*)", re.DOTALL)
+#: The command that copies from and to the store of a scheme.
+_COPY: Final = {
+    "s3": "aws s3 cp {source} {target}",
+    "s3a": "aws s3 cp {source} {target}",
+    "gs": "gcloud storage cp {source} {target}",
+    "gcs": "gcloud storage cp {source} {target}",
+}
+
+
+def local_name(name: str) -> str:
+    """The path of a `file:` address of this host; any other name as it is."""
+    match = None if scheme_of(name) is None else _FILE.fullmatch(name)
+    if match is None or (match[1] or "localhost") != "localhost":
+        return name
+    path = unquote(match[2], errors="surrogateescape")
+    if "\0" in path:
+        raise UsageError(f"{name}: the path of this address has a zero byte (%00), which no file has - give its path")
+    return path
+
+
+def download_of(name: str) -> str:
+    """The command that downloads the trace at an address, or the archive that it is in, and analyzes it."""
+    name = name.split("::")[-1]
+    file = _file_name(name)
+    return f"{_download(scheme_of(name) or '', name, file)} && opanatomy analyze {shlex.quote(file)}"
+
+
+def check_no_address(option: str, name: str) -> None:
+    """Raise `UsageError` with what to do where a file to write, or the model, is an address."""
+    scheme = scheme_of(name)
+    if scheme is None:
+        return
+    if (path := local_name(name)) != name:
+        todo = f"give its path: {shlex.quote(path)}"
+    elif option == "MODEL":
+        hub = _HUB.match(name)
+        todo = f"give its Hub id: opanatomy profile {hub[1]}" if hub else "download its folder first and give that"
+    else:
+        file = shlex.quote(_file_name(name))
+        target = shlex.quote(name)
+        copy = _COPY.get(scheme, "").format(source=file, target=target)
+        steps = [f"{option} {file} ..."] if option.startswith("-") else []  # of a command; Python has arguments
+        steps += [copy] if copy else []
+        todo = "write to a file and copy that" + (f": {' && '.join(steps)}" if steps else "")
+    raise UsageError(f"{option} {name}: it is an address, not a file - {todo}")
+
+
+def scheme_of(name: str) -> str | None:
+    """The scheme of an address; `None` for the name of a file, for one that exists, and for one in a folder `s3:`."""
+    match = _ADDRESS.fullmatch(name)
+    if match is None or os.path.lexists(name):
+        return None
+    return None if "://" not in name and os.path.isdir(f"{match[1]}:") else match[1].lower()
+
+
+def _file_name(name: str) -> str:
+    """What a download of the address is called."""
+    last = unquote(urlsplit(name).path).rstrip("/").rsplit("/", 1)[-1]
+    return last if last.lower().endswith((".json", ".gz", ".zip")) else "trace.json.gz"
+
+
+def _download(scheme: str, name: str, file: str) -> str:
+    source, target = shlex.quote(name), shlex.quote(file)
+    if scheme in ("http", "https", "ftp"):
+        return f"curl -fL -o {target} {source}"
+    if scheme in ("az", "abfs", "abfss", "wasb", "wasbs"):
+        return _from_azure(name, target)
+    if scheme == "hf":
+        return _from_hub(name)
+    if scheme in _COPY:
+        return _COPY[scheme].format(source=source, target=target)
+    return f"copy {source} to {target} with the tool of its store"
+
+
+def _from_azure(name: str, target: str) -> str:
+    parts = urlsplit(name)
+    container, account = parts.username or parts.netloc, parts.hostname if parts.username else None
+    of_account = f" --account-name {shlex.quote(account.split('.')[0])}" if account else ""
+    blob = shlex.quote(parts.path.lstrip("/"))
+    return f"az storage blob download{of_account} -c {shlex.quote(container)} -n {blob} -f {target}"
+
+
+def _from_hub(name: str) -> str:
+    """`hf download` of `hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH`, into the current folder."""
+    words = name.split("://", 1)[-1].split("/")
+    kind = words.pop(0) if words[0] in ("datasets", "spaces") else None
+    repository, _, revision = "/".join(words[:2]).partition("@")
+    options = [f"--repo-type {kind.removesuffix('s')}"] if kind else []
+    options += [f"--revision {shlex.quote(revision)}"] if revision else []
+    wanted = " ".join(map(shlex.quote, (repository, "/".join(words[2:]))))
+    return " ".join(["hf download", wanted, *options, "--local-dir ."])
+
+
+# Files at addresses of stores (`s3://`, `gs://`, `hf://`, `zip://`, `memory://`), by fsspec.
+
+
+#: What a store says of an object that only another content changes, and what says when it was last changed.
+_BY_CONTENT: Final = (
+    "ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "blob_id", "content_md5", "checksum", "sha256",
+)  # fmt: skip
+_TIMES: Final = ("LastModified", "last_modified", "updated", "modified", "mtime", "created", "date_time")
+_SIZES: Final = ("size", "Size", "file_size", "CRC")
+#: What fsspec reads a scheme with.
+_PACKAGES: Final = {
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
+    "http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub", "github": "requests", "sftp": "paramiko",
+}  # fmt: skip
+_IN_ZIP: Final = "zip://::"
+_GLOB: Final = re.compile(r"[*?\[]")
+
+
+class Address(Struct, frozen=True):
+    """The address of a file or folder in a store."""
+
+    text: str
+
+    @staticmethod
+    def of(name: str, what: str) -> Address | None:
+        """The address that a name is; `None` for that of a file, `UsageError` that begins with `what` for one that is
+        of no store: `file://HOST/...` of another host, `dbfs:/...`."""
+        scheme = scheme_of(name)
+        if scheme is None:
+            return None
+        if "://" not in name or scheme == "file":
+            raise _refusal(name, what)
+        return Address(name)
+
+    @property
+    def name(self) -> str:
+        """The last part of the address."""
+        return PurePosixPath(self.text.split("::")[0].rstrip("/")).name
+
+    @property
+    def suffix(self) -> str:
+        """The ending of its name."""
+        return PurePosixPath(self.name).suffix
+
+    def __truediv__(self, name: str) -> Address:
+        """The address of a file in this folder; of a chained address the first part is the path."""
+        first, *others = self.text.split("::")
+        return Address("::".join([f"{first.rstrip('/')}/{name}", *others]))
+
+    def __str__(self) -> str:
+        return self.text.removeprefix(_IN_ZIP)
+
+    def as_zip(self) -> Address:
+        """What is in the zip at this address."""
+        return Address(_IN_ZIP + self.text)
+
+
+class Identity(Struct, frozen=True):
+    """What a store says of an object's content; `by_content` where it distinguishes contents, not times alone."""
+
+    text: str
+    by_content: bool
+    changed_ns: int | None
+
+
+def files_at(address: Address) -> list[Address]:
+    """The files that an address is of: itself, those that its pattern fits, or those in its folder and the folders in
+    that; `TraceError` where there is none, `UsageError` where the store cannot be asked."""
+    with _errors_of(address):
+        system, path = _file_system(address)
+        if _GLOB.search(path):
+            files = [name for name in system.glob(path) if system.isfile(name)]
+        elif system.isdir(path):
+            files = system.find(path, maxdepth=2)
+        elif system.exists(path):
+            return [address]
+        else:
+            raise FileNotFoundError
+    tail = "".join(f"::{part}" for part in address.text.split("::")[1:])
+    return [Address(_with_scheme(system, name, address) + tail) for name in files]
+
+
+def _with_scheme(system: Any, name: str, address: Address) -> str:
+    """A path of a file system as an address of the scheme that the user gave."""
+    scheme = address.text.split("://", 1)[0]
+    plain: str = system._strip_protocol(name)
+    if "://" in plain:
+        return plain
+    return f"{scheme}://{plain.lstrip('/') if scheme in ('zip', 'memory') else plain}"
+
+
+def is_folder(address: Address) -> bool:
+    """Whether the address is of a folder or a pattern."""
+    with _errors_of(address):
+        system, path = _file_system(address)
+        return bool(_GLOB.search(path) or system.isdir(path))
+
+
+def fetch(address: Address, target: Path) -> None:
+    """Copy what is at an address into a file."""
+    with _errors_of(address):
+        system, path = _file_system(address)
+        system.get_file(path, str(target))
+
+
+def read_bytes(file: Path | Address) -> bytes | None:
+    """What is in a file; `None` where there is none."""
+    try:
+        if isinstance(file, Path):
+            return file.read_bytes()
+        system, path = _file_system(file)
+        data: bytes = system.cat_file(path)
+        return data
+    except FileNotFoundError:
+        return None
+
+
+def write_bytes(address: Address, data: bytes) -> None:
+    """Put a file at an address; stores take a file whole or not at all."""
+    system, path = _file_system(address)
+    with_folders = system._parent(path)
+    if with_folders:
+        system.makedirs(with_folders, exist_ok=True)
+    system.pipe_file(path, data)
+
+
+def identity_of(address: Address) -> Identity | None:
+    """What the store says of the object, and of each archive that it is in; `None` where that says nothing."""
+    parts = address.text.split("::")
+    properties: list[tuple[str, Any]] = []
+    by_content, changed = True, None
+    for place in range(len(parts)):
+        try:
+            system, path = _file_system(Address("::".join(parts[place:])))
+            known = system.info(path)
+        except Exception:  # of any store: nothing is known of the object
+            return None
+        contents = [(key, known[key]) for key in _BY_CONTENT if known.get(key)]
+        times = [(key, known[key]) for key in _TIMES if known.get(key)]
+        if not contents and not times:
+            return None
+        by_content = by_content and bool(contents)
+        changed = max(filter(None, (changed, *(_nanoseconds(value) for _, value in times))), default=None)
+        properties += [*contents, *times, *((key, known[key]) for key in _SIZES if key in known)]
+    return Identity(repr(properties), by_content, changed)
+
+
+def _nanoseconds(value: object) -> int | None:
+    if isinstance(value, datetime):
+        return int((value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
+    if isinstance(value, (int, float)):
+        return int(value * 1e9)
+    try:
+        return _nanoseconds(datetime.fromisoformat(str(value).replace("Z", "+00:00")))
+    except ValueError:
+        return None
+
+
+def _file_system(address: Address) -> tuple[Any, str]:
+    """(the file system, the path in it)."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(address.text)
+    return system, str(path)
+
+
+@contextmanager
+def _errors_of(address: Address) -> Iterator[None]:
+    """What a store fails with as one line: what is missing and how to get it, or what it said."""
+    try:
+        yield
+    except (TraceError, UsageError):
+        raise
+    except FileNotFoundError as error:
+        raise TraceError(f"cannot read {address}: there is no such file or folder - give another one") from error
+    except (ImportError, ValueError) as error:
+        raise _refusal(str(address), f"cannot read {address}", _package_of(address, error)) from error
+    except Exception as error:  # each store has errors of its own
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TraceError(
+            f"cannot read {address}: {message} - try to download it: {download_of(str(address))}"
+        ) from error
+
+
+def _refusal(name: str, what: str, package: str | None = None) -> UsageError:
+    """That an address is not read, and what to do about it."""
+    install = f"pip install {shlex.quote(package)}, or " if package else ""
+    return UsageError(f"{what}: it is an address, not a file - {install}download it first: {download_of(name)}")
+
+
+def _package_of(address: Address, error: Exception) -> str | None:
+    """The package that a store needs and that is not there."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "fsspec":
+        return "opanatomy[cluster]"
+    return _PACKAGES.get(scheme_of(address.text.split("::")[-1]) or "")

@@ -1,0 +1,735 @@
+"""A trace file -> `Trace`: events of every schema since 2021 sorted into columns."""
+
+from __future__ import annotations
+
+import gc
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable
+from decimal import Decimal
+from math import nan
+from pathlib import Path
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.errors import TraceError
+from opanatomy.records import columns
+from opanatomy.records.columns import (
+    NO_FLOWS,
+    NO_MEMORY_EVENTS,
+    NO_PROFILER_EVENTS,
+    CollectiveArguments,
+    DeviceWork,
+    Float64,
+    Flows,
+    HostEvents,
+    Int64,
+    Launches,
+    MemoryEvents,
+    ProfilerEvents,
+    TraceDevice,
+    is_among,
+    starts_work,
+)
+from opanatomy.records.signature import Signature
+from opanatomy.records.workload import METADATA_KEY, Capture, Environment
+from opanatomy.trace.devices import devices_of, environment_of
+from opanatomy.trace.salvage import NOT_DECODABLE
+from opanatomy.trace.schema import (
+    ANNOTATION,
+    DIFFERENTIATION_FLOWS,
+    FOREIGN,
+    HOST_NODE,
+    IGNORED,
+    INSTANT,
+    KERNEL,
+    LAUNCH,
+    MEMCPY,
+    MEMORY,
+    MEMSET,
+    OPERATOR,
+    OVERHEAD,
+    PYTHON,
+    Args,
+    Event,
+    Kinds,
+    category_of,
+)
+from opanatomy.trace.signatures import RawArguments, fill_in_observed, parse_signatures
+from opanatomy.trace.stream import (
+    EventStream,
+    check_content,
+    check_density,
+    told_share,
+    with_possible_numbers,
+    without_negative,
+)
+
+# Tables that grow batch by batch: a value takes the eight bytes of its column, and no object.
+
+
+Key = TypeVar("Key", bound=Hashable)
+Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents, ProfilerEvents)
+
+#: This many times become nanoseconds at once.
+_AT_ONCE: Final = 1 << 14
+
+
+class Numbers(dict[Key, int]):
+    """Numbers for values in the order of their first use."""
+
+    def __missing__(self, key: Key) -> int:
+        self[key] = number = len(self)
+        return number
+
+    def of(self, keys: Iterable[Key]) -> list[int]:
+        """The number of each key."""
+        return list(map(self.__getitem__, keys))
+
+
+class Table(Generic[Record]):
+    """A record of columns that grow together: `..._ns` are times, the others integers but for those named."""
+
+    def __init__(self, record: type[Record], *, fractions: Collection[str] = ()) -> None:
+        self.rows = 0
+        self._record: Callable[..., Record] = record
+        self._columns: dict[str, _Integers | _Times | _Fractions] = {
+            name: _Times() if name.endswith("_ns") else _Fractions() if name in fractions else _Integers()
+            for name in record.__struct_fields__
+        }
+
+    def extend(self, rows: int, **columns: list[Any]) -> None:
+        """Append rows, column by column."""
+        self.rows += rows
+        for name, values in columns.items():
+            self._columns[name].extend(values)
+
+    def record(self) -> Record:
+        """The columns as arrays, which may be written to; nothing can be appended then."""
+        return self._record(**{name: column.array() for name, column in self._columns.items()})
+
+
+class _Packed:
+    """Eight bytes for each value, batch by batch."""
+
+    def __init__(self) -> None:
+        self._packed: list[bytes] = []
+
+    def _joined(self) -> bytearray:
+        joined = bytearray().join(self._packed)
+        self._packed.clear()
+        return joined
+
+
+class _Integers(_Packed):
+    """-1 for one that is missing."""
+
+    def extend(self, values: list[Any]) -> None:
+        try:
+            self._packed.append(struct.pack(f"{len(values)}q", *values))
+        except struct.error:
+            self._packed.append(struct.pack(f"{len(values)}q", *(-1 if value is None else value for value in values)))
+
+    def array(self) -> Int64:
+        return np.frombuffer(self._joined(), dtype=np.int64)
+
+
+class _Fractions(_Packed):
+    """NaN for one that is missing or text."""
+
+    def extend(self, values: list[Any]) -> None:
+        numbers = [nan if value is None or isinstance(value, str) else value for value in values]
+        self._packed.append(struct.pack(f"{len(values)}d", *numbers))
+
+    def array(self) -> Float64:
+        return np.frombuffer(self._joined(), dtype=np.float64)
+
+
+class _Times(_Packed):
+    """Microseconds, as floats or from some batch on as decimals -> whole nanoseconds, 0 for one that is missing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._us: list[bytes] = []
+        self._waiting = 0
+        self._exact = False
+
+    def extend(self, values: list[Any]) -> None:
+        self._exact = self._exact or _has_decimals(values)
+        if self._exact:
+            self._round()
+            self._packed.append(struct.pack(f"{len(values)}q", *map(nanoseconds, values)))
+            return
+        try:
+            self._us.append(struct.pack(f"{len(values)}d", *values))
+        except struct.error:
+            self._us.append(struct.pack(f"{len(values)}d", *(0.0 if value is None else value for value in values)))
+        self._waiting += len(values)
+        if self._waiting > _AT_ONCE:
+            self._round()
+
+    def _round(self) -> None:
+        us = np.frombuffer(b"".join(self._us))
+        whole = us.astype(np.int64)
+        self._packed.append((whole * 1000 + np.rint((us - whole) * 1000).astype(np.int64)).tobytes())
+        self._us, self._waiting = [], 0
+
+    def array(self) -> Int64:
+        self._round()
+        return np.frombuffer(self._joined(), dtype=np.int64)
+
+
+def _has_decimals(values: list[Any]) -> bool:
+    try:
+        sum(values, 0.0)  # it fails at a decimal, and at one that is missing
+    except TypeError:
+        return Decimal in map(type, values)
+    return False
+
+
+def nanoseconds(us: float | Decimal | None) -> int:
+    """A time in microseconds as whole nanoseconds."""
+    if us is None:
+        return 0
+    whole = int(us)
+    return whole * 1000 + round((us - whole) * 1000)
+
+
+# What a collective's event records of its message, from the raw texts of its arguments.
+
+
+#: Raw JSON of "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
+#: "Process Group Ranks", "Seq".
+RawCollective: TypeAlias = "tuple[bytes, ...]"
+
+
+class Collectives:
+    """The arguments of a trace's collectives, those that are alike kept once."""
+
+    def __init__(self) -> None:
+        self._known: dict[RawCollective, CollectiveArguments | None] = {}
+
+    def of(self, args: Args) -> CollectiveArguments | None:
+        """The collective of an event; `None` where its arguments name none."""
+        raw = (
+            bytes(args.collective), bytes(args.in_elements), bytes(args.out_elements), bytes(args.group_size),
+            bytes(args.collective_dtype), bytes(args.group_name), bytes(args.group_ranks), bytes(args.group_sequence),
+        )  # fmt: skip
+        if raw not in self._known:
+            self._known[raw] = _decoded(raw)
+        return self._known[raw]
+
+
+def _decoded(raw: RawCollective) -> CollectiveArguments | None:
+    collective, sent, got, size, dtype, name, ranks, sequence = map(_decode, raw)
+    if not isinstance(collective, str) or not collective:
+        return None
+    return CollectiveArguments(
+        collective=collective, in_elements=_count(sent), out_elements=_count(got), group_size=_count(size) or None,
+        dtype=dtype if isinstance(dtype, str) else None, group=_group(name, ranks), sequence=_count(sequence),
+    )  # fmt: skip
+
+
+def _group(name: object, ranks: object) -> str | None:
+    """A process group by its name and its ranks, as far as they are said: names alone are used again on other ranks."""
+    texts = [str(text) for text in (name, ranks) if isinstance(text, (str, int)) and str(text)]
+    return " ".join(texts) or None
+
+
+def _decode(raw: bytes) -> object:
+    try:
+        return msgspec.json.decode(raw) if raw else None
+    except NOT_DECODABLE:
+        return None
+
+
+def _count(value: object) -> int | None:
+    """A count that can be one: a trace says -1 where it does not know."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
+
+
+# Batches of events -> tables: a field of all events of a batch is appended to its column at once.
+
+
+_NO_ARGS: Final = Args()
+#: Stands between the raw texts of a signature; JSON has no such byte.
+_BETWEEN: Final = b"\0"
+#: Takes what is not needed.
+_forget: Final = deque[object](maxlen=0).append
+_KIND_OF_WORK: Final = {MEMCPY: columns.MEMCPY, MEMSET: columns.MEMSET}
+
+
+class Collector:
+    """The columns of a trace, batch by batch."""
+
+    def __init__(self) -> None:
+        self.names: Numbers[str] = Numbers()
+        self.threads: Numbers[tuple[int | str | None, int | str | None]] = Numbers()
+        #: The collectives among device work, by row.
+        self.work_collectives: dict[int, CollectiveArguments] = {}
+        self.kept = 0
+        self.untimed = 0
+        self.foreign: dict[str, int] = {}
+        self._signatures: Numbers[bytes] = Numbers()
+        self._texts: Numbers[str] = Numbers()
+        self._collectives = Collectives()
+        self._host_collectives: dict[int, CollectiveArguments] = {}
+        self._kinds = Kinds()
+        self._host = Table(HostEvents)
+        self._launches = Table(Launches)
+        self._work = Table(DeviceWork, fractions=("blocks_per_sm", "occupancy"))
+        self._memory = Table(MemoryEvents)
+        self._profiler = Table(ProfilerEvents)
+        self._flow_starts: list[Event] = []
+        self._flow_ends: list[Event] = []
+        #: The events of a batch by table, and the places of annotations among those of the host.
+        self._host_events: list[Event] = []
+        self._annotations: list[int] = []
+        self._launch_events: list[Event] = []
+        self._work_events: list[Event] = []
+        self._instants: list[Event] = []
+        self._of_profiler: list[Event] = []
+        self._host_nodes: list[Event] = []
+        self._host_nodes_ns: list[tuple[int, int]] = []
+        self._batch: Final = {
+            OPERATOR: self._host_events, LAUNCH: self._launch_events, KERNEL: self._work_events,
+            MEMCPY: self._work_events, MEMSET: self._work_events, HOST_NODE: self._host_nodes,
+            PYTHON: self._of_profiler, OVERHEAD: self._of_profiler,
+        }  # fmt: skip
+
+    def add(self, events: list[Event]) -> None:
+        """Take what some stage needs of a batch."""
+        takers = _Takers(self._taker_of)
+        for event in events:
+            takers[type(event)](event)
+        memory = [
+            event for event in self._instants if event.name == MEMORY and event.ts is not None and event.ph != "X"
+        ]
+        self.kept += len(self._host_events) + len(self._launch_events) + len(self._work_events) + len(memory)
+        self._add_host(self._host_events)
+        self._add_launches(self._launch_events)
+        self._add_work(self._work_events)
+        self._add_memory(memory)
+        self._add_profiler([event for event in self._of_profiler if event.ts is not None])
+        self._host_nodes_ns.extend((nanoseconds(event.ts), nanoseconds(event.dur)) for event in self._host_nodes)
+        for batch in (
+            self._host_events, self._annotations, self._launch_events, self._work_events, self._instants,
+            self._of_profiler, self._host_nodes,
+        ):  # fmt: skip
+            batch.clear()
+
+    def host(self) -> HostEvents:
+        """Operators and annotations in the order of the file."""
+        return self._host.record()
+
+    def launches(self) -> Launches:
+        """Runtime and driver calls in the order of the file."""
+        return self._launches.record()
+
+    def work(self) -> DeviceWork:
+        """Kernels, copies and fills in the order of the file."""
+        return self._work.record()
+
+    def profiler(self) -> ProfilerEvents:
+        """What the profiler recorded of itself and of Python's stack, in the order of the file."""
+        return self._profiler.record()
+
+    def graph_host_ns(self) -> Int64:
+        """The start and duration of each callback on the host that a graph ran."""
+        return np.array(self._host_nodes_ns, dtype=np.int64).reshape(-1, 2)
+
+    def memory(self) -> MemoryEvents:
+        """What the allocators gave and took back, in the order of the file."""
+        memory = self._memory.record()
+        # In 2021 the thread of an operator was text, that of a memory event a number.
+        numbers = dict(self.threads)
+        as_text = np.array([numbers.get((pid, str(tid)), number) for (pid, tid), number in numbers.items()])
+        return replace(memory, thread=as_text[memory.thread]) if len(numbers) else memory
+
+    def host_collectives(self, host: HostEvents) -> dict[tuple[int, int], CollectiveArguments]:
+        """The collectives among host events, by thread and start."""
+        rows = list(self._host_collectives)
+        keys = zip(host.thread[rows].tolist(), host.start_ns[rows].tolist(), strict=True)
+        return dict(zip(keys, self._host_collectives.values(), strict=True)) if rows else {}
+
+    def flows(self) -> Flows:
+        """From operators to the nodes that differentiate them, those of which both ends are known."""
+        threads = self.threads
+        starts = {event.id: event for event in self._flow_starts if (event.pid, event.tid) in threads}
+        ends = [event for event in self._flow_ends if (event.pid, event.tid) in threads and event.id in starts]
+        begins = [starts[event.id] for event in ends]
+        return Flows(
+            forward_thread=np.array([threads[event.pid, event.tid] for event in begins], dtype=np.int64),
+            forward_ns=np.array([nanoseconds(event.ts) for event in begins], dtype=np.int64),
+            backward_thread=np.array([threads[event.pid, event.tid] for event in ends], dtype=np.int64),
+            backward_ns=np.array([nanoseconds(event.ts) for event in ends], dtype=np.int64),
+        )
+
+    def raw_signatures(self) -> list[RawArguments]:
+        """The distinct arguments, as `HostEvents.signature` numbers them."""
+        split = (key.split(_BETWEEN) for key in self._signatures)
+        return [(dims, types, strides, constants, "") for dims, types, strides, constants in split]
+
+    def _taker_of(self, event: type[Event]) -> Callable[[Event], object]:
+        """What takes the events of one type: those that are of one category need no look at each."""
+        category = category_of(event)
+        kind = FOREIGN if category is None else self._kinds[category]
+        if category == INSTANT:
+            return self._instants.append
+        if kind == IGNORED:
+            return _forget
+        if kind == FOREIGN:
+            return self._take
+        return self._take_annotation if kind == ANNOTATION else self._batch[kind].append
+
+    def _take(self, event: Event) -> None:
+        """Take an event of any category."""
+        if event.ph == "X":
+            kind = self._kinds[event.cat]
+            if kind == FOREIGN and self._on_stream(event):
+                kind = KERNEL
+            if kind in (PYTHON, OVERHEAD):
+                self._of_profiler.append(event)
+                return
+            if kind >= IGNORED:
+                return
+            if event.ts is None or event.name is None:
+                self.untimed += 1
+            elif kind == ANNOTATION:
+                self._take_annotation(event)
+            else:
+                self._batch[kind].append(event)
+        elif event.ts is not None:
+            if event.name == MEMORY:
+                self._instants.append(event)
+            elif event.cat in DIFFERENTIATION_FLOWS and event.id is not None:
+                (self._flow_starts if event.ph == "s" else self._flow_ends).append(event)
+
+    def _take_annotation(self, event: Event) -> None:
+        self._annotations.append(len(self._host_events))
+        self._host_events.append(event)
+
+    def _on_stream(self, event: Event) -> bool:
+        """Whether an event is of an accelerator that is not known: its work runs on a stream."""
+        if event.cat is None or event.args is None or event.args.stream is None:
+            return False
+        self.foreign[event.cat] = self.foreign.get(event.cat, 0) + 1
+        return True
+
+    def _add_host(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        for row, collective in self._collectives_in(args, self._host.rows):
+            self._host_collectives[row] = collective
+        annotation = [0] * len(events)
+        for place in self._annotations:
+            annotation[place] = 1
+        self._host.extend(
+            len(events),
+            name=self.names.of(_names_of(events)),
+            thread=self._threads_of(events),
+            start_ns=[event.ts for event in events],
+            duration_ns=[event.dur for event in events],
+            external_id=_external_ids(args),
+            sequence=_sequence_numbers(args),
+            forward_thread=[item.forward_thread for item in args],
+            signature=self._signatures_of(args),
+            annotation=annotation,
+        )
+
+    def _add_launches(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        self._launches.extend(
+            len(events),
+            name=self.names.of(_names_of(events)),
+            thread=self._threads_of(events),
+            start_ns=[event.ts for event in events],
+            duration_ns=[event.dur for event in events],
+            correlation=[item.correlation for item in args],
+            external_id=_external_ids(args),
+        )
+
+    def _add_work(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        for row, collective in self._collectives_in(args, self._work.rows):
+            self.work_collectives[row] = collective
+        devices = [event.pid if item.device is None else item.device for event, item in zip(events, args, strict=True)]
+        streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
+        self._work.extend(
+            len(events),
+            name=self.names.of(_names_of_work(events)),
+            device=[number if isinstance(number, int) else self._of_text(number) for number in devices],
+            stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
+            start_ns=[event.ts for event in events],
+            duration_ns=[event.dur for event in events],
+            correlation=[item.correlation for item in args],
+            external_id=_external_ids(args),
+            kind=[_KIND_OF_WORK.get(self._kinds[event.cat], columns.KERNEL) for event in events],
+            blocks_per_sm=[item.blocks_per_sm for item in args],
+            occupancy=[item.occupancy for item in args],
+        )
+
+    def _add_memory(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        self._memory.extend(
+            len(events),
+            time_ns=[event.ts for event in events],
+            thread=self._threads_of(events),
+            bytes=[item.bytes or 0 for item in args],
+            address=[item.address for item in args],
+            total_allocated=[item.total_allocated for item in args],
+            total_reserved=[item.total_reserved for item in args],
+            device_type=[item.device_type for item in args],
+            device=[item.device_id for item in args],
+        )
+
+    def _add_profiler(self, events: list[Event]) -> None:
+        python = [self._kinds[event.cat] == PYTHON for event in events]
+        self._profiler.extend(
+            len(events),
+            name=[-1 if stack else self.names[event.name or ""] for event, stack in zip(events, python, strict=True)],
+            start_ns=[event.ts for event in events],
+            duration_ns=[0 if stack else event.dur for event, stack in zip(events, python, strict=True)],
+        )
+
+    def _threads_of(self, events: list[Event]) -> list[int]:
+        processes, threads = [event.pid for event in events], [event.tid for event in events]
+        if processes.count(processes[0] if processes else None) < len(processes):
+            return self.threads.of(zip(processes, threads, strict=True))
+        number = {thread: self.threads[processes[0], thread] for thread in dict.fromkeys(threads)}
+        return list(map(number.__getitem__, threads))
+
+    def _of_text(self, value: str | None) -> int:
+        """The number of a device or stream in its text; one of its own, below -1, for a text without any."""
+        text = "" if value is None else value
+        digits = text.split()[-1] if text.split() else ""
+        return int(digits) if digits.isdecimal() and len(digits) < 19 else -2 - self._texts[text]
+
+    def _collectives_in(self, args: list[Args], first_row: int) -> list[tuple[int, CollectiveArguments]]:
+        """(row, collective) of the collectives."""
+        rows = [(row, self._collectives.of(item)) for row, item in enumerate(args, first_row) if item.collective]
+        return [(row, collective) for row, collective in rows if collective]
+
+    def _signatures_of(self, args: list[Args]) -> list[int]:
+        dims = [item.dims or item.dims_2021 for item in args]
+        if not any(dims):
+            return [-1] * len(args)
+        return [
+            self._signatures[_BETWEEN.join((sizes, item.types, item.strides, item.constants))] if sizes else -1
+            for sizes, item in zip(dims, args, strict=True)
+        ]
+
+
+class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
+    """What takes the events of each type."""
+
+    def __init__(self, taker_of: Callable[[type[Event]], Callable[[Event], object]]) -> None:
+        self._taker_of = taker_of
+
+    def __missing__(self, event: type[Event]) -> Callable[[Event], object]:
+        self[event] = taker = self._taker_of(event)
+        return taker
+
+
+def _names_of(events: list[Event]) -> list[str]:
+    """The names of events that were seen to have one."""
+    return [event.name for event in events if event.name is not None]
+
+
+def _names_of_work(events: list[Event]) -> list[str]:
+    """The names of device work; of copies that are all called `Memcpy` with what they were between."""
+    return [
+        f"Memcpy {event.args.copy_kind}" if name == "Memcpy" and event.args and event.args.copy_kind else name
+        for event, name in zip(events, _names_of(events), strict=True)
+    ]
+
+
+def _args_of(events: list[Event]) -> list[Args]:
+    return [event.args or _NO_ARGS for event in events]
+
+
+def _external_ids(args: list[Args]) -> list[int | None]:
+    ids = [item.external_id for item in args]
+    if -1 not in ids and None not in ids:
+        return ids
+    return _filled(ids, [item.external_id_2021 for item in args])
+
+
+def _sequence_numbers(args: list[Args]) -> list[int | None]:
+    numbers = [item.sequence for item in args]
+    if -1 not in numbers and None not in numbers:
+        return numbers
+    return _filled(numbers, [item.sequence_2021 for item in args])
+
+
+def _filled(numbers: list[int | None], numbers_2021: list[int | None]) -> list[int | None]:
+    """The numbers, and where they are missing those under the key of 2021."""
+    if numbers_2021.count(-1) == len(numbers_2021):
+        return numbers
+    return [old if new in (-1, None) else new for new, old in zip(numbers, numbers_2021, strict=True)]
+
+
+# One trace as columns.
+
+
+class Trace(Struct, kw_only=True):
+    """One trace in columns. `names[i]` is the text of name `i`, `threads[i]` the (process, thread) of thread `i`."""
+
+    names: list[str]
+    threads: list[tuple[int | str | None, int | str | None]]
+    host: HostEvents
+    launches: Launches
+    work: DeviceWork
+    environment: Environment
+    capture: Capture | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    #: What changes the reading of all that is in it: it is cut off, it has the host alone.
+    caveats: list[str] = field(default_factory=list)
+    text_bytes: int = 0
+    #: That of the file, packed as it is.
+    sha256: str = ""
+    #: The distinct argument lists of the operators, numbered by `host.signature`.
+    signatures: list[Signature | None] = field(default_factory=list)
+    #: The messages of collectives, by row of `work` and by thread and start of a host event.
+    work_collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
+    host_collectives: dict[tuple[int, int], CollectiveArguments] = field(default_factory=dict)
+    memory: MemoryEvents = NO_MEMORY_EVENTS
+    flows: Flows = NO_FLOWS
+    profiler: ProfilerEvents = NO_PROFILER_EVENTS
+    #: The start and duration of each callback on the host that a graph ran: its stream waited, and did no work.
+    graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    #: The devices that worked, the busiest first.
+    devices: tuple[TraceDevice, ...] = ()
+    #: Whether the trace is of an accelerator: it has its work, or launches whose work was not recorded. Calls that only
+    #: ask or wait are no work: a profiler that looks for a device makes them too.
+    on_device: bool = False
+
+
+#: What captures wrote of memory before they wrote what they had observed.
+_OLD_MEMORY = frozenset({"components", "timeline", "check_points"})
+
+
+def _why_not(source: Path) -> str:
+    """Why it is no file that can be read."""
+    try:
+        os.stat(source)
+    except (FileNotFoundError, NotADirectoryError):
+        return "no such file"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "it is not a file"
+
+
+def read_trace(path: str | Path) -> Trace:
+    """The trace in `path` (`.json`, `.json.gz`); `TraceError` where it cannot be read."""
+    source = Path(path)
+    if not os.path.isfile(source):
+        raise TraceError(f"cannot read the trace {source}: {_why_not(source)}")
+    stream = EventStream(source)
+    collector = Collector()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for events in stream:
+            collector.add(events)
+            check_density(source, collector.kept, stream.text_bytes)
+    finally:
+        if enabled:
+            gc.enable()
+    return _trace(collector, stream)
+
+
+def _trace(collector: Collector, stream: EventStream) -> Trace:
+    metadata = stream.metadata
+    _tell(collector, stream.warnings)
+    capture = _capture(metadata, stream.warnings)
+    host = without_negative(collector.host(), stream.warnings)
+    launches = without_negative(collector.launches(), stream.warnings)
+    work = without_negative(collector.work(), stream.warnings)
+    check_content(stream.path, host, launches, work, [*stream.caveats, *stream.warnings])
+    names = list(collector.names)
+    starting = starts_work(names, launches)
+    told_share(stream.cut_off, launches.correlation[starting], work.correlation, stream.caveats)
+    raw_signatures = collector.raw_signatures()
+    if capture and capture.list_arguments:
+        _tell_lists(host, raw_signatures, capture)
+    signatures = parse_signatures(raw_signatures, stream.warnings)
+    if capture and capture.observed:
+        fill_in_observed(list(collector.names), host, signatures, capture.observed)
+    memory = collector.memory()
+    devices = devices_of(metadata, work)
+    return Trace(
+        names=names,
+        threads=list(collector.threads),
+        host=host,
+        launches=launches,
+        work=work,
+        environment=capture.environment if capture else environment_of(metadata, devices, memory),
+        capture=capture,
+        metadata=metadata,
+        warnings=stream.warnings,
+        caveats=stream.caveats,
+        text_bytes=stream.text_bytes,
+        sha256=stream.sha256,
+        signatures=signatures,
+        memory=memory,
+        flows=collector.flows(),
+        profiler=collector.profiler(),
+        work_collectives=collector.work_collectives,
+        host_collectives=collector.host_collectives(host),
+        graph_host_ns=collector.graph_host_ns(),
+        devices=devices,
+        on_device=len(work.name) > 0 or bool(starting.any()),
+    )
+
+
+def _tell(collector: Collector, warnings: list[str]) -> None:
+    if collector.untimed:
+        events = "1 event" if collector.untimed == 1 else f"{collector.untimed:,} events"
+        was = "was" if collector.untimed == 1 else "were"
+        warnings.append(f"{events} without a readable name or time {was} left out")
+    if len(nodes := collector.graph_host_ns()):
+        many = "1 graph host node" if len(nodes) == 1 else f"{len(nodes):,} graph host nodes"
+        took = f"{int(nodes[:, 1].sum()) / 1e6:,.3f} ms"
+        warnings.append(f"{many} ({took}): callbacks on the host that a graph waited for, no device work")
+    for category, count in sorted(collector.foreign.items())[:5]:
+        warnings.append(f"{count:,} events of the unknown category {category[:40]} were read as kernels")
+
+
+def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None:
+    raw = metadata.get(METADATA_KEY)
+    if not isinstance(raw, dict):
+        return None
+    if isinstance(memory := raw.get("memory"), dict) and not _OLD_MEMORY.isdisjoint(memory):
+        raw = {**raw, "memory": {}}
+        warnings.append(
+            f"the memory in the trace's own metadata ({METADATA_KEY}) is in an older form, which is not read - profile"
+            " the model again"
+        )
+    try:
+        return with_possible_numbers(msgspec.convert(raw, type=Capture), METADATA_KEY, warnings)
+    except msgspec.ValidationError as error:
+        warnings.append(f"the trace's own metadata ({METADATA_KEY}) cannot be used: {error}")
+        return None
+
+
+def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> None:
+    """Number the signatures with tensor lists anew, one for each content of the lists."""
+    fresh: dict[RawArguments, int] = {}
+    by_external = {
+        int(key): "|".join(capture.lists[number] for number in numbers)
+        for key, numbers in capture.list_arguments.items()
+        if key.isdecimal() and len(key) < 19 and all(0 <= number < len(capture.lists) for number in numbers)
+    }
+    for row in np.flatnonzero(is_among(host.external_id, np.array(list(by_external), dtype=np.int64))):
+        signature = int(host.signature[row])
+        if signature < 0:
+            continue
+        texts = (*raw[signature][:4], by_external[int(host.external_id[row])])
+        host.signature[row] = fresh.setdefault(texts, len(raw) + len(fresh))
+    raw.extend(fresh)

@@ -1,0 +1,1194 @@
+"""A text as it may be written: without secrets, and on request without paths, addresses and people."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
+from functools import cache, lru_cache
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.records.columns import is_packed
+from opanatomy.records.signature import SignatureText
+from opanatomy.records.workload import METADATA_KEY, Capture
+
+# Which keys and which names of environment variables say that their value is not to be written.
+
+
+class Secrecy(Enum):
+    """Why the value under a key is not written."""
+
+    SECRET = auto()
+    ENVIRONMENT = auto()
+    #: Who ran it, where, with which command line.
+    IDENTITY = auto()
+    STACK = auto()
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a table."""
+    return frozenset(text.split())
+
+
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+_SECRET: Final = words(
+    "secret secrets password passwords passwd passphrase credential credentials creds apikey authorization bearer"
+    " cookie cookies jwt dsn"
+)
+#: Written as one word: `PGPASSWORD`, `authtoken`, `secretkey`.
+_GLUED: Final = re.compile(
+    r"^\w+(?:password|passwd|passphrase|credentials?|secret)$"
+    r"|^(?:access|auth|api|bearer|refresh|session|oauth|id|user|bot|gh|hf)token$"
+    r"|^(?:api|access|secret|private|auth|signing|encryption|account|license)keys?$"
+)
+_LAST_OF_SECRET: Final = frozenset({"token", "auth", "pat"})
+_LAST_AFTER_OTHERS: Final = frozenset({"pass", "pwd"})
+_BEFORE_KEY: Final = words(
+    "api access secret private ssh auth signing encryption session account license service wandb"
+)
+#: Tokens of a tokenizer or a model, and passes of a step: no secrets of anyone.
+_NO_SECRET: Final = {
+    "token": words(
+        "pad bos eos unk sep cls mask special image video audio start end begin class dist distillation next last first"
+        " new max min num per prompt vision register stop padding unknown separator context memory query decoder sot"
+        " eot boi eoi fim prefix suffix middle time latent learnable target source each single n"
+    ),
+    "pass": words(
+        "forward backward first second third last single multi one two three each per by num all warmup warm up post"
+        " pre through low high band n max min is of grad gradient optimizer lowering fusion compiler this every"
+    ),
+}
+_ENVIRONMENT: Final = words("env envs environ environment environments envvar envvars")
+_IDENTITY: Final = words(
+    "host hosts hostname hostnames fqdn node nodes nodename nodelist machine user users username login logname owner"
+    " email mail account ip ips ipv4 ipv6 ipaddr addr address addresses cmd cmdline command commandline argv job jobs"
+    " jobid slurm cwd pwd home homedir workdir submitter"
+)
+_STACK: Final = words("stack stacks frame frames traceback backtrace stackframes sf esf")
+_AMOUNT: Final = words("num count rank size index threads token")
+#: Of a very long key its two ends are looked at.
+_KEY_END: Final = 100
+
+
+def secrecy_of(key: str) -> Secrecy | None:
+    """Why a value under this key is sensitive; `None` where the key does not say."""
+    return _secrecy_of(key if len(key) <= 2 * _KEY_END else f"{key[:_KEY_END]}_{key[-_KEY_END:]}")
+
+
+@lru_cache(maxsize=4096)
+def _secrecy_of(key: str) -> Secrecy | None:
+    parts = _parts(key)
+    if not parts:
+        return None
+    if is_variable(key) and is_secret_variable(key):
+        return Secrecy.SECRET
+    if _SECRET.intersection(parts) or any(map(_GLUED.match, parts)) or _ends_secret(parts):
+        return Secrecy.SECRET
+    if parts[-1] in ("key", "keys") and (len(parts) == 1 or parts[-2] in _BEFORE_KEY) and parts != ["keys"]:
+        return Secrecy.SECRET
+    if _ENVIRONMENT.intersection(parts):
+        return Secrecy.ENVIRONMENT
+    if _STACK.intersection(parts):
+        return Secrecy.STACK
+    return Secrecy.IDENTITY if _IDENTITY.intersection(parts) else None
+
+
+def _ends_secret(parts: list[str]) -> bool:
+    """Whether the last word makes it one: `auth_token`, but not `pad_token` nor `forward_pass`."""
+    before = parts[-2] if len(parts) > 1 else ""
+    if before in _NO_SECRET.get(parts[-1], ()):
+        return False
+    return parts[-1] in _LAST_OF_SECRET or (bool(before) and parts[-1] in _LAST_AFTER_OTHERS)
+
+
+def is_secret_pair(key: str) -> bool:
+    """Whether `key=value` in a text gives a secret away; `key: float[8, 4]` of an attention does not."""
+    return _parts(key) != ["key"] and secrecy_of(key) is Secrecy.SECRET
+
+
+def is_amount(key: str, value: object) -> bool:
+    """Whether the value only counts or numbers: `num_nodes: 4`, `max_token: 512` tell nothing of anyone."""
+    if not isinstance(value, int | float) and value is not None:
+        return False
+    return not _AMOUNT.isdisjoint(_parts(key))
+
+
+def _parts(key: str) -> list[str]:
+    """The words of a key, in small letters: `apiKey` and `API_KEY` are `api` and `key`."""
+    return [part.lower() for part in _CAMEL.split(key) if part]
+
+
+# ------------------------------------------------------------------------------------------------------ environments
+
+_VARIABLE: Final = re.compile(r"^[A-Z][A-Z0-9_]{2,}$")
+#: Variables that every process has: where one is a key, the mapping is an environment.
+ALWAYS_SET: Final = frozenset({"PATH", "HOME", "USER", "PWD", "SHELL", "HOSTNAME", "LOGNAME", "LD_LIBRARY_PATH"})
+_VARIABLE_SECRET: Final = words(
+    "PASS PWD PW KEY KEYS SECRET SECRETS TOKEN TOKENS CREDENTIAL CREDENTIALS CREDS CRED PASSWORD PASSWORDS PASSWD"
+    " PASSPHRASE APIKEY AUTH AUTHORIZATION COOKIE COOKIES DSN JWT PAT BEARER SIGNATURE SAS OAUTH PIN"
+)
+_VARIABLE_GLUED: Final = re.compile(r"(?:PASS(?:WOR)?D|PASSPHRASE|PASS|SECRET|TOKEN|CREDENTIALS?|APIKEY|\w{3}KEY)$")
+#: The last word says that the value is about the secret, and not the secret.
+_ABOUT: Final = words(
+    "FILE FILES PATH PATHS DIR FOLDER SOCK SOCKET TTL TIMEOUT EXPIRY EXPIRES TYPE ALGORITHM ALG LENGTH SIZE VERSION"
+    " BACKEND STORE MODE HELPER PROMPT CMD COMMAND PROVIDER METHOD ENABLED DISABLED REQUIRED COUNT NAME ENDPOINT"
+    " PARALLELISM LIMIT RETRIES REGION THROUGH"
+)
+
+
+def is_variable(key: str) -> bool:
+    """Whether a key is spelled like an environment variable."""
+    return bool(_VARIABLE.match(key))
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether a variable's name says that its value is a secret: `DB_PASS`, `HF_TOKEN`, `PGPASSWORD`, `SENTRY_DSN`."""
+    parts = [part.rstrip("0123456789") for part in re.split(r"[^A-Za-z0-9]+", name.upper())]
+    parts = [part for part in parts if part]
+    if not parts or parts[-1] in _ABOUT or parts in (["PWD"], ["KEY"], ["PASS"], ["PIN"]):
+        return False
+    if len(parts) > 1 and parts[-2].lower() in _NO_SECRET.get(parts[-1].lower(), ()):
+        return False
+    return not _VARIABLE_SECRET.isdisjoint(parts) or any(map(_VARIABLE_GLUED.search, parts))
+
+
+def is_environment(value: Mapping[str, object]) -> bool:
+    """Whether a mapping is a process environment, whatever it is called."""
+    variables = sum(map(is_variable, value))
+    return not ALWAYS_SET.isdisjoint(value) or (variables >= 3 and 2 * variables > len(value))
+
+
+# Secrets that their form or the key before them gives away: access tokens, passwords, credentials in URLs.
+
+
+REDACTED: Final = "<redacted>"
+
+#: No letter or digit before it, but for that of an escape: `\\n`, `%3D`, `\\x0a`, `\\u000a`.
+_BEGINS: Final = (
+    r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
+)
+_TOKENS: Final = re.compile(
+    _BEGINS + r"(?:"
+    r"hf_(?:[A-Za-z0-9]{16,}|(?=[A-Za-z]*[0-9A-Z])[A-Za-z0-9]{6,})"
+    r"|gh[pousr]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|gl(?:pat|dt|rt|cbt|ptt|soat)-[\w-]{6,}"
+    r"|sk-[\w-]{8,}|[srp]k_(?:live|test)_\w{6,}|whsec_\w{8,}|(?:AKIA|ASIA)[A-Z0-9]{8,}"
+    r"|xox[abeoprs]-[\w-]{6,}|xapp-[\w-]{8,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|GOCSPX-[\w-]{8,}|npm_[A-Za-z0-9]{16,}"
+    r"|pypi-[\w-]{16,}|nvapi-[\w-]{8,}|do[opr]_v1_\w{8,}|gsk_[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{16,}|pplx-[A-Za-z0-9]{16,}"
+    r"|dapi[0-9a-f]{32}|hvs\.[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,}|dckr_pat_[\w-]{16,}|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{16,}"
+    r"|lin_api_\w{16,}|AGE-SECRET-KEY-1[A-Z0-9]{16,}|eyJ[\w-]{8,4096}\.[\w-]+(?:\.[\w-]+)?"
+    r")|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|$)"
+)
+_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/-]{8,}=*")
+_HEADER: Final = re.compile(
+    r"(?i)\b((?:set-)?cookie|(?:proxy-)?authorization|x-[\w-]{0,40}(?:key|token|auth))"
+    r"(\"?:\s{0,8})(?!\s|(?:\w+ )?<redacted>)[^\r\n\"']+"
+)
+_LOGIN: Final = re.compile(r"(?i)([a-z][a-z0-9+.-]{0,30}:(?:\\?/){2})[^\s/@\"']{1,1024}@")
+_HOOK: Final = re.compile(
+    r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot)\S+"
+)
+_QUERY: Final = re.compile(
+    r"(?i)([?&](?:sig|signature|x-amz-[\w-]{1,40}|[\w-]{0,40}(?:token|key|secret|passw(?:or)?d|auth))=)[^&\s\"'<]+"
+)
+#: One of these is in each key of a secret.
+_KEY_WORDS: Final = (
+    "token", "secret", "pass", "pwd", "cred", "key", "auth", "cookie", "dsn", "jwt", "pat", "bearer", "sig", "pw",
+    "sas",
+)  # fmt: skip
+_KEY: Final = (
+    r"(?P<key>(?:(?:api|access|private|secret|auth|account) (?=key\b))?(?=[\w.-]{0,100}"
+    rf"(?:{'|'.join(_KEY_WORDS)}))[A-Za-z][\w.-]{{0,100}})"
+)
+_VALUE: Final = (
+    r"(?P<value>\"(?:[^\"\\]|\\.){1,4096}\"|'(?:[^'\\]|\\.){1,4096}'|(?P<quote>\\+[\"']).{1,4096}?(?P=quote)"
+    r"|\\*[\"']?[^\s\"',;&)}\]<]*[^\s\"',;&)}\]<:.])"
+)
+_EQUALS: Final = r"\s{0,8}(?:=>?|:(?![:/]))\s{0,8}"
+
+
+@cache
+def _pairs() -> tuple[re.Pattern[str], ...]:
+    """`'key=a value in quotes'`, `key=value` and `"key": "value"`, `--key value`, and a setting's
+    `key before -> after`; compiled where a text may have one."""
+    return tuple(
+        re.compile(rf"(?is){pattern}")
+        for pattern in (
+            rf"(?<=(?P<open>[\"'])){_KEY}(?P<between>=)(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))",
+            rf"(?<![\w-])(?:--?)?{_KEY}(?P<between>\\*[\"']?{_EQUALS}){_VALUE}",
+            rf"(?<![\w-])--?{_KEY}(?P<between>\s+(?!-)){_VALUE}",
+            rf"(?<![\w-]){_KEY}(?P<between> \S.{{0,200}}? -> )(?P<value>\S.{{0,4096}})$",
+        )
+    )
+
+
+def _may_have_pair(text: str) -> bool:
+    lower = text.lower()
+    return not text.isascii() or any(word in lower for word in _KEY_WORDS)
+
+
+_PLAIN_VALUE: Final = re.compile(r"^(?:[-+]?[\d.]+(?:[eE][-+]?\d+)?|None|null|true|false|True|False)$")
+
+#: What stands between `Authorization:` and the secret.
+_SCHEMES: Final = ("bearer", "basic")
+
+#: A text without any of these, in small letters, needs no closer look.
+TRIGGERS: Final = (
+    "token", "secret", "pass", "pwd", "cred", "bearer", "basic ", "key", "auth", "cookie", "dsn", "jwt", "_pat", "sig",
+    "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-",
+    "glsoat-", "sk-", "k_live_", "k_test_", "whsec_", "akia", "asia", "xox", "xapp-", "aiza", "ya29", "gocspx-", "npm_",
+    "pypi-", "nvapi", "_v1_", "gsk_", "r8_", "pplx-", "dapi", "hvs.", "sg.", "shpat_", "shpca_", "shppa_", "shpss_",
+    "lin_api_", "eyj", "private", "://", ":\\/", "hooks.slack", "webhooks/", "telegram", "environ",
+    *(f"pat{end}" for end in ("=", ":", " ", "'", '"', "\\")),
+)  # fmt: skip
+
+
+def _without_login(match: re.Match[str]) -> str:
+    """In addresses of Azure's stores what stands before the host is a container, where no password follows it."""
+    scheme, login = match[1].lower(), match[0][len(match[1]) :]
+    is_container = scheme.rstrip("/\\:").endswith(("abfs", "abfss", "wasb", "wasbs")) and ":" not in login
+    return match[0] if is_container else f"{match[1]}{REDACTED}@"
+
+
+def without_tokens(text: str) -> str:
+    """The text with access tokens, passwords and the credentials of URLs left out."""
+    text = _TOKENS.sub(REDACTED, text)
+    text = _BEARER.sub(rf"\1 {REDACTED}", text)
+    text = _HEADER.sub(rf"\1\2{REDACTED}", text)
+    text = _LOGIN.sub(_without_login, text)
+    text = _HOOK.sub(rf"\1{REDACTED}", text)
+    text = _QUERY.sub(rf"\1{REDACTED}", text)
+    if _may_have_pair(text):
+        for pattern in _pairs():
+            text = pattern.sub(_without_value, text)
+    return text
+
+
+def values_by_key(text: str) -> list[str]:
+    """The values that stand under a secret key in a text: of `--set auth_token=abc` it is `abc`."""
+    if not _may_have_pair(text):
+        return []
+    pairs = (match for pattern in _pairs() for match in pattern.finditer(text) if _names_secret(match))
+    return [inner for match in pairs if not _PLAIN_VALUE.match(inner := _unquoted(match["value"]))]
+
+
+def _names_secret(match: re.Match[str]) -> bool:
+    """Whether the key is a secret's; its first letter may be that of an escape: `\\ntoken=`."""
+    key = match["key"]
+    before = match.string[max(match.start("key") - 1, 0) : match.start("key")]
+    return is_secret_pair(key) or (before == "\\" and key[0] in "bfnrt" and is_secret_pair(key[1:]))
+
+
+def _without_value(match: re.Match[str]) -> str:
+    value, before = match["value"], match[0][: match.start("value") - match.start()]
+    if not _names_secret(match):
+        return before + _pairs()[1].sub(_without_value, value)
+    inner = _unquoted(value)
+    if not inner or _PLAIN_VALUE.match(inner) or inner.startswith(REDACTED) or inner.lower() in _SCHEMES:
+        return match[0]
+    if match["between"].endswith(" -> "):
+        before = f"{match['key']} {REDACTED} -> "
+    return before + value.replace(inner, REDACTED)
+
+
+def _unquoted(value: str) -> str:
+    """What is inside the quotes, escaped ones too."""
+    bare = value.lstrip("\\")
+    if bare[:1] not in ("'", '"'):
+        return value
+    return bare[1:-1].rstrip("\\") if bare[-1:] == bare[:1] and len(bare) > 1 else bare[1:]
+
+
+# Who, where and which file: what a text says of people and machines, and what `--redact` leaves of names.
+
+
+ADDRESS: Final = "<address>"
+PATH: Final = "<path>"
+HOST: Final = "<host>"
+USER: Final = "<user>"
+
+_IPV4: Final = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_IPV6: Final = re.compile(r"(?<![\w:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
+_MAC: Final = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])")
+_MAILBOX: Final = re.compile(r"(?<![\w.+-])[A-Za-z][\w.+-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
+_HOME: Final = re.compile(r"((?:/home/|/Users/|[A-Za-z]:\\Users\\))[^/\\\s\"']+")
+_DOMAIN: Final = re.compile(
+    r"(?<![\w.])(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}(?:com|net|org|edu|gov|io|dev|local|internal|cluster|corp|lan|localdomain|"
+    r"intra|cloud)(?!\w)"
+)
+_PART: Final = r"[^\s/\\\"'<>|:;,()\[\]{}]{1,255}"
+_ENDINGS: Final = (
+    "pyc?|pyx|so(?:\\.\\d+)*|cuh?|cpp|cc|cxx|hpp|json|ya?ml|toml|txt|sh|csv|pth?|safetensors|ckpt|ipynb|onnx|parquet|"
+    "whl|zip|gz"
+)
+_PATHS: Final = re.compile(
+    r"(?i:[a-z][a-z0-9+.-]{0,30})://[^\s\"'<>|)\]},]+"
+    rf"|(?<![\w.)\]>])(?:~[\w.-]*|\.{{1,2}})?/(?:{_PART}/)*{_PART}/?"
+    rf"|(?<!\w)[A-Za-z]:[\\/](?:{_PART}[\\/])*{_PART}"
+    rf"|\\\\{_PART}\\(?:{_PART}\\)*{_PART}"
+    r"|(?:[\w.@+~-]{1,255}[/\\]){2,}[\w.@+~-]*"
+    rf"|(?:[\w.@+~-]{{1,255}}[/\\])*[\w@+~-][\w.@+~-]{{0,255}}\.(?:{_ENDINGS})(?![\w.])"
+)
+#: What is left of `/home/someone/x.py` once the name is left out.
+_IN_HOME: Final = re.compile(rf"{PATH}/?{USER}(?:/?{PATH})?")
+_OWN_RANGE: Final = re.compile(r"^opanatomy\.(?:phase|module)/[\w.\[\]-]*$")
+
+
+def without_addresses(text: str) -> str:
+    """The text without network addresses, mailboxes and the names of home folders."""
+    text = _IPV4.sub(ADDRESS, text)
+    text = _IPV6.sub(lambda match: ADDRESS if _is_ipv6(match[0]) else match[0], text)
+    text = _MAC.sub(ADDRESS, text)
+    text = _MAILBOX.sub(USER, text)
+    return _HOME.sub(rf"\1{USER}", text)
+
+
+def _is_ipv6(text: str) -> bool:
+    import ipaddress
+
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return sum(bool(group) for group in text.split(":")) >= 3
+
+
+def without_paths(text: str) -> str:
+    """The text without file names, URLs and the names of hosts; ranges of a capture are none of these."""
+    if _OWN_RANGE.match(text):
+        return text
+    return _DOMAIN.sub(HOST, _IN_HOME.sub(PATH, _PATHS.sub(PATH, text)))
+
+
+# ----------------------------------------------------------------------------------------------------- known shapes
+
+_PYTHON_FRAME: Final = re.compile(r"^.*?\((\d+)\): ")
+_PROCESS: Final = re.compile(r"^(?:python[\d.]*|CPU|[A-Z]{2,5}(?: \d+)?|Spans|Traces|opanatomy)$")
+_THREAD: Final = re.compile(r"^((?:thread|stream) -?\w+)(?: .*)?$")
+_SCALAR: Final = re.compile(r"^(?:None|True|False|[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)j?)$")
+_SEPARATORS: Final = re.compile(r"[\[\]\s,]+")
+#: Constants of operators that decide their FLOPs or say where they ran.
+_CONSTANT_WORDS: Final = words(
+    "none tanh mean sum floor trunc constant reflect replicate circular linear cpu cuda meta cuda:0"
+)
+
+
+def frame_without_file(name: str) -> str:
+    """`/home/a/train.py(12): step` -> `<path>(12): step`."""
+    return _PYTHON_FRAME.sub(rf"{PATH}(\1): ", name)
+
+
+def plain_label(label: str) -> str:
+    """The label of a process or thread without what only a user could have chosen."""
+    if _PROCESS.match(label):
+        return label
+    thread = _THREAD.match(label)
+    return thread[1] if thread else ""
+
+
+def is_plain_constant(text: str) -> bool:
+    """Whether an argument of an operator, as text, is a number, a truth value, a list of these, or a known word."""
+    if text in _CONSTANT_WORDS:
+        return True
+    return all(_SCALAR.match(word) for word in _SEPARATORS.split(text) if word)
+
+
+# The words that names of operators, modules and ranges are made of: a value that is only these is looked for nowhere.
+#
+# A variable of a secret's name may hold one (`CACHE_KEY=aten::mm`, `SORT_KEY=layer_norm`). Taken out of a trace, it
+# would take operators, steps and modules with it, and the figures would be others.
+
+
+_WORDS: Final = words(
+    "aten prims torch nn functional autograd engine evaluate function profiler cpu cuda op module modules model"
+    " models transformer transformers encoder decoder block blocks layer layers stage stages features base backbone"
+    " head heads self cross multi attn attention mha sdpa mlp ffn feed forward backward fwd bwd recompute optimizer"
+    " step train training eval inference loss proj projection qkv query up down gate dense fc lin linear in out"
+    " input inputs output outputs intermediate hidden embed embeddings embedding wte wpe word position positional lm"
+    " cls pooler classifier norm norms ln layernorm rms batch group instance native add addmm addmv addcmul addcdiv"
+    " mm bmm baddbmm mv matmul einsum mul div sub neg sum mean var std max min amax argmax pow exp log sqrt rsqrt"
+    " softmax logsoftmax nll entropy dropout gelu silu relu tanh sigmoid act activation activations conv convolution"
+    " overrideable miopen cudnn mkldnn pool pooling pool2d avg adaptive copy cat stack split view reshape transpose"
+    " permute expand squeeze unsqueeze slice select index gather scatter fill zero zeros ones empty clone contiguous"
+    " detach where masked scaled dot product flash efficient fused foreach mem memory memcpy memset kernel kernels"
+    " elementwise vectorized unrolled reduce all rotary sgd adam adamw accumulate grad gradient gradients clip"
+    " unscale item local scalar record data loader dataloader next iter like as strided alias resize set unbind"
+    " chunk narrow tril triu arange cumsum sort topk t to h c f a b d e g i j k l m n o p q r s u v w x y z"
+)
+_OPERATOR: Final = re.compile(
+    r"(?:aten|prims?|c10d|_c10d_functional|torch|torchvision|inductor|quantized)::[A-Za-z]\w*$"
+)
+_NODE: Final = re.compile(r"[A-Z]\w*Backward\d$")
+_NAME: Final = re.compile(r"[A-Za-z_]+(?:(?:\.|::|#)(?:[A-Za-z_]+|\d{1,4}))*$")
+_WORD_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def is_vocabulary(value: str) -> bool:
+    """Whether a text is an operator or the path of a module, by the words it is made of."""
+    if _OPERATOR.match(value) or _NODE.match(value):
+        return True
+    return bool(_NAME.match(value)) and all(part.lower() in _WORDS for part in _WORD_PART.findall(value))
+
+
+# Secrets known by their value: learned from an environment, a command line or a trace's metadata, found anywhere.
+
+
+#: A value is looked for elsewhere from this length on.
+MIN_LENGTH: Final = 8
+_MIN_NAME: Final = 4
+#: Deeper than this nothing is looked at.
+DEEPEST: Final = 32
+#: How many values are learned, the longest first.
+MAX_VALUES: Final = 500
+#: A message may end within a value; this much of it is known for a part of it.
+_MIN_CUT: Final = 12
+
+_ORDINARY: Final = words(
+    "root user users admin ubuntu nobody localhost local localdomain host hostname python default none true false null"
+    " train training worker main node rank cuda linux"
+)
+#: What a variable of a secret's name may be set to, or what reports are made of: looked for, it would spoil them.
+_COMMON: Final = words(
+    "password passwords changeme disabled disable enabled required optional anonymous username development"
+    " production undefined unlimited keychain keyring kerberos negotiate external automatic transformers"
+    " transformer attention embedding embeddings embedding_bag layernorm optimizer_step gradient gradients training"
+    " inference operator operators opanatomy profiler profile accelerate datasets pytorch tensorflow huggingface"
+    " function functions module modules parameter parameters pretrained tokenizer tokenizers checkpoint"
+    " checkpointing interactive standard container kubernetes localhost redacted <redacted> secretkey"
+    " reentrant non-reentrant flash_attention_2 classification language_model weights activations"
+)
+_NUMBER: Final = re.compile(r"^[-+]?[\d.,_]+(?:[eE][-+]?\d+)?$|^0[xX][0-9a-fA-F]{1,16}$")
+_PATH: Final = re.compile(
+    r"^(?:~[\w.-]*|\.{1,2})?/(?:home|root|tmp|var|etc|usr|opt|run|mnt|data|srv|dev|proc|workspace|Users)(?:/|$)"
+    r"|^(?:~[\w.-]*|\.{1,2})?/[^\s:]*\.[A-Za-z]\w{0,7}$|^~/|^[A-Za-z]:[\\/]"
+)
+_URL_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:\"']{0,256}:([^\s/@\"']{1,1024})@")
+#: A token in the place of the user, with no password after it: `https://TOKEN@host/simple`.
+_USER: Final = re.compile(r"https?://(?=[^\s/@:]*[0-9])(?=[^\s/@:]*[A-Za-z])([^\s/@:\"']{12,1024})@", re.IGNORECASE)
+#: `Uid=me;Pwd=...` of a connection string; elsewhere `PWD` is a folder.
+_PWD: Final = re.compile(r";\s*pwd\s*=\s*([^;]{1,1024})", re.IGNORECASE)
+_WORD: Final = re.compile(r"^[A-Z]?[a-z]+$|^[A-Z]+$")
+_WHO: Final = frozenset({"user", "username", "logname", "login", "host", "hostname", "nodename", "fqdn"})
+
+
+#: What a process once knew stays a secret: code that reads its token may take it out of the environment.
+_seen: Final[set[str]] = set()
+
+
+def of_process() -> set[str]:
+    """The secrets of this process: on its command line and in its environment, now or when this was asked before."""
+    for name, value in list(os.environ.items()):
+        _seen.update(_of_variable(name, value))
+    secrets = set(_seen)
+    for value in values_by_key(shlex.join(sys.argv)):
+        _add(value, secrets)
+    for argument in sys.argv:
+        key, equals, value = argument.partition("=")
+        if equals and secrecy_of(key.lstrip("-")) is Secrecy.SECRET:
+            _add(value, secrets)
+        _add_logins(argument, secrets)
+    return secrets
+
+
+def of_metadata(metadata: Mapping[str, object]) -> tuple[set[str], set[str]]:
+    """(secrets, names of hosts and users) that the metadata of a trace tell."""
+    secrets: set[str] = set()
+    names: set[str] = set()
+
+    def look(key: str, value: object, depth: int) -> None:
+        if depth > DEEPEST:
+            return
+        if isinstance(value, dict):
+            for inner, item in value.items():
+                look(str(inner), item, depth + 1)
+        elif isinstance(value, list):
+            for item in value:
+                look(key, item, depth + 1)
+        elif isinstance(value, str):
+            _learn_text(key, value.strip(), secrets, names)
+            if value[:1] in ("{", "["):
+                look(key, _decoded(value), depth + 1)
+
+    for key, value in metadata.items():
+        look(key, value, 0)
+    return secrets, names
+
+
+def _learn_text(key: str, value: str, secrets: set[str], names: set[str]) -> None:
+    if secrecy_of(key) is Secrecy.SECRET:
+        _add(value, secrets)
+    _learn_variable(key, value, secrets)
+    name, equals, rest = value.partition("=")
+    if equals and name.isidentifier():
+        _learn_variable(name, rest, secrets)
+    elif "=" in value or ":" in value:
+        for one in values_by_key(value):
+            _add(one, secrets)
+    words_of_key = set(re.split(r"[^a-z]+", key.lower()))
+    if words_of_key & _WHO and len(value) >= _MIN_NAME and value.lower() not in _ORDINARY and " " not in value:
+        names.add(value)
+
+
+@lru_cache(maxsize=4096)
+def _of_variable(name: str, value: str) -> frozenset[str]:
+    secrets: set[str] = set()
+    _learn_variable(name, value, secrets)
+    return frozenset(secrets)
+
+
+def _learn_variable(name: str, value: str, secrets: set[str]) -> None:
+    """A secret variable's value, its items and lines; of any variable the passwords in URLs and connection strings."""
+    _add_logins(value, secrets)
+    if "=" in value:
+        for one in (*values_by_key(value), *_PWD.findall(value)):
+            _add(one, secrets)
+    if not is_secret_variable(name):
+        return
+    _add(value, secrets)
+    if value[:1] in ("{", "["):
+        _add_all(_decoded(value), "", secrets, 0)
+        return
+    for part in re.split(r"[\r\n]+" if "\n" in value else r"[\s,;]+", value):
+        if "-----" not in part and not _WORD.match(part):
+            _add(part, secrets)
+
+
+def _add_all(value: object, key: str, secrets: set[str], depth: int) -> None:
+    """The secrets in a JSON document: a service account's file names its project too."""
+    if isinstance(value, dict) and depth < DEEPEST:
+        for inner, item in value.items():
+            _add_all(item, str(inner), secrets, depth + 1)
+    elif isinstance(value, list) and depth < DEEPEST:
+        for item in value:
+            _add_all(item, key, secrets, depth + 1)
+    elif isinstance(value, str) and (not key or secrecy_of(key) is Secrecy.SECRET or key.endswith(("key", "key_id"))):
+        _learn_variable("SECRET", value, secrets)
+
+
+def _add_logins(text: str, secrets: set[str]) -> None:
+    for password in _URL_PASSWORD.findall(text) if "://" in text else ():
+        from urllib.parse import unquote
+
+        _add(password, secrets)
+        _add(unquote(password), secrets)
+    for token in _USER.findall(text) if "://" in text else ():
+        _add(token, secrets)
+
+
+def _add(value: str, secrets: set[str]) -> None:
+    value = value.strip().strip("\"'")
+    if is_worth(value):
+        secrets.add(value)
+
+
+def is_worth(value: str) -> bool:
+    """Whether a secret of this value is distinct from other text: no word, number, path or row of asterisks."""
+    if len(value) < MIN_LENGTH or value.lower() in _common() or _NUMBER.match(value) or len(set(value)) < 4:
+        return False
+    if is_vocabulary(value):
+        return False
+    return not (_PATH.match(value) or (value.startswith("/") and _exists(value)))
+
+
+@cache
+def _common() -> frozenset[str]:
+    """Common words, and what the columns of a report are made of."""
+    from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass, Phase
+
+    return _COMMON | set(ITEM_SIZE) | {str(one) for one in (*OperatorClass, *Phase)}
+
+
+def _exists(path: str) -> bool:
+    try:
+        return os.path.exists(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _decoded(text: str) -> object:
+    import msgspec
+
+    try:
+        document: object = msgspec.json.decode(text)
+        return document
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------------- patterns
+
+#: Kineto makes a slash of each backslash.
+_ESCAPES: Final[dict[str, str]] = {
+    "'": r"""(?:[\\/]*'|'"'"'|%27|&#(?:39|x27);|[\\/]+u0027)""",
+    '"': r'(?:[\\/]*"|%22|&quot;|&#34;|[\\/]+u0022)',
+    "\\": r"(?:[\\/]+|%5[Cc]|[\\/]+u005[Cc])",
+    "/": r"(?:[\\/]*/|%2[Ff]|[\\/]+u002[Ff])",
+    "&": r"(?:&amp;|&|%26|[\\/]+u0026)",
+    "<": r"(?:&lt;|<|%3[Cc]|[\\/]+u003[Cc])",
+    ">": r"(?:&gt;|>|%3[Ee]|[\\/]+u003[Ee])",
+    " ": r"(?:\s|\+|%20|[\\/]+u0020|[\\/]+[nrt])",
+}
+#: A backslash of a value and the letter after it, where the backslash is not escaped, are one character of JSON.
+_CONTROLS: Final = {"b": "\\x08", "f": "\\x0c", "n": "\\n", "r": "\\r", "t": "\\t"}
+_ESCAPED: Final = re.compile(r"\\[bfnrt]")
+_CHARACTERS: Final = re.compile(r"\\[bfnrt]|.", re.DOTALL)
+_BREAK: Final = "(?:\\s|\\\\+[nrt]|%0[AaDd]|\\\\+u000[aAdD9]|�)+"
+
+
+def pattern_of(values: Iterable[str]) -> re.Pattern[str] | None:
+    """An expression that finds these values: plain, escaped as in JSON, Python or HTML, quoted as in a URL or a shell.
+
+    In capital and small letters too; a value that is a single word is found as a word of its own only, and as it is.
+    """
+    longest_first = sorted(set(values), key=lambda value: (-len(value), value))[:MAX_VALUES]
+    return re.compile("|".join(map(_spellings, longest_first))) if longest_first else None
+
+
+def names_pattern(names: Iterable[str]) -> re.Pattern[str] | None:
+    """An expression that finds names of users and hosts as words of their own."""
+    longest_first = sorted(set(names), key=lambda name: (-len(name), name))[:MAX_VALUES]
+    if not longest_first:
+        return None
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])")
+
+
+def _spellings(value: str) -> str:
+    body = "".join(
+        _BREAK if part.isspace() and part != " " else "".join(map(_spelling, _CHARACTERS.findall(part)))
+        for part in re.split(r"(\s*[\r\n\t]+\s*)", value)
+    )
+    return rf"(?<![A-Za-z0-9])(?:{body})(?![A-Za-z0-9])" if _WORD.match(value) else f"(?i:{body})"
+
+
+def _spelling(character: str) -> str:
+    """One character, or one that a backslash stands before, as it is or escaped."""
+    if len(character) == 2:
+        return rf"(?:{_ESCAPES[character[0]]}{character[1]}|{_CONTROLS[character[1]]})"
+    if character.isalnum() and character.isascii():
+        return character
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    cases = {one for one in (character, character.lower(), character.upper()) if len(one) == 1}
+    escapes = "|".join(escape for one in sorted(cases) for escape in _escapes_of(one))
+    return rf"(?:[\\/]*{re.escape(character)}|(?i:{escapes}))"
+
+
+def _escapes_of(character: str) -> tuple[str, ...]:
+    """The escapes of a character in URLs, JSON and Python, of text and of bytes."""
+    octets = character.encode(errors="surrogatepass")
+    units = character.encode("utf-16-be", errors="surrogatepass")
+    code = ord(character)
+    return (
+        "".join(f"%{byte:02X}" for byte in octets),
+        "".join(rf"[\\/]+x{byte:02x}" for byte in octets),
+        "".join(rf"[\\/]+u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2)),
+        rf"[\\/]+x{code:02x}" if code < 256 else rf"[\\/]+U{code:08x}",
+    )
+
+
+def trigger_of(value: str) -> str:
+    """The longest part of a value that no escape changes, in small letters: where it is not, the value is not.
+
+    Of a value without letters and digits it is empty: it may be anywhere.
+    """
+    return max(re.findall(r"[a-z0-9]+", _ESCAPED.sub(" ", value).lower()), key=len, default="")
+
+
+def cut_pattern(values: Iterable[str]) -> re.Pattern[str] | None:
+    """An expression that finds the beginnings of long values: what a message that was cut off still has of them."""
+    long = [value for value in values if len(value) > _MIN_CUT and "://" not in value[:_MIN_CUT]]
+    starts = sorted({value[:_MIN_CUT]: value for value in long if is_worth(value[:_MIN_CUT])}.values())
+    bodies = ["".join(map(_spelling, value[:_MIN_CUT])) + "[^\\s\"')\\]]*" for value in starts[:MAX_VALUES]]
+    return re.compile("|".join(bodies)) if bodies else None
+
+
+_CACHED, _CACHED_LENGTH = 20_000, 1000
+#: A text longer than this is no name; `everything` leaves it out as it is.
+_LONGEST: Final = 1 << 16
+_MODULE: Final = "opanatomy.module/"
+_ASSIGNMENTS: Final = re.compile(r"(?:^|[\s,;{(\"'])([A-Z][A-Z0-9_]{2,128})[\"']?\s{0,8}[=:]")
+
+
+class Texts:
+    """The texts of one report, trace or message; given the metadata of traces, it finds their secrets too.
+
+    The secrets of the process itself, in its environment and on its command line, are always known. With `everything`
+    paths, addresses, hosts and users are left out as well.
+    """
+
+    def __init__(self, metadata: Mapping[str, object] | None = None, *, everything: bool = False) -> None:
+        self.everything = everything
+        #: How many entries and values were left out or changed.
+        self.changes = 0
+        self._secrets = of_process()
+        self._names: set[str] = set()
+        #: From the metadata of traces: secrets, hosts and users.
+        self.trace_secrets: set[str] = set()
+        self.trace_names: set[str] = set()
+        self._learned()
+        if metadata:
+            self.learn(metadata)
+
+    def learn(self, metadata: Mapping[str, object]) -> None:
+        """Know the secrets in the metadata of a trace, and the hosts and users that they name."""
+        from opanatomy.records.workload import METADATA_KEY
+
+        secrets, names = of_metadata({key: value for key, value in metadata.items() if key != METADATA_KEY})
+        own = metadata.get(METADATA_KEY)
+        if isinstance(own, dict):
+            secrets |= {value for value in values_by_key(str(own.get("command"))) if is_worth(value)}
+        self.know(secrets, names)
+
+    def know(self, secrets: Iterable[str], names: Iterable[str]) -> None:
+        """Know secrets, hosts and users from the metadata of a trace."""
+        self.trace_secrets |= set(secrets)
+        self.trace_names |= set(names)
+        if not (self.trace_secrets <= self._secrets and self.trace_names <= self._names):
+            self._secrets |= self.trace_secrets
+            self._names |= self.trace_names
+            self._learned()
+
+    def _learned(self) -> None:
+        self._known: dict[str, str] = {}
+        self._by_value = pattern_of(self._secrets)
+        self._cut_off = cut_pattern(self._secrets)
+        self._by_name = names_pattern(self._names) if self.everything else None
+        own_words = sorted({trigger_of(secret) for secret in self._secrets})
+        #: A text without any of these, in small letters, has no secret.
+        self.triggers: tuple[str, ...] = (*TRIGGERS, *own_words)
+
+    def text(self, text: str) -> str:
+        """A text that may be written."""
+        known = self.without_secrets(text)
+        self.changes += known != text
+        return known
+
+    def without_secrets(self, text: str) -> str:
+        """The same, not counted."""
+        known = self._known.get(text)
+        if known is None:
+            known = self._text(text)
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            if len(text) <= _CACHED_LENGTH:
+                self._known[text] = known
+        return known
+
+    def sentence(self, text: str) -> str:
+        """A message or a setting that may be written: it may end within a secret, and name homes and addresses."""
+        return without_addresses(self._line(text))
+
+    def line(self, text: str) -> str:
+        """A message for the user's own eyes: it may name files, but no secrets."""
+        redacted = self._line(text)
+        self.changes += redacted != text
+        return redacted
+
+    def _line(self, text: str) -> str:
+        redacted = text
+        if self._cut_off is not None:
+            redacted = self._by_value.sub(REDACTED, redacted) if self._by_value else redacted
+            redacted = self._cut_off.sub(REDACTED, redacted)
+        for value in values_by_key(redacted):
+            if is_worth(value):
+                redacted = redacted.replace(value, REDACTED)
+        return self.text(redacted)
+
+    def module(self, path: str) -> str:
+        """The path of a module, as its range in the trace is written."""
+        return self.text(f"{_MODULE}{path}").removeprefix(_MODULE)
+
+    def is_clean(self, text: str) -> bool:
+        """Whether a text may be written as it is, be it a value or a key."""
+        return self.without_secrets(text) == text and secrecy_of(text) not in (Secrecy.SECRET, Secrecy.ENVIRONMENT)
+
+    def _text(self, text: str) -> str:
+        if self.everything and len(text) > _LONGEST:
+            return REDACTED
+        lower, redacted = text.lower(), text
+        if any(word in lower for word in self.triggers):
+            if self._by_value is not None:
+                redacted = self._by_value.sub(REDACTED, redacted)
+            redacted = without_tokens(redacted)
+        if self.everything:
+            redacted = without_paths(without_addresses(redacted))
+            if self._by_name is not None:
+                redacted = self._by_name.sub(USER, redacted)
+        return redacted
+
+
+def looks_like_environment(text: str) -> bool:
+    """Whether a text is a list of variables: `environ({...})`, `HOME=/root PATH=/bin ...`."""
+    return "environ(" in text or len(_ASSIGNMENTS.findall(text)) >= 2 or bool(re.match(r"^[A-Z][A-Z0-9_]{2,}=", text))
+
+
+def spoken(text: str) -> str:
+    """A line for stderr without the secrets of this process and what has the form of one."""
+    return Texts().line(text)
+
+
+# The records of a report without what they must not give away: what every format is made from.
+
+
+Record = TypeVar("Record")
+
+#: Fields of our own words and figures: nothing in them comes from a trace, a model or a machine.
+_OURS: Final = words(
+    "Anatomy.conventions OperatorRow.rule KernelRow.rule MemoryTerm.component MemoryTerm.term MemoryTerm.formula"
+    " MemoryComponent.component MemoryComponent.formula MemoryInference.component MemoryInference.rule"
+    " MemoryBlocks.component MemoryBlocks.rule MemorySaving.technique MemorySaving.option PublishedFigure.figure"
+    " PublishedFigure.unit PublishedFigure.published_device Memory.measured_by Check.quantity Check.source Check.unit"
+    " Difference.cause Spread.figure DeviceFigures.source DeviceFigures.peak_flops_per_second"
+    " ExceededCeiling.ceiling ExceededCeiling.option"
+    " DeviceFigures.vector_flops_per_second DeviceFigures.mfu_dtype Provenance.opanatomy Provenance.created"
+    " Provenance.trace_sha256 Rank.trace_sha256 Capture.created Capture.version Capture.list_arguments"
+    " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
+    " StorageColumns.components TextObservations.padding TextFigures.padding"
+    " GuideClaim.claim GuideClaim.source GuideClaim.quote GuideClaim.unit GuideMeasurement.parts"
+    " GuideMeasurement.reason Waiting.no_straggler"
+)
+#: Fields that hold the path of a module, as ranges in the trace do.
+_MODULES: Final = words(
+    "ModuleRow.module MemoryBlocks.module SavedActivations.module Capture.modules Capture.gradients"
+    " ContextColumns.modules ModuleCommunication.module ExpectedCommunication.module SharedWeights.module"
+    " Breakdown.modules"
+)
+#: Names of operators, kernels, data types and devices: as they are written in a trace.
+_NAMES: Final = words(
+    "OperatorRow.operator OperatorRow.part_of KernelRow.kernel KernelRow.operators MemoryBlocks.operator"
+    " SavedActivations.operator SavedActivations.saved_by Difference.operator Collective.collective"
+    " ObservedCall.operator ObservedCount.operator Capture.profiler_times_ns Capture.lists ModuleRow.kind"
+    " Environment.device Environment.device_kind Environment.torch Environment.cuda Environment.driver"
+    " Environment.transformers Environment.python Environment.processor Rank.device MemoryDevice.device"
+    " Collective.dtype SavedActivations.dtype MemorySnapshot.name ModelShape.kind ModelShape.head"
+    " ModelShape.activation ContextColumns.operators TensorType.dtype StepObservations.device"
+    " MemoryObservations.device MemoryObservations.other_devices ModuleCommunication.collective"
+    " ExpectedCommunication.collective MatchedCollective.collective MatchedCollective.dtype Breakdown.operators"
+    " Breakdown.kernels ExceededCeiling.operator IdleRow.name"
+)
+#: With `everything`, what is left of fields that say who ran what from where.
+_PLACES: Final = {
+    "Provenance.command": REDACTED, "Capture.command": REDACTED, "Rank.trace": PATH,
+    "Spread.max_trace": PATH, "TextObservations.file": PATH, "TextFigures.file": PATH,
+    "RankWaiting.trace": PATH, "Straggler.trace": PATH,
+}  # fmt: skip
+_RANKS: Final = re.compile(r"^(\d+ ranks): .*", re.DOTALL)
+_ARGUMENTS: Final = words("OperatorRow.signature Breakdown.signatures")
+_TENSOR: Final = re.compile(r"^(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without strides)?\]*$")
+
+
+def redacted(record: Record, texts: Texts) -> Record:
+    """The record, and all records in it, with texts that may be written; itself where nothing is left out."""
+    result: Record = _value(record, type(record).__name__, texts)
+    return result
+
+
+def _value(value: Any, place: str, texts: Texts) -> Any:
+    if isinstance(value, str):
+        return value if isinstance(value, Enum) or place in _OURS else _text(value, place, texts)
+    if isinstance(value, bytes):
+        return value if is_packed(value) else b""
+    if isinstance(value, Struct):
+        return _record(value, texts)
+    if isinstance(value, (tuple, list)):
+        items = [_value(item, place, texts) for item in value]
+        return value if all(map(_same, items, value)) else type(value)(items)
+    if isinstance(value, dict) and place not in _OURS:
+        return _mapping(value, place, texts)
+    return value
+
+
+def _record(record: Any, texts: Texts) -> Any:
+    kind, changed = type(record).__name__, {}
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if value is None or isinstance(value, (int, float)):
+            continue
+        redacted = _value(value, f"{kind}.{name}", texts)
+        if not _same(redacted, value):
+            changed[name] = redacted
+    if texts.everything and kind == "Workload" and record.model_source in ("folder", "function"):
+        changed["model"] = PATH
+    return replace(record, **changed) if changed else record
+
+
+def _mapping(mapping: dict[Any, Any], place: str, texts: Texts) -> dict[Any, Any]:
+    """The mapping; times of two names that are written alike are one time."""
+    result: dict[Any, Any] = {}
+    for key, value in mapping.items():
+        name, redacted = _value(key, place, texts), _value(value, place, texts)
+        result[name] = result[name] + redacted if name in result and type(redacted) is int else redacted
+    return mapping if result == mapping else result
+
+
+def _text(text: str, place: str, texts: Texts) -> str:
+    if place in _NAMES:
+        return texts.text(text)
+    if place in _MODULES:
+        return texts.module(text)
+    if place in _ARGUMENTS:
+        return SignatureText(_arguments(text, texts))
+    if texts.everything:
+        if place in _PLACES:
+            return _PLACES[place]
+        if place == "Provenance.trace":
+            ranks = _RANKS.match(text)
+            return ranks[1] if ranks else PATH
+    return texts.sentence(text)
+
+
+def _arguments(signature: str, texts: Texts) -> str:
+    """A signature; with `everything` without the texts among its arguments, as the redacted trace has it."""
+    if not texts.everything:
+        return texts.text(signature)
+    return ", ".join(map(_argument, signature.split(", ")))
+
+
+def _argument(text: str) -> str:
+    core = text.lstrip("[")
+    if core.rstrip("]") == "-" or _TENSOR.match(core) or is_plain_constant(core.rstrip("]")):
+        return text
+    return text[: len(text) - len(core)] + "-" + core[len(core.rstrip("]")) :]
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other or (isinstance(one, str) and one == other)
+
+
+# Which of the distinct strings in JSON text must not be written: a trace repeats few strings very often.
+
+
+#: With escapes in the text, quotes alone do not tell where a string ends.
+_STRINGS: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+#: How many clean strings are remembered, and how long ones.
+_REMEMBERED, _REMEMBERED_LENGTH = 200_000, 1000
+#: Strings that make an event worth a look by themselves: keys of environments, and the category of our own tracks.
+_LOOKED_AT: Final = frozenset({b"opanatomy", *(name.encode() for name in ALWAYS_SET)})
+
+
+class Strings:
+    """Finds, in the text of whole events, the strings that redaction has to look at in their events."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._triggers = [word.encode() for word in texts.triggers]
+        self._clean: set[bytes] = set()
+
+    def dirty_in(self, text: bytes) -> set[bytes]:
+        """The strings, as they stand in the text, that are not to be written as they are."""
+        if b"\\" in text:
+            distinct = set(_STRINGS.findall(text))
+        else:
+            parts = text.split(b'"')
+            distinct = set(parts[1::2] if len(parts) % 2 else parts)
+        fresh = distinct - self._clean
+        dirty = fresh & _LOOKED_AT
+        joined = b"\n".join(fresh).lower()
+        words = [word for word in self._triggers if word in joined]
+        if words or b"\\" in joined or not joined.isascii():
+            dirty |= {one for one in fresh if self._is_dirty(one, words)}
+        if len(self._clean) > _REMEMBERED:
+            self._clean.clear()
+        self._clean |= {one for one in fresh - dirty if len(one) <= _REMEMBERED_LENGTH}
+        return dirty
+
+    def _is_dirty(self, one: bytes, words: list[bytes]) -> bool:
+        if b"\\" in one:
+            return self._is_dirty_decoded(one)
+        lower = one.lower()
+        if one.isascii() and not any(word in lower for word in words):
+            return False
+        try:
+            return not self._texts.is_clean(one.decode())
+        except UnicodeDecodeError:
+            return True
+
+    def _is_dirty_decoded(self, one: bytes) -> bool:
+        """The same of a string with escapes; JSON inside of it is looked at as JSON."""
+        try:
+            text: str = msgspec.json.decode(b'"' + one + b'"')
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return True
+        return text[:1] in ("{", "[") or not self._texts.is_clean(text)
+
+
+# Events and metadata of a trace without what they must not give away.
+#
+# By default: environment, hosts, users, addresses, command lines and job ids among the metadata, secrets everywhere.
+# With `everything` also paths, call stacks, argument strings and names that people chose for processes.
+
+
+#: With more strings than these to look for it is as well to look at every event.
+_MAX_DIRTY: Final = 20
+#: What msgspec raises on text that is no JSON, is no UTF-8 or nests too deep.
+NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Redaction:
+    """The redaction of one trace, which is given its metadata first."""
+
+    def __init__(self, metadata: Mapping[str, object], *, everything: bool = False) -> None:
+        self.everything = everything
+        self.texts = Texts(metadata, everything=everything)
+        self._strings = Strings(self.texts)
+        self._metadata = metadata
+        self._left_out = 0
+
+    @property
+    def changes(self) -> int:
+        """How many entries and values were left out or changed."""
+        return self._left_out + self.texts.changes
+
+    # ------------------------------------------------------------------------------------------------- metadata
+
+    def metadata(self, metadata: Mapping[str, object] | None = None) -> dict[str, object]:
+        """The metadata, or these others, that may be written."""
+        kept: dict[str, object] = {}
+        for key, value in (self._metadata if metadata is None else metadata).items():
+            if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
+                kept[key] = msgspec.to_builtins(redacted(capture, self.texts))
+            elif key == "traceName" or is_variable(key):
+                self._left_out += 1
+            else:
+                self._keep(kept, key, value, 0, is_metadata=True)
+        return kept
+
+    def _keep(self, kept: dict[str, Any], key: str, value: object, depth: int, *, is_metadata: bool) -> None:
+        secrecy = secrecy_of(key)
+        if secrecy is not None and not is_amount(key, value) and self._is_out(secrecy, value, is_metadata):
+            self._left_out += 1
+            if secrecy is Secrecy.SECRET:
+                kept[self.texts.text(key)] = REDACTED
+        elif key == "Concrete Inputs" and self.everything:
+            kept[key] = self._constants(value)
+        else:
+            kept[self.texts.text(key)] = self._value(value, depth + 1, is_metadata=is_metadata)
+
+    def _is_out(self, secrecy: Secrecy, value: object, is_metadata: bool) -> bool:
+        if secrecy is Secrecy.SECRET:
+            return bool(value)
+        if secrecy is Secrecy.ENVIRONMENT:
+            return is_metadata or isinstance(value, str | dict | list)
+        if secrecy is Secrecy.IDENTITY:
+            return is_metadata or (self.everything and isinstance(value, str | dict | list))
+        return self.everything and isinstance(value, str | dict | list)
+
+    # --------------------------------------------------------------------------------------------------- events
+
+    def touches(self, text: bytes) -> bool:
+        """Whether anything in the text of whole events is not to be written."""
+        return self.everything or bool(self._strings.dirty_in(text))
+
+    def events(self, events: Sequence[msgspec.Raw | bytes]) -> bytes:
+        """Events as they may be written, commas between; the text of each as it is unless something is left out."""
+        text = b",\n".join(events)
+        dirty = () if self.everything else self._strings.dirty_in(text)
+        if not self.everything and not dirty:
+            return text
+        every = self.everything or len(dirty) > _MAX_DIRTY
+        quoted = [b'"' + one + b'"' for one in dirty]
+        kept = []
+        for raw in map(bytes, events):
+            event = self._event(raw) if every or any(one in raw for one in quoted) else raw
+            if event is not None:
+                kept.append(event)
+        return b",\n".join(kept)
+
+    def _event(self, raw: bytes) -> bytes | None:
+        """One event; `None` for one that this project added to the trace before, and for one that is no JSON."""
+        try:
+            fields = _fields.decode(raw)
+        except NOT_DECODABLE:
+            self._left_out += 1
+            return None
+        if bytes(fields.get("cat", b"")) == b'"opanatomy"':
+            return None
+        kept: dict[str, Any] = {}
+        for key, value in fields.items():
+            if memoryview(value)[0] not in b'"{[':
+                kept[self.texts.text(key)] = value
+                continue
+            try:
+                decoded = msgspec.json.decode(value)
+            except NOT_DECODABLE:
+                self._left_out += 1
+                continue
+            if key == "args":
+                kept[key] = self._value(decoded, 0, is_metadata=False)
+            else:
+                self._keep(kept, key, decoded, 0, is_metadata=False)
+        if self.everything:
+            self._without_labels(kept)
+        return msgspec.json.encode(kept)
+
+    def _without_labels(self, event: dict[str, Any]) -> None:
+        """Take what a user chose out of the names of Python frames, processes and threads."""
+        if event.get("cat") == "python_function" and isinstance(event.get("name"), str):
+            event["name"] = frame_without_file(event["name"])
+        arguments = event.get("args")
+        if event.get("ph") == "M" and isinstance(arguments, dict):
+            for key in ("name", "labels"):
+                if isinstance(arguments.get(key), str):
+                    arguments[key] = plain_label(arguments[key])
+
+    # ---------------------------------------------------------------------------------------------------- values
+
+    def _value(self, value: Any, depth: int, *, is_metadata: bool) -> Any:
+        if depth > DEEPEST:
+            return REDACTED
+        if isinstance(value, str):
+            return self._nested_json(value, depth, is_metadata=is_metadata)
+        if isinstance(value, list):
+            return [self._value(item, depth + 1, is_metadata=is_metadata) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if is_environment(value):
+            self._left_out += 1
+            return {}
+        kept: dict[str, Any] = {}
+        for key, item in value.items():
+            self._keep(kept, key, item, depth, is_metadata=is_metadata)
+        return kept
+
+    def _nested_json(self, text: str, depth: int, *, is_metadata: bool) -> str:
+        """The text; JSON inside it is looked at as JSON."""
+        if text[:1] in ("{", "[") and '"' in text:
+            try:
+                inner = msgspec.json.decode(text)
+            except NOT_DECODABLE:
+                inner = None
+            if inner is not None:
+                redacted = self._value(inner, depth + 1, is_metadata=is_metadata)
+                text = text if redacted == inner else msgspec.json.encode(redacted).decode()
+                return self.texts.text(text)  # the whole of it may be a secret's value
+        return self._metadata_text(text) if is_metadata else self.texts.text(text)
+
+    def _metadata_text(self, text: str) -> str:
+        if looks_like_environment(text):
+            self._left_out += 1
+            return REDACTED
+        return without_addresses(self.texts.text(text))
+
+    def _constants(self, value: object) -> object:
+        if isinstance(value, list):
+            return [self._constants(item) for item in value]
+        if isinstance(value, str) and not is_plain_constant(value):
+            self._left_out += 1
+            return ""
+        return value
+
+
+def _as_capture(value: object) -> Capture | None:
+    """What a capture of ours recorded, without keys that it does not have; `None` where the value is something else."""
+    try:
+        return msgspec.convert(value, type=Capture)
+    except (msgspec.ValidationError, RecursionError):
+        return None

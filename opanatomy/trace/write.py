@@ -1,0 +1,318 @@
+"""A trace -> the same trace with tracks of operator classes and phases and with rates; memory does not grow with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from io import BufferedWriter
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.records.columns import Float64, Int64, Overlay
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.trace.redact import Redaction
+from opanatomy.trace.salvage import NOT_DECODABLE, Buffer, EventDecoder, listed, mend
+from opanatomy.trace.stream import EventStream
+
+# An overlay -> the events that show it: a track of classes and one of phases for each stream, and counters.
+
+
+#: All that is added has this category, so that it is known when the trace is annotated again.
+CATEGORY: Final = "opanatomy"
+#: Points of a counter at most, the end included.
+POINTS: Final = 2000
+_SHORTEST_BIN_NS: Final = 1000
+
+#: Names that Chrome's and Perfetto's colour schemes reserve.
+CLASS_COLOURS: Final = {
+    OperatorClass.TENSOR_CONTRACTION: "thread_state_running",
+    OperatorClass.STATISTICAL_NORMALIZATION: "rail_response",
+    OperatorClass.ELEMENTWISE: "yellow",
+    OperatorClass.DATA_MOVEMENT: "thread_state_iowait",
+    OperatorClass.COMMUNICATION: "rail_animation",
+    OperatorClass.OTHER: "grey",
+    OperatorClass.UNKNOWN: "terrible",
+}
+PHASE_COLOURS: Final = {
+    Phase.FORWARD: "good",
+    Phase.BACKWARD: "rail_load",
+    Phase.RECOMPUTE: "bad",
+    Phase.OPTIMIZER: "vsync_highlight_color",
+    Phase.PREFILL: "good",
+    Phase.DECODING: "rail_load",
+    Phase.OTHER: "grey",
+}
+
+
+def overlay_events(overlay: Overlay, process: int) -> Iterator[str]:
+    """The events, as JSON, of a process with this number."""
+    if not len(overlay.track):
+        return
+    yield _name("process_name", process, process, {"name": CATEGORY})
+    yield _name("process_labels", process, process, {"labels": "operator classes, phases, rates"})
+    yield _name("process_sort_index", process, process, {"sort_index": -1})
+    thread = process
+    order = np.lexsort((overlay.start_ns, overlay.track))
+    for rows in np.split(order, np.flatnonzero(np.diff(overlay.track[order])) + 1):
+        label = overlay.tracks[int(overlay.track[rows[0]])]
+        thread += 1
+        yield from _thread(process, thread, f"{label}: phases")
+        yield from _phases(overlay, rows, process, thread)
+        for number, lane in enumerate(lanes(overlay.start_ns[rows], overlay.duration_ns[rows])):
+            thread += 1
+            yield from _thread(process, thread, f"{label}: classes" + (f" ({number + 1})" if number else ""))
+            yield from _classes(overlay, rows[lane], process, thread)
+    yield from _counters(overlay, process)
+
+
+def lanes(start_ns: Int64, duration_ns: Int64) -> list[Int64]:
+    """Rows (sorted by start) such that no two of a lane overlap: a viewer takes overlap for nesting."""
+    end = start_ns + duration_ns
+    if not (start_ns[1:] < np.maximum.accumulate(end)[:-1]).any():
+        return [np.arange(len(start_ns))]
+    free: list[tuple[int, int]] = []
+    rows_of_lanes: list[list[int]] = []
+    for row, (begins, ends) in enumerate(zip(start_ns.tolist(), end.tolist(), strict=True)):
+        if free and free[0][0] <= begins:
+            lane = heappop(free)[1]
+        else:
+            lane = len(rows_of_lanes)
+            rows_of_lanes.append([])
+        rows_of_lanes[lane].append(row)
+        heappush(free, (ends, lane))
+    return [np.array(rows, dtype=np.int64) for rows in rows_of_lanes]
+
+
+def _classes(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
+    heads = [_head(str(one), CLASS_COLOURS[one], process, thread) for one in OperatorClass]
+    phases = [json.dumps(str(phase)) for phase in Phase]
+    operators = [json.dumps(name) for name in overlay.operators]
+    modules = [json.dumps(name) for name in overlay.modules]
+    columns = (overlay.start_ns, overlay.duration_ns, overlay.operator_class, overlay.operator, overlay.phase,
+               overlay.module, overlay.flops, overlay.bytes, overlay.inside)  # fmt: skip
+    for start, duration, kind, operator, phase, module, flops, size, inside in zip(
+        *(column[rows].tolist() for column in columns), strict=True
+    ):
+        arguments = [f'"phase":{phases[phase]}' if inside else '"phase":"outside the window"']
+        if operator >= 0:
+            arguments.append(f'"operator":{operators[operator]}')
+        if module >= 0:
+            arguments.append(f'"module":{modules[module]}')
+        if flops >= 0:
+            arguments.append(f'"FLOPs":{flops}')
+        if size >= 0:
+            arguments.append(f'"bytes":{size}')
+        yield f'{heads[kind]},"ts":{_us(start)},"dur":{_us(duration)},"args":{{{",".join(arguments)}}}}}'
+
+
+def _phases(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
+    """One event for each run of work of one phase, cut where the next one begins."""
+    rows = rows[overlay.inside[rows]]
+    if not len(rows):
+        return
+    phase, start = overlay.phase[rows], overlay.start_ns[rows]
+    end = start + overlay.duration_ns[rows]
+    first = np.flatnonzero(np.concatenate(([True], phase[1:] != phase[:-1])))
+    ends = np.maximum.reduceat(end, first)
+    ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
+    counts = np.diff(np.append(first, len(rows)))
+    heads = [_head(str(one), PHASE_COLOURS.get(one, "grey"), process, thread) for one in Phase]
+    for kind, begins, stops, count in zip(
+        phase[first].tolist(), start[first].tolist(), ends.tolist(), counts.tolist(), strict=True
+    ):
+        yield f'{heads[kind]},"ts":{_us(begins)},"dur":{_us(stops - begins)},"args":{{"pieces":{count}}}}}'
+
+
+def _counters(overlay: Overlay, process: int) -> Iterator[str]:
+    for name, amounts, unit in (("FLOP/s", overlay.flops, 1e9), ("GB/s", overlay.bytes, 1.0)):
+        known = np.flatnonzero((amounts > 0) & (overlay.duration_ns > 0))
+        if not len(known):
+            continue
+        edges, rates = rate_over_time(overlay.start_ns[known], overlay.duration_ns[known], amounts[known])
+        last = None
+        for at, rate in zip(edges.tolist(), [*rates.tolist(), 0.0], strict=True):
+            value = float(f"{rate * unit:.6g}")
+            if value != last:
+                yield (
+                    f'{{"ph":"C","cat":"{CATEGORY}","name":"{name}","pid":{process},"tid":{process},'
+                    f'"ts":{_us(at)},"args":{{"{name}":{value}}}}}'
+                )
+            last = value
+
+
+def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[Int64, Float64]:
+    """(edges of equal bins, amount a nanosecond in each): each amount is spread evenly over its interval."""
+    origin, end = int(start_ns.min()), int((start_ns + duration_ns).max())
+    width = max(-(-(end - origin) // (POINTS - 1)), _SHORTEST_BIN_NS)
+    bins = -(-(end - origin) // width)
+    begins = start_ns - origin
+    ends = begins + duration_ns
+    first, last = begins // width, (ends - 1) // width
+    rate = amount / duration_ns
+    one = first == last
+    many = ~one
+    amounts = np.zeros(bins)
+    np.add.at(amounts, first[one], amount[one])
+    np.add.at(amounts, first[many], ((first + 1) * width - begins)[many] * rate[many])
+    np.add.at(amounts, last[many], (ends - last * width)[many] * rate[many])
+    inner, running = np.zeros(bins + 1), np.zeros(bins + 1, dtype=np.int64)
+    for places, sign in ((first[many] + 1, 1), (last[many], -1)):
+        np.add.at(inner, places, sign * rate[many])
+        np.add.at(running, places, sign)
+    # A sum of floats that should be 0 is not quite; the number of pieces is exact.
+    amounts += np.where(np.cumsum(running) > 0, np.cumsum(inner), 0.0)[:bins] * width
+    return origin + np.arange(bins + 1) * width, amounts / width
+
+
+def _thread(process: int, thread: int, label: str) -> Iterator[str]:
+    yield _name("thread_name", process, thread, {"name": label})
+    yield _name("thread_sort_index", process, thread, {"sort_index": thread})
+
+
+def _name(kind: str, process: int, thread: int, arguments: dict[str, object]) -> str:
+    event = {"ph": "M", "cat": CATEGORY, "name": kind, "pid": process, "tid": thread, "ts": 0, "args": arguments}
+    return json.dumps(event, separators=(",", ":"))
+
+
+def _head(name: str, colour: str, process: int, thread: int) -> str:
+    text = name.replace("_", " ")
+    return f'{{"ph":"X","cat":"{CATEGORY}","name":"{text}","cname":"{colour}","pid":{process},"tid":{thread}'
+
+
+def _us(ns: int) -> str:
+    """Nanoseconds as microseconds, every digit kept."""
+    whole, rest = divmod(abs(ns), 1000)
+    sign = "-" if ns < 0 else ""
+    return f"{sign}{whole}.{rest:03d}" if rest else f"{sign}{whole}"
+
+
+_PROCESS: Final = re.compile(rb'"pid"\s*:\s*"?(\d{1,18})')
+#: The first process number tried: no operating system and no profiler gives one so large.
+FIRST_PROCESS: Final = 1_000_000_000
+#: What it and the next ones begin with: a text without this has none of them.
+_PREFIX: Final = b"1000000"
+_BATCH: Final = 4096
+_PACKED_AT_ONCE: Final = 1 << 20
+_BRACE: Final = ord("{")
+
+
+class Annotated(Struct, frozen=True, kw_only=True):
+    """The annotated trace that is wanted: where to, and whether to leave out paths, stacks and names too."""
+
+    path: Path
+    redact: bool = False
+
+
+def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Mapping[str, object]) -> int:
+    """Write the trace in `source` and its overlay to `wanted.path`; how many values redaction left out or changed.
+
+    The text of an event is kept as it is unless redaction changes it; events that are not valid JSON are left out.
+    """
+    redaction = Redaction(metadata, everything=wanted.redact)
+    processes: set[int] = set()
+    with _opened(wanted.path) as target:
+        target.write(b"{")
+        for key, value in redaction.metadata().items():
+            target.write(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) + b",\n")
+        target.write(b'"traceEvents":[')
+        separator = b"\n"
+        for events in _events(source):
+            text = redaction.events(events)
+            if _PREFIX in text:
+                processes.update(map(int, _PROCESS.findall(text)))
+            if text:
+                target.write(separator + text)
+                separator = b",\n"
+        process = next(number for number in _numbers() if number not in processes)
+        for batch in _batches(overlay_events(_redacted(overlay, redaction), process)):
+            target.write(separator + ",\n".join(batch).encode())
+            separator = b",\n"
+        target.write(b"\n]}\n")
+    return redaction.changes
+
+
+class _TextDecoder(EventDecoder):
+    """Checks events and leaves them the text that they are."""
+
+    _texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+    def many(self, text: Buffer) -> list[Any] | None:
+        """The text of each event; `None` where they are not JSON objects with commas between."""
+        array = listed(text)
+        for mended in (False, True):
+            try:
+                texts = self._texts.decode(_checked(mend(array) if mended else array))
+            except NOT_DECODABLE:
+                continue
+            return texts if all(memoryview(raw)[0] == _BRACE for raw in texts) else None
+        return None
+
+    def one(self, text: bytes) -> Any:
+        """The text of one event; `None` where it is no JSON object."""
+        texts = self.many(text)
+        return texts[0] if texts is not None and len(texts) == 1 else None
+
+
+class _Texts(EventStream):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._decoder = _TextDecoder()
+
+
+def _events(source: Path) -> Iterator[list[msgspec.Raw]]:
+    """The events of a trace as checked JSON text, about a megabyte at a time."""
+    for texts in _Texts(source):
+        yield cast("list[msgspec.Raw]", texts)
+
+
+def _checked(text: bytes) -> bytes:
+    """The text, if all of it is UTF-8: in what it skips, the decoder does not look."""
+    if not text.isascii():
+        text.decode()
+    return text
+
+
+def _redacted(overlay: Overlay, redaction: Redaction) -> Overlay:
+    texts = redaction.texts
+    return replace(
+        overlay,
+        tracks=tuple(map(texts.text, overlay.tracks)),
+        operators=tuple(map(texts.text, overlay.operators)),
+        modules=tuple(map(texts.module, overlay.modules)),
+    )
+
+
+def _numbers() -> Iterator[int]:
+    number = FIRST_PROCESS
+    while True:
+        yield number
+        number += 1
+
+
+def _batches(events: Iterable[str]) -> Iterator[list[str]]:
+    events = iter(events)
+    while batch := list(islice(events, _BATCH)):
+        yield batch
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with path.open("wb") as file:
+        if not path.name.endswith(".gz"):
+            yield file
+            return
+        from isal import igzip
+
+        # Neither the name of the file nor the time: the same input gives the same bytes. Small writes pack badly.
+        packed = igzip.IGzipFile(filename="", fileobj=file, mode="wb", compresslevel=2, mtime=0)
+        with packed, BufferedWriter(packed, _PACKED_AT_ONCE) as buffered:
+            yield buffered

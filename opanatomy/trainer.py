@@ -1,0 +1,673 @@
+"""`opanatomy.TrainerCallback`: some steps of a training by transformers' Trainer -> a trace, a report, log entries."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from itertools import islice, pairwise
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import transformers
+from msgspec import Struct
+
+from opanatomy.api import Recorder, running
+from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
+from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
+from opanatomy.options import Name, RunOptions, kind_of, path_of
+from opanatomy.report import format_of
+from opanatomy.report.formats import format_named, format_names
+from opanatomy.report.metrics import metrics_of
+from opanatomy.report.section import Page
+from opanatomy.trace.files import Claim, check_no_address, claimed
+from opanatomy.trace.redact import of_process, spoken
+
+if TYPE_CHECKING:
+    import torch
+
+    from opanatomy.records.anatomy import Anatomy
+
+
+# What `TrainerCallback` is given, checked before anything runs: which steps, and where the results go.
+
+
+#: A trace of more steps than this is more than anybody reads, and than memory holds.
+MANY_STEPS: Final = 1000
+_EXAMPLE: Final = "give a range such as range(3, 6)"
+
+
+def checked_steps(steps: object) -> range:
+    """The steps of the training that are profiled, in one stretch; `UsageError` for what is none."""
+    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+        raise UsageError(f"TrainerCallback: steps is {kind_of(steps)} - {_EXAMPLE}")
+    numbers = [_number(step) for step in islice(steps, MANY_STEPS + 1)]
+    if not numbers:
+        raise UsageError(f"TrainerCallback: steps={steps!r} has no step in it - {_EXAMPLE}")
+    if len(numbers) > MANY_STEPS:
+        raise UsageError(f"TrainerCallback: steps has more than {MANY_STEPS} steps - a few are enough: {_EXAMPLE}")
+    for before, after in pairwise(numbers):
+        if after != before + 1:
+            raise UsageError(
+                f"TrainerCallback: step {after} does not follow step {before}, and one trace is of steps in a row -"
+                f" {_EXAMPLE}"
+            )
+    return range(numbers[0], numbers[-1] + 1)
+
+
+def _number(step: Any) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = None
+    if number is None or isinstance(step, bool):
+        raise UsageError(f"TrainerCallback: steps has {step!r} in it, which is not a whole number - {_EXAMPLE}")
+    if number < 1:
+        raise UsageError(f"TrainerCallback: steps has {number} in it, and a training begins with step 1 - {_EXAMPLE}")
+    return number
+
+
+class Output(Struct, frozen=True, kw_only=True):
+    """Where the results go: the report, its format, and the trace next to it; `numbered` names count up."""
+
+    report: Path
+    trace: Path
+    format: str
+    numbered: bool
+
+
+def check_output(output: Name | None) -> None:
+    """Raise `UsageError` for an output that neither names a report nor a folder."""
+    if output is None:
+        return
+    path = path_of("TrainerCallback: output", output)
+    check_no_address("TrainerCallback: output", os.fspath(output))
+    if not _is_folder(output):
+        _format_of(path)
+
+
+def output_of(output: Name | None, stem: str) -> Output:
+    """The files of an output that was checked; a folder is made, and has names in it that begin with `stem`."""
+    if output is None or _is_folder(output):
+        folder = Path() if output is None else Path(output)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"cannot make the folder {folder}: {error.strerror or error} - choose another one"
+            ) from error
+        return Output(
+            report=folder / f"{stem}.report.txt", trace=folder / f"{stem}.trace.json.gz", format="terminal",
+            numbered=True,
+        )  # fmt: skip
+    report = Path(output)
+    name = _format_of(report)
+    stem = report.name[: -len(format_named(name).ending)]
+    return Output(report=report, trace=report.with_name(f"{stem}.trace.json.gz"), format=name, numbered=False)
+
+
+def _is_folder(output: Name) -> bool:
+    return os.path.isdir(output) or os.fspath(output).endswith(("/", os.sep))
+
+
+def _format_of(path: Path) -> str:
+    try:
+        name = format_of(path)
+    except UsageError:
+        name = None
+    if name is None:
+        endings = ", ".join(format_named(known).ending for known in format_names())
+        raise UsageError(
+            f"TrainerCallback: output {path}: no report ends like that - end the name in one of {endings}, or give a"
+            " folder; the trace goes next to the report"
+        )
+    return name
+
+
+# The Trainer that calls a callback: found by its frame, to log through it and to learn of its errors.
+#
+# transformers gives a callback the state and the control of a training, not the Trainer; only that has `log()`, which
+# reaches the loggers and the history alike, and no event reports an error.
+
+
+#: What runs an epoch, in transformers 5. Before there was no such method; these run what takes time in a step.
+_EPOCH: Final = "_run_epoch"
+_IN_STEP: Final = ("training_step", "_maybe_log_save_evaluate")
+
+
+def calling_trainer(callback: object) -> Any:
+    """The Trainer that has called this callback; `None` where something else has."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, transformers.Trainer):
+            return owner if any(other is callback for other in owner.callback_handler.callbacks) else None
+        frame = frame.f_back
+    return None
+
+
+class Guard:
+    """Reports an error that ends a training, before the caller of the training sees it."""
+
+    def __init__(self, trainer: Any, failed: Callable[[BaseException], None]) -> None:
+        self._trainer, self._failed = trainer, failed
+        self._stack = ExitStack()
+        self._has_epochs = hasattr(trainer, _EPOCH)
+
+    def epoch_begins(self) -> None:
+        """The Trainer is about to run an epoch: the method that does is another one until it is called."""
+        if self._has_epochs:
+            self._wrap(_EPOCH, once=True)
+
+    def step_begins(self) -> None:
+        """A step that is recorded begins."""
+        if not self._has_epochs:
+            self.release()
+            for name in _IN_STEP:
+                self._wrap(name, once=False)
+
+    def release(self) -> None:
+        """Put the Trainer's methods back."""
+        self._stack.close()
+
+    def _wrap(self, name: str, *, once: bool) -> None:
+        trainer, original = self._trainer, getattr(self._trainer, name, None)
+        if original is None:
+            return
+        before = vars(trainer).get(name)
+
+        @functools.wraps(original)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if once:
+                put_back()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                self._failed(error)
+                raise
+
+        def put_back() -> None:
+            if vars(trainer).get(name) is not guarded:
+                return
+            if before is None:
+                delattr(trainer, name)
+            else:
+                setattr(trainer, name, before)
+
+        setattr(trainer, name, guarded)
+        self._stack.callback(put_back)
+
+
+# Which steps of a training are recorded how, given where it begins and ends.
+
+
+#: This many steps run on the clock, where there are as many.
+TIMED: Final = 3
+#: The first step of a training allocates, loads and compiles: it says nothing of the others.
+_COLD: Final = 1
+
+
+class Training(Struct, frozen=True, kw_only=True):
+    """A training that begins after step `done` and ends with step `end` (0: not known).
+
+    `extra` is how many steps that check and memory take, after the profiled ones; with `warm` the profiler needs one.
+    """
+
+    done: int
+    end: int
+    extra: int = 0
+    warm: bool = False
+
+
+def plan_of(steps: range, training: Training) -> StepPlan | None:
+    """How `steps` are recorded in a training; `None` where none of them comes.
+
+    Where nothing before them can be timed, and with `warm` the profiler be warmed up in, steps after them are timed.
+    """
+    end, extra = training.end, training.extra
+    first = max(steps[0], training.done + 1)
+    last = steps[-1] if not end else min(steps[-1], end)
+    if first > last:
+        return None
+    before = first - 1 - training.done
+    warms = training.warm and before > 0
+    timed_before = min(max(before - _COLD - warms, 0), TIMED)
+    left = TIMED if not end else min(max(end - last - extra, 0), TIMED)
+    return StepPlan(
+        first=first, steps=last - first + 1, timed_before=timed_before, timed_after=0 if timed_before else left,
+        warm=warms,
+    )  # fmt: skip
+
+
+def not_coming(steps: range, training: Training) -> str | None:
+    """Which steps do not come, and why; `None` where all do."""
+    done, end = training.done, training.end
+    reasons = []
+    if steps[0] <= done:
+        past = named(range(steps[0], min(steps[-1], done) + 1))
+        reasons.append(f"the training goes on after step {done}, so {past} will not be recorded")
+    if end and steps[-1] > end:
+        beyond = named(range(max(steps[0], end + 1), steps[-1] + 1))
+        reasons.append(f"the training ends with step {end}, so {beyond} will not be recorded")
+    elif end and done < steps[-1] and steps[-1] + training.extra > end:
+        needed = named(range(steps[-1] + 1, steps[-1] + training.extra + 1))
+        reasons.append(f"the training ends with step {end}, and check and memory need {needed}")
+    if not reasons:
+        return None
+    last = f"{end - training.extra}" if end > training.extra else "..."
+    return f"TrainerCallback: {'; '.join(reasons)} - give steps from {done + 1} to {last}"
+
+
+def named(steps: range) -> str:
+    """`step 3`, `steps 3 to 5`."""
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
+# The recorder of given steps of a training, which claims its file before the training begins.
+
+
+class StepRecorder(Recorder):
+    """Is called where each step begins and ends; writes the trace after the last one."""
+
+    _recording: NumberedSteps | None
+
+    def __init__(
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        options: RunOptions,
+        target: Path,
+        *,
+        force: bool,
+        numbered: bool,
+        plan: StepPlan,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        super().__init__(modules, options, target, force=force, numbered=numbered)
+        self._plan, self._optimizer = plan, optimizer
+        self._claim_trace()
+
+    @property
+    def trace(self) -> Path | None:
+        """The trace, as its folder was given, once it is written."""
+        return None if self._trace is None or self._claim is None else self._claim.path
+
+    def is_over(self) -> bool:
+        """Whether nothing more is recorded."""
+        return self._is_over
+
+    @property
+    def whole_steps(self) -> int:
+        """How many profiled steps are done so far."""
+        return 0 if self._recording is None else self._recording.whole_steps
+
+    def begin_step(self, number: int, loading_ns: int | None) -> None:
+        """A step begins, which has this number; before it the training waited that long for its batches."""
+        if self._is_over or number < self._plan.begin:
+            return
+        try:
+            if self._recording is None:
+                self._check_alone()
+                self._recording = self._new_recording()
+                running.append(self)
+                self._recording.start()
+            if loading_ns is not None:
+                self._recording.loading_ns.append(loading_ns)
+            self._recording.begin_step()
+        except BaseException:
+            self._abort()
+            raise
+
+    def end_step(self) -> None:
+        """A step is done."""
+        if self._recording is None:
+            return
+        try:
+            self._recording.end_step()
+        except BaseException:
+            self._abort()
+            raise
+        if self._recording.done:
+            self._abort()
+
+    def finish(self) -> None:
+        """The training is over: write what is complete, and release the rest."""
+        try:
+            if self._recording is not None:
+                self._recording.stop()
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Release everything, and write nothing more."""
+        self._abort()
+        self._is_over = True
+
+    def blames(self, error: BaseException) -> str | None:
+        """What of the recording may be to blame for an error of the training, and what to do; else `None`."""
+        return None if self._recording is None else self._recording.blames(error)
+
+    def _check_alone(self) -> None:
+        from torch._C._autograd import _profiler_enabled
+
+        if running:
+            raise CaptureError(
+                "TrainerCallback: another recorder is running, and torch takes one profiler at a time - give each steps"
+                " of its own"
+            )
+        if _profiler_enabled():
+            raise CaptureError(
+                "TrainerCallback: a torch profiler is running already, and torch takes one at a time - give steps"
+                " outside of it"
+            )
+
+    def _new_recording(self) -> NumberedSteps:
+        return NumberedSteps(self._modules, self._options, self._write, plan=self._plan, optimizer=self._optimizer)
+
+
+#: What goes to the Trainer's log, where it is known; `Anatomy.metrics()` has more.
+LOGGED: Final = (
+    "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
+    "optimizer_time_ns", "busy_ns", "idle_ns", "idle_share", "exposed_communication_ns", "flops", "bytes", "mfu",
+    "class.tensor_contraction.time_share", "headroom_ns", "peak_memory_bytes",
+)  # fmt: skip
+_WIDTH: Final = 100
+
+
+class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Records some steps of a training by transformers' `Trainer`: a trace, a report, figures in the Trainer's log.
+
+        callback = opanatomy.TrainerCallback(steps=range(3, 6), output="step.json")
+        trainer = Trainer(..., callbacks=[callback])  # or trainer.add_callback(callback)
+        trainer.train()
+        print(callback.anatomy.classes)
+
+    `steps` are the steps that are profiled, as the Trainer counts them: the first update of a training is step 1, and a
+    step is all micro-batches of an update, from `on_step_begin` to `on_step_end`; the next batches are loaded before
+    that. They are in a row. Up to three steps before them, the first of the training left out, run on the clock. Hooks
+    and ranges are there while a profiled step runs and at no other time, and the losses are those without the callback,
+    to the bit. With `check` calls are counted a second time in two steps after them, and a count that does not
+    agree raises `GateError` at the end of the training; with `memory` the allocations of one step more are followed.
+
+    `output` names the report, in the format of its ending (.txt, .json, ...); the trace goes next to it
+    (`step.trace.json.gz`). Without it, or in a folder, the names begin with the model's class and count up. `force`
+    writes in place of old files. Each rank has a trace of its own (`step.rank0.trace.json.gz`); the report and the log
+    entries are those of the main process. `redact` leaves paths, arguments, hosts and users out.
+
+    The figures go through `Trainer.log` once (`opanatomy/step_time_ns`, ...), so to every logger and the log history.
+    A training that ends or fails before the last of the steps leaves those that are whole. A callback records once.
+    Raises `UsageError` for what it is given, `OutputError` when a training begins whose results cannot be written. What
+    fails in the recording alone is a warning: the training goes on.
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[int] = range(3, 6),
+        output: Name | None = None,
+        *,
+        memory: bool = False,
+        check: bool = False,
+        redact: bool = False,
+        force: bool = False,
+    ) -> None:
+        of_process()  # the training's own code may take a secret out of the environment
+        self._steps, self._output, self._force = checked_steps(steps), output, force
+        check_output(output)
+        self._options = RunOptions(steps=len(self._steps), memory=memory, check=check, redact=redact)
+        self._recorder: StepRecorder | None = None
+        self._guard: Guard | None = None
+        self._files = ExitStack()
+        self._report: Claim | None = None
+        self._format = "terminal"
+        self._profiled = self._steps
+        self._anatomy: Anatomy | None = None
+        #: What is to be logged when the Trainer goes on.
+        self._figures: dict[str, int | float] = {}
+        #: When the Trainer was last done with a step, and with what it does after one.
+        self._free_ns: int | None = None
+
+    # ------------------------------------------------------------------------------------------------------ results
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The anatomy of the steps that were profiled, on this rank; `CaptureError` before it is there."""
+        if self._anatomy is None:
+            if self._recorder is None or self._recorder.trace is None:
+                raise CaptureError(
+                    f"TrainerCallback: {named(self._steps)} not recorded yet - ask for the anatomy after train()"
+                )
+            self._anatomy = self._recorder.anatomy
+        return self._anatomy
+
+    @property
+    def trace(self) -> Path | None:
+        """The trace of this rank, once it is written."""
+        return None if self._recorder is None else self._recorder.trace
+
+    def __repr__(self) -> str:
+        is_recording = self._recorder is not None and not self._recorder.is_over()
+        state = "recorded" if self.trace is not None else "recording" if is_recording else "not recorded"
+        return f"<opanatomy.TrainerCallback, {named(self._steps)}, {state}>"
+
+    # ------------------------------------------------------------------------------------------- events of the Trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Claim the files, and warn of steps that do not come."""
+        self._figures, self._free_ns = {}, None
+        if self.trace is not None:
+            warnings.warn(
+                f"TrainerCallback: {named(self._steps)} of another training is recorded already, nothing of this one"
+                " is - give each training a callback of its own",
+                stacklevel=2,
+            )
+            return
+        self._give_up()
+        trainer = calling_trainer(self)
+        model: Any = kwargs.get("model") if trainer is None else trainer.model_wrapped
+        training = Training(
+            done=state.global_step, end=max(state.max_steps, 0), warm=_is_traced(model),
+            extra=2 * self._options.check + self._options.memory,
+        )  # fmt: skip
+        plan, reason = plan_of(self._steps, training), not_coming(self._steps, training)
+        if reason is not None:
+            warnings.warn(reason, stacklevel=2)
+        if plan is None:
+            return
+        self._profiled = range(plan.first, plan.last + 1)
+        output = output_of(self._output, _stem_of(model))
+        try:
+            if state.is_world_process_zero:
+                self._claim_report(output)
+            self._recorder = StepRecorder(
+                {"": model}, self._options, output.trace, force=self._force, numbered=output.numbered, plan=plan,
+                optimizer=_innermost(kwargs.get("optimizer")),
+            )  # fmt: skip
+        except BaseException:
+            self._give_up()
+            raise
+        if trainer is not None:
+            self._guard = Guard(trainer, self._failed)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin to watch for an error in the epoch."""
+        if self._guard is not None:
+            self._guard.epoch_begins()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin to record the step, where it is one of those."""
+        self._log(state, control)
+        recorder = self._recorder
+        if recorder is not None and not recorder.is_over():
+            if self._guard is not None:
+                self._guard.step_begins()
+            loading_ns = None if self._free_ns is None else time.perf_counter_ns() - self._free_ns
+            self._without_harm(lambda: recorder.begin_step(state.global_step + 1, loading_ns))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The step is done; after the last one what was recorded is written."""
+        recorder = self._recorder
+        if recorder is not None and not recorder.is_over():
+            self._without_harm(recorder.end_step)
+            if recorder.is_over():
+                self._without_harm(self._show)
+        self._is_free()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer has logged."""
+        self._is_free()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer has evaluated."""
+        self._is_free()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer has saved a checkpoint."""
+        self._is_free()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Log the figures of steps at the end of an epoch before the summary of the training is logged."""
+        if control.should_training_stop:
+            self._finish(state)
+        self._log(state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write what there is, and raise `GateError` where a check was asked for and does not agree."""
+        self._finish(state)
+        self._log(state, control)
+        if self._options.check and self.trace is not None:
+            from opanatomy.analysis.checks import require_agreement
+
+            require_agreement(self.anatomy)
+
+    # --------------------------------------------------------------------------------------------------------- inside
+
+    def _is_free(self) -> None:
+        """What follows is the loading of batches, unless the Trainer says otherwise."""
+        self._free_ns = time.perf_counter_ns()
+
+    def _finish(self, state: Any) -> None:
+        """The training is over: write the steps that are whole."""
+        recorder = self._recorder
+        if recorder is None or recorder.is_over():
+            return
+        self._without_harm(recorder.finish)
+        if recorder.trace is not None:
+            self._without_harm(self._show)
+        else:
+            warnings.warn(
+                f"TrainerCallback: the training ended after step {state.global_step}, before {named(self._profiled)}:"
+                " nothing was recorded",
+                stacklevel=3,
+            )
+            self._give_up()
+
+    def _failed(self, error: BaseException) -> None:
+        """The training fails with an error, which goes on after this: write the steps that are whole."""
+        recorder = self._recorder
+        if recorder is None or recorder.is_over():
+            return
+        hint = recorder.blames(error)
+        self._without_harm(recorder.finish)
+        if recorder.trace is not None:
+            self._without_harm(self._show)
+        self._give_up()
+        if hint is not None:
+            warnings.warn(hint, stacklevel=2)
+
+    def _without_harm(self, action: Callable[[], None]) -> None:
+        """Do something whose errors end the recording, not the training."""
+        try:
+            action()
+        except Exception as error:
+            self._give_up()
+            reason = str(error) if isinstance(error, OpanatomyError) else f"{type(error).__name__}: {error}"
+            warnings.warn(f"the recording ended, the training goes on: {reason}", stacklevel=3)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """Release everything; what is written stays."""
+        if self._guard is not None:
+            self._guard.release()
+        self._guard = None
+        recorder = self._recorder
+        if recorder is not None and recorder.trace is None:
+            recorder.drop()
+            self._recorder = None
+        self._files.close()
+
+    def _claim_report(self, output: Output) -> None:
+        self._format = output.format
+        self._report = self._files.enter_context(
+            claimed(
+                output.report, force=self._force, numbered=output.numbered, needed_bytes=1 << 20,
+                forced_by="give force=True",
+            )
+        )  # fmt: skip
+
+    def _show(self) -> None:
+        """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""
+        claim = self._report
+        if claim is not None:
+            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH, source=self._source()))
+            with claim.written() as partial:
+                partial.write_text(text, encoding="utf-8")
+            metrics = metrics_of(self.anatomy)
+            self._figures = {f"opanatomy/{name}": metrics[name].value for name in LOGGED if name in metrics}
+            count = len(self.anatomy.step.steps) or self.anatomy.step.count
+            _say(f"opanatomy: {named(self._profiled[:count])} of the training: {claim.path}, trace {self.trace}")
+        self._give_up()
+
+    def _source(self) -> str | None:
+        """What a command calls the trace by; nothing where its path is left out, or has a secret in it."""
+        source = shlex.quote(str(self.trace))
+        return None if self._options.redact or spoken(source) != source else source
+
+    def _log(self, state: Any, control: Any) -> None:
+        """Hand the figures to the Trainer's log, once, and leave what else is to be logged as it is."""
+        if not self._figures:
+            return
+        figures, self._figures = self._figures, {}
+        trainer = calling_trainer(self)
+        if trainer is None:
+            state.log_history.append({**figures, "epoch": state.epoch, "step": state.global_step})
+            return
+        should_log = control.should_log
+        trainer.log(figures)
+        control.should_log = should_log
+
+
+def _is_traced(model: Any) -> bool:
+    """Whether a profiler records the device of a model, so that it is to be warmed up."""
+    from opanatomy.capture.device.accelerators import device_of, kineto_records
+
+    return kineto_records(device_of(model, ()))
+
+
+def _innermost(optimizer: Any) -> Any:
+    """An optimizer of torch inside of those that Accelerate puts around it; `None` where there is none."""
+    import torch
+
+    while not type(optimizer).__module__.startswith("torch.") and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+
+
+def _stem_of(model: Any) -> str:
+    from opanatomy.capture.model.parts import class_name, unwrapped
+
+    return class_name(unwrapped(model))
+
+
+def _say(text: str) -> None:
+    """A line on stderr, past the Trainer's progress bar."""
+    from tqdm.auto import tqdm
+
+    tqdm.write(text, file=sys.stderr)

@@ -1,1 +1,0 @@
-"""Some steps of a training by transformers' Trainer, recorded as they run."""
