@@ -52,17 +52,26 @@ RENAMED: list[Row] = [
     ("provenance.opanatomy", None, "the version of the checkout"),
     ("/^- opanatomy: ", None, "the same in the digest"),
 ]
-#: What differs from one capture to the next besides `TIMES`.
+#: What differs from one capture to the next besides `TIMES`, by its new key.
 VARYING: list[Row] = [
     ("provenance.created", None, "when it was captured"),
     ("provenance.trace_sha256", None, "the trace has times in it"),
+    ("ranks[].trace_sha256", None, "the same"),
     ("ratios[].time", None, "a ratio of times"),
-    ("breakdown.kinds[].rows[][8]", None, "the time in a table whose columns have no names"),
+    ("step.unprofiled_count", None, "steps with a pause in them are left out"),
+    ("spread[].max_rank", None, "which rank is slowest"),
+    ("spread[].max_trace", None, "the same"),
+    ("waiting.straggler", None, "the same"),
+    ("breakdown.kinds[].rows", None, "places of names that are in the order of their times"),
     ("memory.process_peak_bytes", None, "of the process, not of torch's allocator"),
+    ("memory.peak_bytes", None, "the same without --memory; else it is memory.allocator_peak_bytes"),
     ("memory.timeline", None, "a curve whose points are chosen by their times"),
+    ("suggestions", None, "chosen by predicted times; the experiment of the captures has the predictions"),
 ]
+#: Captures of which `--fresh` compares nothing.
+NOT_FRESH = {"bert-ddp-memory": "what gloo's threads free is seen or not"}
 #: Keys, on any level, of what is a time or made of times: durations, dates, rates, shares of time.
-TIMES = re.compile(r"_ns$|_s$|^rss_bytes$|_per_second$|_rate$|_share$|busy|utilization|^(headroom|mfu|hfu|achieved)")
+TIMES = re.compile(r"_ns$|_s$|^rss_bytes$|_per_second$|_rate$|_ratio$|_share$|busy|utilization|^(headroom|mfu|hfu|achieved)")
 #: A number in a text, with the unit behind it and what says that it is a bound.
 FIGURE = re.compile(
     r"(?:(?<!\w)[-+])?(?:[≥<>~] ?)?\d+(?:[,.]\d+)*(?:e[-+]?\d+)?"
@@ -105,7 +114,7 @@ RUNS = {
     "amp": "--amp bf16", "accumulation": "--batch 4 --accumulate 2 --optimizer sgd --steps 2",
     "memory": "--memory --optimizer adamw --suggest 60",
 }  # fmt: skip
-ON_RANKS = {"ddp": "--parallel ddp --optimizer adamw", "fsdp2": "--parallel fsdp2 --memory"}
+ON_RANKS = {"ddp": "--optimizer adamw", "ddp-memory": "--optimizer adamw --memory", "fsdp2": "--parallel fsdp2"}
 EXPERIMENT = "--batch 2 --only sdpa,amp,checkpointing --repetitions 2 --loss-steps 2 --folder techniques"
 
 
@@ -356,7 +365,8 @@ def compare_fresh(checkouts: Sequence[Path], table: Sequence[Row], scratch: Path
     folders = [scratch / f"fresh{side}" for side in range(2)]
     make_captures(checkouts, folders, scratch)
     rows, changes = [], []
-    for name in sorted({str(file.relative_to(folder)) for folder in folders for file in folder.rglob("*.report.json")}):
+    files = {str(file.relative_to(folder)) for folder in folders for file in folder.rglob("*.report.json")}
+    for name in sorted(files - {f"{name}.report.json" for name in NOT_FRESH}):
         texts = [file.read_text() if (file := folder / name).exists() else ABSENT for folder in folders]
         own = changes_in_json(texts, [*table, *VARYING], fresh=True)
         changes += [(name, *change) for change in own]

@@ -41,7 +41,7 @@ TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrup
 if TYPE_CHECKING:
     from typing import Any
 
-    from opanatomy.api import analyze, compare, profile, read, record
+    from opanatomy.api import Anatomy, Comparison, analyze, compare, profile, read, record
     from opanatomy.cost import formula
     from opanatomy.errors import (
         CaptureError,
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
         TraceError,
         UsageError,
     )
-    from opanatomy.records.anatomy import Anatomy
-    from opanatomy.records.comparison import Comparison
     from opanatomy.trainer import TrainerCallback
 
 __all__ = [
@@ -76,8 +74,8 @@ _HOMES = {
          "GateError"),
         "opanatomy.errors",
     ),
-    "Anatomy": "opanatomy.records.anatomy",
-    "Comparison": "opanatomy.records.comparison",
+    "Anatomy": "opanatomy.api",
+    "Comparison": "opanatomy.api",
 }  # fmt: skip
 
 

@@ -10,36 +10,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, overload
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from opanatomy.analysis.compare import RunInput, SideInput, compared
 from opanatomy.attribution.names import phase_rules_of
 from opanatomy.capture.distributed.ranks import launched
 from opanatomy.errors import CaptureError, OpanatomyError, TraceError, UsageError
-from opanatomy.options import (
-    JOBS,
-    PROCESSES,
-    Name,
-    RunOptions,
-    as_argument,
-    check_module,
-    check_no_profiler,
-    check_several,
-    check_switch,
-    checked,
-    kind_of,
-    path_of,
-    trace_target,
-)
+from opanatomy.options import JOBS, PROCESSES, RunOptions, as_argument, check_several, checked
 from opanatomy.parallel import ClusterSettings
 from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.comparison import Comparison
+from opanatomy.records.anatomy import Anatomy as AnatomyRecord
+from opanatomy.records.comparison import Comparison as ComparisonRecord
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.formats.json import json_report
+from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.load import document_in, report_in
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 from opanatomy.report.notebook import comparison_html, first_screen_html
@@ -97,11 +86,11 @@ def analyze(
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
-        return analyze_traces(paths, phases=rules, redact=redact, cluster=settings)
+        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings))
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
         if document is not None:
-            what = "a saved comparison" if isinstance(document, Comparison) else "a report"
+            what = "a saved comparison" if isinstance(document, ComparisonRecord) else "a report"
             raise UsageError(f"analyze: {paths[0]} is {what}, not a trace - read it with opanatomy.read") from error
         raise
 
@@ -124,7 +113,7 @@ def read(report: Name) -> Anatomy | Comparison:
             f"read: {path} is not a report of opanatomy - give what Anatomy.to_json, Comparison.to_json or `opanatomy`"
             " wrote as JSON, and a trace to opanatomy.analyze"
         )
-    return document
+    return held(document)
 
 
 def profile(
@@ -196,7 +185,7 @@ def profile(
         anatomy = profiled_on(count, subject, options, target, force=force)
     else:
         with _recorded(subject, options, target, force) as path:
-            anatomy = analyze_traces([path], redact=options.redact)
+            anatomy = held(analyze_traces([path], redact=options.redact))
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if options.check:
@@ -322,7 +311,7 @@ def profiled_on(
         summaries = on_processes(
             lambda: _summary(subject, options, files), processes, on_host=on_host
         )  # fmt: skip
-    return anatomy_of_ranks(summaries, redact=options.redact)
+    return held(anatomy_of_ranks(summaries, redact=options.redact))
 
 
 def _summary(subject: Subject, options: RunOptions, files: Sequence[tuple[Path, str | None]]) -> bytes:
@@ -484,7 +473,7 @@ class Recorder:
         if self._anatomy is None:
             if self._trace is None:
                 raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
-            anatomy = analyze_traces([self._trace], redact=self._options.redact)
+            anatomy = held(analyze_traces([self._trace], redact=self._options.redact))
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
             self._anatomy = anatomy
@@ -587,7 +576,7 @@ def comparison_of(
     *,
     redact: bool = False,
     advance: Callable[[float], None] = lambda share: None,
-) -> Comparison:
+) -> ComparisonRecord:
     """The sides next to each other: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
 
     Raises `UsageError` for fewer than two sides, and what reading raises.
@@ -617,11 +606,11 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
     gates = gates_of([fail_if] if isinstance(fail_if, str) else list(fail_if))
     comparison = judged(comparison_of(sides, redact=redact), gates)
     require_met(comparison.gates)
-    return comparison
+    return held(comparison)
 
 
 def _side(given: Any, *, redact: bool = False) -> SideInput:
-    if isinstance(given, (Anatomy, str, os.PathLike)):
+    if isinstance(given, (AnatomyRecord, str, os.PathLike)):
         runs = _runs(given, redact=redact)
         name = _name(given)
     else:
@@ -647,7 +636,7 @@ def _redacted(side: SideInput) -> SideInput:
 
 def _runs(given: Any, *, redact: bool) -> list[RunInput]:
     """The run of a report, a trace or the ranks in a folder; for a folder of reports all of them."""
-    if isinstance(given, Anatomy):
+    if isinstance(given, AnatomyRecord):
         return [_run(given)]
     name = path_of("compare", given)
     if isinstance(given, str):
@@ -664,20 +653,20 @@ def _runs(given: Any, *, redact: bool) -> list[RunInput]:
         return [_run(analyze_traces([path], redact=redact) if report is None else report, _name(given))]
 
 
-def reports_among(folder: Path) -> Iterator[tuple[Path, Anatomy]]:
+def reports_among(folder: Path) -> Iterator[tuple[Path, AnatomyRecord]]:
     """The JSON reports that lie in a folder, by their names, and the anatomies in them."""
     files = sorted(file for file in folder.iterdir() if file.name.endswith(_REPORT_ENDINGS))
     return ((file, anatomy) for file in files if (anatomy := report_in(file)) is not None)
 
 
-def _run(anatomy: Anatomy, name: str = "") -> RunInput:
+def _run(anatomy: AnatomyRecord, name: str = "") -> RunInput:
     return RunInput(anatomy=anatomy, metrics=metrics_of(anatomy), name=name)
 
 
 def _name(given: Any) -> str:
     if given == STDIN:
         return "stdin"
-    if isinstance(given, Anatomy):
+    if isinstance(given, AnatomyRecord):
         return given.provenance.trace or given.workload.model or "anatomy"
     return os.fsencode(os.fspath(given)).decode(errors="replace").rstrip("/")
 
@@ -695,79 +684,205 @@ def _with_own_names(sides: Sequence[SideInput]) -> list[SideInput]:
     return [SideInput(name=name, runs=side.runs) for name, side in zip(short, sides, strict=True)]
 
 
-# What the methods of `Anatomy` and `Comparison` give: figures in the forms that Python users have tools for.
-#
-# `records` imports nothing of ours; these are loaded when a method is called.
-
-
 #: Cells of a name.
 _NAME_WIDTH: Final = 48
 _REPORT_BYTES: Final = 1 << 20
 
 
-def line(anatomy: Anatomy) -> str:
-    """What is of it on one line: the model or the trace, the step, the class that takes most, the peak of memory."""
-    return f"<Anatomy{_named_workload(anatomy)}: {', '.join(_figures(anatomy)) or 'no device work'}>"
+class _Report:
+    """What a user can ask of every report that he holds."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON report as dictionaries, lists, texts and numbers."""
+        plain: dict[str, Any] = json.loads(json_report(cast("Report", self)))
+        return plain
+
+    def to_json(self, path: Name | None = None, *, force: bool = False) -> str:
+        """Return the JSON report, which `opanatomy.read` takes back, and write it to the new file `path` if given.
+
+        `force` writes in place of an old file. Raises `OutputError` where it cannot be written.
+        """
+        text = json_report(cast("Report", self))
+        if path is not None:
+            target = path_of("to_json: path", path)
+            check_no_address("to_json: path", os.fspath(path))
+            with (
+                claimed(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES) as claim,
+                claim.written() as partial,
+            ):
+                partial.write_text(text, encoding="utf-8")
+        return text
 
 
-def _named_workload(anatomy: Anatomy) -> str:
-    name = anatomy.workload.model or anatomy.provenance.trace
-    return "" if name is None else f" of {cut(printable(name), _NAME_WIDTH)}"
+class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
+    __doc__ = AnatomyRecord.__doc__
+
+    def metrics(self) -> dict[str, int | float]:
+        """Return the headline figures as one flat dictionary of numbers, for any logger.
+
+        Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is not known is left out.
+        docs/report.md, "Metrics", has each name; `to_pandas("metrics")` has units and which direction is good.
+        """
+        return {name: metric.value for name, metric in metrics_of(self).items()}
+
+    def to_pandas(self, table: str = "operators") -> Any:
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` where not known.
+
+        Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
+        blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
+        waiting, checks, suggestions, batches, tokenizers, metrics; others as the JSON report has them
+        ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
+        extra `data`).
+        """
+        return pandas_frame(self, table)
+
+    def to_polars(self, table: str = "operators") -> Any:
+        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        return polars_frame(self, table)
+
+    def __repr__(self) -> str:
+        """Return one line: model or trace, step time, top operator class, peak memory."""
+        figures = self.metrics()
+        parts = [f"{len(self.ranks)} ranks"] if len(self.ranks) > 1 else []
+        if "step_time_ns" in figures:
+            parts.append(f"step {units.duration(figures['step_time_ns'])}")
+        shares = {item: figures.get(f"class.{item}.time_share", 0) for item in OperatorClass}
+        largest = max(OperatorClass, key=lambda item: shares[item])
+        if shares[largest]:
+            parts.append(f"{LABEL[largest]} {units.share(shares[largest], 1)}")
+        if "peak_memory_bytes" in figures:
+            parts.append(f"peak {units.size(figures['peak_memory_bytes'])}")
+        name = self.workload.model or self.provenance.trace
+        of = "" if name is None else f" of {cut(printable(name), _NAME_WIDTH)}"
+        return f"<Anatomy{of}: {', '.join(parts) or 'no device work'}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        names = (("model", self.workload.model), ("trace", self.provenance.trace))
+        return [*((label, name) for label, name in names if name is not None), ("metrics", self.metrics())]
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first screen of the report."""
+        return first_screen_html(self)
 
 
-def _figures(anatomy: Anatomy) -> Iterator[str]:
-    figures = metrics(anatomy)
-    if len(anatomy.ranks) > 1:
-        yield f"{len(anatomy.ranks)} ranks"
-    if "step_time_ns" in figures:
-        yield f"step {units.duration(figures['step_time_ns'])}"
-    shares = {item: figures.get(f"class.{item}.time_share", 0) for item in OperatorClass}
-    largest = max(OperatorClass, key=lambda item: shares[item])
-    if shares[largest]:
-        yield f"{LABEL[largest]} {units.share(shares[largest], 1)}"
-    if "peak_memory_bytes" in figures:
-        yield f"peak {units.size(figures['peak_memory_bytes'])}"
+class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
+    __doc__ = ComparisonRecord.__doc__
+
+    def metrics(self) -> dict[str, int | float]:
+        """Return every figure of every side as one flat dictionary of numbers, for any logger.
+
+        Of two sides each figure of `Anatomy.metrics()` has `.before`, `.after` and `.change` (after over before, less
+        one) behind its name, of more the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE` is what a
+        cause adds to the difference, in nanoseconds. What is not known is left out, and so is each change of sides
+        that are `not_comparable`. `mfu` and `hfu` of a side are lower bounds where its `mfu_covered` is below 1.
+        """
+        return {name: metric.value for name, metric in metrics_of_comparison(self).items()}
+
+    def to_pandas(self, table: str | None = None) -> Any:
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` where not known.
+
+        Tables: parts (of the difference, where it is known: by default), figures (a column `values.SIDE` for each side:
+        by default where there are no parts), sides, kinds, gates, metrics. Raises `UsageError` with all names for
+        another one, `OpanatomyError` without pandas (the extra `data`).
+        """
+        return pandas_frame(self, table)
+
+    def to_polars(self, table: str | None = None) -> Any:
+        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        return polars_frame(self, table)
+
+    def __repr__(self) -> str:
+        """Return one line: the sides, the step of each, and the difference of two."""
+        names = " against ".join(cut(printable(side.name), _NAME_WIDTH) for side in self.sides)
+        parts = self.decomposition
+        if parts is None:
+            return f"<Comparison of {names}>"
+        row = next((row for row in self.figures if row.name == "step_unprofiled_ns"), None)
+        plain = [] if row is None else [value for value in row.values if value is not None]
+        before, after = plain if len(plain) == 2 else (parts.before_ns, parts.after_ns)
+        change = f"{units.duration_change(after - before)} ({units.change(after, before)})"
+        return f"<Comparison of {names}: step {units.duration(before)} to {units.duration(after)}, {change}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [*(("side", side.name) for side in self.sides), ("metrics", self.metrics())]
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the page."""
+        return comparison_html(self)
 
 
-def html(report: Anatomy | Comparison) -> str:
-    """The first screen of a report, the page of a comparison, as HTML."""
-    return comparison_html(report) if isinstance(report, Comparison) else first_screen_html(report)
+@overload
+def held(record: AnatomyRecord) -> Anatomy: ...
+@overload
+def held(record: ComparisonRecord) -> Comparison: ...
+@overload
+def held(record: AnatomyRecord | ComparisonRecord) -> Anatomy | Comparison: ...
+def held(record: AnatomyRecord | ComparisonRecord) -> Anatomy | Comparison:
+    """Return a report of the stages with the methods that a user calls."""
+    if isinstance(record, (Anatomy, Comparison)):
+        return record
+    kind = Comparison if isinstance(record, ComparisonRecord) else Anatomy
+    return kind(**structs.asdict(record))
 
 
-def line_of_comparison(comparison: Comparison) -> str:
-    """What is of it on one line: the sides, the step of each, and the difference of two."""
-    names = " against ".join(cut(printable(side.name), _NAME_WIDTH) for side in comparison.sides)
-    parts = comparison.decomposition
-    if parts is None:
-        return f"<Comparison of {names}>"
-    row = next((row for row in comparison.figures if row.name == "step_unprofiled_ns"), None)
-    plain = [] if row is None else [value for value in row.values if value is not None]
-    before, after = plain if len(plain) == 2 else (parts.before_ns, parts.after_ns)
-    change = f"{units.duration_change(after - before)} ({units.change(after, before)})"
-    return f"<Comparison of {names}: step {units.duration(before)} to {units.duration(after)}, {change}>"
+Name: TypeAlias = "str | os.PathLike[str]"
 
 
-def metrics(report: Anatomy | Comparison) -> dict[str, int | float]:
-    """The figures of a report by name as plain numbers."""
-    known = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
-    return {name: metric.value for name, metric in known.items()}
+def check_module(function: str, module: object) -> None:
+    """Raise `UsageError` for what is no module, `ModelError` for one that cannot be watched."""
+    import torch
+
+    from opanatomy.capture.model.user_function import check_module
+
+    if not isinstance(module, torch.nn.Module):
+        made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
+        raise UsageError(f"{function}: the module is {kind_of(module)}{made or ' - give a torch.nn.Module'}")
+    check_module(type(module).__name__, module)
 
 
-def plain_types(report: Anatomy | Comparison) -> dict[str, Any]:
-    """The JSON report as dictionaries, lists, texts and numbers."""
-    plain: dict[str, Any] = json.loads(json_report(report))
-    return plain
+def check_no_profiler(function: str) -> None:
+    """Two profilers would stop each other."""
+    from torch._C._autograd import _profiler_enabled
+
+    if _profiler_enabled():
+        raise CaptureError(
+            f"{function}: a torch profiler is running already, and torch takes one at a time - call"
+            f" opanatomy.{function} outside of it, or export its trace and give that to opanatomy.analyze"
+        )
 
 
-def write_json(report: Anatomy | Comparison, path: Name | None, *, force: bool) -> str:
-    """The JSON report, which is also written to `path` where one is given."""
-    text = json_report(report)
-    if path is not None:
-        target = path_of("to_json: path", path)
-        check_no_address("to_json: path", os.fspath(path))
-        with (
-            claimed(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES) as claim,
-            claim.written() as partial,
-        ):
-            partial.write_text(text, encoding="utf-8")
-    return text
+def trace_target(function: str, trace: Name) -> Path:
+    """The file for the trace, checked before the step is run."""
+    path = path_of(f"{function}: trace", trace)
+    if not path.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{function}: trace {path}: the name must end in .json or .json.gz")
+    check_no_address(f"{function}: trace", os.fspath(trace))
+    return path
+
+
+def check_switch(name: str, value: object) -> None:
+    """Raise `UsageError` for a value that is neither True nor False."""
+    if not (isinstance(value, int) and value in (0, 1)):
+        raise UsageError(f"{name}={value!r}: must be True or False")
+
+
+def path_of(what: str, name: object) -> Path:
+    """The path that a name is; `UsageError` that begins with `what` for what is none."""
+    if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
+        raise UsageError(f"{what}: a path is text, not {kind_of(name)} - give the name of a file")
+    if not os.fspath(name):
+        raise UsageError(f"{what}: the name is empty - give the name of a file")
+    if "\0" in os.fspath(name):
+        raise UsageError(f"{what}: {os.fspath(name)!r} has a zero byte, which no file has - give the name of a file")
+    return Path(name)
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in a word or two."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"of type {type(value).__name__}"

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from opanatomy.errors import CaptureError, UsageError
+from opanatomy.errors import UsageError
 from opanatomy.records.taxonomy import DATA_TYPES, OPTIMIZERS
-from opanatomy.trace.files import check_no_address
 
 # One option as it is declared, and what its value may be: by name, by text of the command line, or by Python.
 #
@@ -796,67 +793,3 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 def recorded(options: RunOptions) -> dict[str, Any]:
     """The fields of `Workload` that are options of the run, as they were given."""
     return {option.recorded: getattr(options, option.name) for option in RUN if option.recorded}
-
-
-# What the Python entry points are given: checked, before anything is run.
-
-
-Name: TypeAlias = "str | os.PathLike[str]"
-
-
-def check_module(function: str, module: object) -> None:
-    """Raise `UsageError` for what is no module, `ModelError` for one that cannot be watched."""
-    import torch
-
-    from opanatomy.capture.model.user_function import check_module
-
-    if not isinstance(module, torch.nn.Module):
-        made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
-        raise UsageError(f"{function}: the module is {kind_of(module)}{made or ' - give a torch.nn.Module'}")
-    check_module(type(module).__name__, module)
-
-
-def check_no_profiler(function: str) -> None:
-    """Two profilers would stop each other."""
-    from torch._C._autograd import _profiler_enabled
-
-    if _profiler_enabled():
-        raise CaptureError(
-            f"{function}: a torch profiler is running already, and torch takes one at a time - call"
-            f" opanatomy.{function} outside of it, or export its trace and give that to opanatomy.analyze"
-        )
-
-
-def trace_target(function: str, trace: Name) -> Path:
-    """The file for the trace, checked before the step is run."""
-    path = path_of(f"{function}: trace", trace)
-    if not path.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"{function}: trace {path}: the name must end in .json or .json.gz")
-    check_no_address(f"{function}: trace", os.fspath(trace))
-    return path
-
-
-def check_switch(name: str, value: object) -> None:
-    """Raise `UsageError` for a value that is neither True nor False."""
-    if not (isinstance(value, int) and value in (0, 1)):
-        raise UsageError(f"{name}={value!r}: must be True or False")
-
-
-def path_of(what: str, name: object) -> Path:
-    """The path that a name is; `UsageError` that begins with `what` for what is none."""
-    if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
-        raise UsageError(f"{what}: a path is text, not {kind_of(name)} - give the name of a file")
-    if not os.fspath(name):
-        raise UsageError(f"{what}: the name is empty - give the name of a file")
-    if "\0" in os.fspath(name):
-        raise UsageError(f"{what}: {os.fspath(name)!r} has a zero byte, which no file has - give the name of a file")
-    return Path(name)
-
-
-def kind_of(value: object) -> str:
-    """What a value is, in a word or two."""
-    if value is None:
-        return "None"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return f"of type {type(value).__name__}"

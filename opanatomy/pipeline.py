@@ -25,27 +25,26 @@ from opanatomy.analysis.build import (
 )
 from opanatomy.analysis.causality import check_causality
 from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
-from opanatomy.analysis.communication import collectives_of, communication_of_rank, with_expected
+from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
 from opanatomy.analysis.waiting import RankTables, waiting_of
-from opanatomy.attribution.attribute import Attribution, attribute
-from opanatomy.attribution.calls import TraceCalls, trace_calls_of
-from opanatomy.attribution.collectives import collective_table
-from opanatomy.attribution.linking import enclosing_rows
-from opanatomy.attribution.names import PhaseRule
-from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
-from opanatomy.attribution.window import (
+from opanatomy.analysis.window import (
     calls_that_count,
     caveats_of,
-    communication_of,
     environment_of,
     launched_work,
     linked_time,
     step_window_of,
     warnings_of_trace,
 )
+from opanatomy.attribution.attribute import Attribution, attribute
+from opanatomy.attribution.calls import TraceCalls, trace_calls_of
+from opanatomy.attribution.collectives import collective_table
+from opanatomy.attribution.linking import enclosing_rows
+from opanatomy.attribution.names import PhaseRule
+from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError

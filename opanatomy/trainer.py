@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import transformers
 from msgspec import Struct
 
-from opanatomy.api import Recorder, running
+from opanatomy.api import Name, Recorder, kind_of, path_of, running
 from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
-from opanatomy.options import Name, RunOptions, kind_of, path_of
+from opanatomy.options import RunOptions
 from opanatomy.report import format_of
 from opanatomy.report.formats import format_named, format_names
 from opanatomy.report.metrics import metrics_of

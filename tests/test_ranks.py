@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.analysis.communication import both_sides, bus_factor, dtype_of, message_bytes, named
+from opanatomy.analysis.communication import bus_factor, message_bytes
+from opanatomy.attribution.collectives import both_sides, dtype_of, named
 from opanatomy.errors import TraceError
 from opanatomy.pipeline import analyze_trace, analyze_traces, summary_of_trace
 from opanatomy.records.anatomy import Anatomy, CollectiveCalls

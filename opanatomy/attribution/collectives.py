@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.communication import both_sides, dtype_of, named
 from opanatomy.attribution.calls import TraceCalls
 from opanatomy.records.columns import (
     Bool,
@@ -27,7 +26,7 @@ from opanatomy.records.columns import (
     marked,
 )
 from opanatomy.records.signature import Argument, Signature, Tensor
-from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass
+from opanatomy.records.taxonomy import BY_C10D_NAME, ITEM_SIZE, OperatorClass
 from opanatomy.trace.read import Trace
 
 BACKENDS: Final = ("nccl:", "gloo:", "ucc:", "mpi:", "xccl:", "hccl:", "rccl:")
@@ -333,3 +332,49 @@ def _without_number(arguments: Categorical[CollectiveArguments]) -> Categorical[
     numbers: dict[CollectiveArguments, int] = {}
     codes = [numbers.setdefault(replace(known, sequence=None), len(numbers)) for known in arguments.values]
     return Categorical(np.array([*codes, -1], dtype=np.int64)[arguments.codes], tuple(numbers))
+
+
+#: In the order of looking: `all_reduce` is looked for before `reduce`, names without `_` and in small letters.
+_NAMES: Final = {
+    "barrier": "barrier", "allreduce": "all_reduce", "reducescatter": "reduce_scatter", "allgather": "all_gather",
+    "alltoall": "all_to_all", "sendrecv": "send_recv", "broadcast": "broadcast", "scatter": "scatter",
+    "gather": "gather", "reduce": "reduce", "send": "send", "recv": "recv",
+}  # fmt: skip
+
+
+OTHER: Final = "other"
+
+
+def named(text: str) -> str | None:
+    """The collective that a name of c10d, of a backend or of a kernel stands for: `_allgather_base` is all_gather."""
+    plain = re.sub(r"[\W_]+", "", text).lower()
+    return next((name for part, name in _NAMES.items() if part in plain), None)
+
+
+def dtype_of(text: str | None) -> str | None:
+    """Torch's name of a data type that c10 (`BFloat16`) or torch itself wrote."""
+    if not text:
+        return None
+    plain = text.lower()
+    return plain if plain in ITEM_SIZE else BY_C10D_NAME.get(plain)
+
+
+def both_sides(message: CollectiveArguments) -> tuple[int, int] | None:
+    """(elements that a rank gives, elements that it gets); `None` where one is neither said nor follows from the other.
+
+    An all-to-all may be uneven: the one side says nothing of the other.
+    """
+    sent, got, group = message.in_elements, message.out_elements, message.group_size
+    if sent is not None and got is not None:
+        return sent, got
+    known = got if sent is None else sent
+    if known is None:
+        return None
+    name = named(message.collective)
+    if name in ("all_reduce", "broadcast"):
+        return known, known
+    if name in ("all_gather", "reduce_scatter") and group:
+        grows = (name == "all_gather") == (sent is not None)
+        other = known * group if grows else known // group
+        return (known, other) if sent is not None else (other, known)
+    return None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timezone
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -938,68 +937,6 @@ class Anatomy(Record, frozen=True, kw_only=True):
         """The checks whose differences without a cause touch 1 % of the device work or more."""
         work_ns = sum(row.time_ns for row in self.classes)
         return tuple(check for check in self.checks if check.unexplained and check.share(work_ns) >= MINOR)
-
-    def metrics(self) -> dict[str, int | float]:
-        """The headline figures as one flat dictionary of numbers, for any logger.
-
-        Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is not known is left out.
-        docs/report.md, "Metrics", has each name; `to_pandas("metrics")` has units and which direction is good.
-        """
-        from opanatomy import api
-
-        return api.metrics(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON report as dictionaries, lists, texts and numbers."""
-        from opanatomy import api
-
-        return api.plain_types(self)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> str:
-        """The JSON report, which `opanatomy.read` takes back; also written to the new file `path` where one is given.
-
-        `force` writes in place of an old file. Raises `OutputError` where it cannot be written.
-        """
-        from opanatomy import api
-
-        return api.write_json(self, path, force=force)
-
-    def to_pandas(self, table: str = "operators") -> Any:
-        """A table as a `pandas.DataFrame`: a column for each field, in base units; what is not known is `<NA>`.
-
-        Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
-        blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
-        waiting, checks, suggestions, batches, tokenizers, metrics; others as the JSON report has them
-        ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
-        extra `data`).
-        """
-        from opanatomy.report import frames
-
-        return frames.pandas_frame(self, table)
-
-    def to_polars(self, table: str = "operators") -> Any:
-        """A table as a `polars.DataFrame`, null where something is not known; tables and errors as of `to_pandas`."""
-        from opanatomy.report import frames
-
-        return frames.polars_frame(self, table)
-
-    def __repr__(self) -> str:
-        from opanatomy import api
-
-        return api.line(self)
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        names = (("model", self.workload.model), ("trace", self.provenance.trace))
-        return [*((label, name) for label, name in names if name is not None), ("metrics", self.metrics())]
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the first screen of the report."""
-        from opanatomy import api
-
-        return api.html(self)
-
-
-# One headline figure of an anatomy.
 
 
 Better: TypeAlias = Literal["lower", "higher"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import auto
 from typing import Any, Final
 
@@ -230,64 +229,6 @@ class Comparison(Record, frozen=True, kw_only=True):
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()
     comparison_schema: int = COMPARISON_SCHEMA
-
-    def metrics(self) -> dict[str, int | float]:
-        """Every figure of every side as one flat dictionary of numbers, for any logger.
-
-        Of two sides each figure of `Anatomy.metrics()` has `.before`, `.after` and `.change` (after over before, less
-        one) behind its name, of more the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE` is what a
-        cause adds to the difference, in nanoseconds. What is not known is left out, and so is each change of sides
-        that are `not_comparable`. `mfu` and `hfu` of a side are lower bounds where its `mfu_covered` is below 1.
-        """
-        from opanatomy import api
-
-        return api.metrics(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON report as dictionaries, lists, texts and numbers."""
-        from opanatomy import api
-
-        return api.plain_types(self)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> str:
-        """The JSON report, which `opanatomy.read` takes back; also written to the new file `path` where one is given.
-
-        `force` writes in place of an old file. Raises `OutputError` where it cannot be written.
-        """
-        from opanatomy import api
-
-        return api.write_json(self, path, force=force)
-
-    def to_pandas(self, table: str | None = None) -> Any:
-        """A table as a `pandas.DataFrame`: a column for each field, in base units; what is not known is `<NA>`.
-
-        Tables: parts (of the difference, where it is known: by default), figures (a column `values.SIDE` for each side:
-        by default where there are no parts), sides, kinds, gates, metrics. Raises `UsageError` with all names for
-        another one, `OpanatomyError` without pandas (the extra `data`).
-        """
-        from opanatomy.report import frames
-
-        return frames.pandas_frame(self, table)
-
-    def to_polars(self, table: str | None = None) -> Any:
-        """A table as a `polars.DataFrame`, null where something is not known; tables and errors as of `to_pandas`."""
-        from opanatomy.report import frames
-
-        return frames.polars_frame(self, table)
-
-    def __repr__(self) -> str:
-        from opanatomy import api
-
-        return api.line_of_comparison(self)
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [*(("side", side.name) for side in self.sides), ("metrics", self.metrics())]
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the page."""
-        from opanatomy import api
-
-        return api.html(self)
 
 
 # How far two runs are apart, and whether that is more than the noise.
