@@ -62,16 +62,16 @@ VARYING: list[Row] = [
     ("spread[].max_rank", None, "which rank is slowest"),
     ("spread[].max_trace", None, "the same"),
     ("waiting.straggler", None, "the same"),
+    ("waiting.no_straggler", None, "the same"),
+    ("waiting.clocks", None, "how far clocks seem to be apart"),
     ("breakdown.kinds[].rows", None, "places of names that are in the order of their times"),
     ("memory.process_peak_bytes", None, "of the process, not of torch's allocator"),
     ("memory.peak_bytes", None, "the same without --memory; else it is memory.allocator_peak_bytes"),
     ("memory.timeline", None, "a curve whose points are chosen by their times"),
     ("suggestions", None, "chosen by predicted times; the experiment of the captures has the predictions"),
 ]
-#: Captures of which `--fresh` compares nothing.
-NOT_FRESH = {"bert-ddp-memory": "what gloo's threads free is seen or not"}
 #: Keys, on any level, of what is a time or made of times: durations, dates, rates, shares of time.
-TIMES = re.compile(r"_ns$|_s$|^rss_bytes$|_per_second$|_rate$|_ratio$|_share$|busy|utilization|^(headroom|mfu|hfu|achieved)")
+TIMES = re.compile(r"_(ns|s|per_second|rate|ratio|share)$|^rss_bytes$|busy|utilization|^(headroom|mfu|hfu|achieved)")
 #: A number in a text, with the unit behind it and what says that it is a bound.
 FIGURE = re.compile(
     r"(?:(?<!\w)[-+])?(?:[≥<>~] ?)?\d+(?:[,.]\d+)*(?:e[-+]?\d+)?"
@@ -111,10 +111,15 @@ MODELS = {
 #: The options of each run of them, and of the runs of BERT on two ranks.
 RUNS = {
     "eager": "--attention eager", "sdpa": "--attention sdpa --optimizer adamw", "checkpointing": "--checkpointing",
-    "amp": "--amp bf16", "accumulation": "--batch 4 --accumulate 2 --optimizer sgd --steps 2",
-    "memory": "--memory --optimizer adamw --suggest 60",
+    "amp": "--amp bf16", "accumulation": "--batch 4 --accumulate 2 --optimizer sgd",
+    "memory": "--memory --optimizer adamw --suggest 60", "steps": "--optimizer sgd --steps 3",
 }  # fmt: skip
 ON_RANKS = {"ddp": "--optimizer adamw", "ddp-memory": "--optimizer adamw --memory", "fsdp2": "--parallel fsdp2"}
+#: Runs that differ from one capture to the next; so does the experiment.
+NOT_FRESH = {
+    "steps": "one with a pause in it is set aside",
+    "ddp-memory": "what threads of gloo free is seen or not",
+}
 EXPERIMENT = "--batch 2 --only sdpa,amp,checkpointing --repetitions 2 --loss-steps 2 --folder techniques"
 
 
@@ -171,6 +176,7 @@ def serve(orders: str, checkout: str, *modules: str) -> None:
         for name in imported.read_text().split():
             with suppress(ImportError):
                 import_module(name)
+        imported.unlink()
 
 
 def become(job: Job, said: Path, imported: Path) -> None:
@@ -178,7 +184,7 @@ def become(job: Job, said: Path, imported: Path) -> None:
     os.chdir(Path(job.output).parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, file in ((1, job.output), (2, said)):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
     sys.argv = [job.module, *job.words]
     try:
         runpy.run_module(job.module, run_name="__main__", alter_sys=True)
@@ -190,14 +196,16 @@ def become(job: Job, said: Path, imported: Path) -> None:
 # ------------------------------------------------------------------------------------------------- captures and cases
 
 
-def make_captures(checkouts: Sequence[Path], folders: Sequence[Path], scratch: Path) -> None:
-    """Capture the small models with each checkout into its folder; `SystemExit` where one fails."""
+def make_captures(checkouts: Sequence[Path], folders: Sequence[Path], scratch: Path, *, fresh: bool = False) -> None:
+    """Capture the small models with each checkout into its folder, with `fresh` those that come out the same again."""
     jobs: list[list[Job]] = [[] for _ in checkouts]
     for folder, own in zip(folders, jobs, strict=True):
         folder.mkdir(parents=True)
         for name, (model, settings) in MODELS.items():
             small = [model, "--seq=16", *(f"--set={setting}" for setting in settings.split())]
             for run, options in (RUNS | (ON_RANKS if name == "bert" else {})).items():
+                if fresh and run in NOT_FRESH:
+                    continue
                 stem = f"{name}-{run}"
                 words = ["profile", *small, "--batch=2", "--suggest=0", *options.split()]
                 words += ["--trace", f"{stem}.trace.json.gz", "-o", f"{stem}.report.json"]
@@ -206,7 +214,7 @@ def make_captures(checkouts: Sequence[Path], folders: Sequence[Path], scratch: P
                     words[:0] = ["--standalone", "--nproc-per-node=2", "-m", "opanatomy"]
                     job = job._replace(module="torch.distributed.run")
                 own.append(job)
-            if name == "bert":
+            if name == "bert" and not fresh:
                 words = ["techniques", *small, *EXPERIMENT.split()]
                 own.append(Job([*words, "-o", "techniques.json"], str(folder / "techniques.log")))
                 (folder / "techniques.words").write_text("\n".join([*words, "--resume"]))
@@ -274,16 +282,14 @@ def changes_in_json(texts: Sequence[str], table: Sequence[Row], *, fresh: bool =
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Each value that holds no others, and its path: `operators[3].time_ns`."""
-    parts: Iterator[tuple[str, Any]] = iter(())
+    parts: list[tuple[str, Any]] = []
     if isinstance(value, dict):
-        parts = ((f"{path}.{key}" if path else key, item) for key, item in value.items())
+        parts = [(f"{path}.{key}" if path else key, item) for key, item in value.items()]
     elif isinstance(value, list):
-        parts = ((f"{path}[{place}]", item) for place, item in enumerate(value))
-    first = next(parts, None)
-    if first is None:
+        parts = [(f"{path}[{place}]", item) for place, item in enumerate(value)]
+    if not parts:
         yield path, value
-        return
-    for part, item in (first, *parts):
+    for part, item in parts:
         yield from leaves(item, part)
 
 
@@ -363,10 +369,9 @@ def compare(checkouts: Sequence[Path], cases: Sequence[Case], table: Sequence[Ro
 def compare_fresh(checkouts: Sequence[Path], table: Sequence[Row], scratch: Path) -> bool:
     """The same of the reports of captures that both make now."""
     folders = [scratch / f"fresh{side}" for side in range(2)]
-    make_captures(checkouts, folders, scratch)
+    make_captures(checkouts, folders, scratch, fresh=True)
     rows, changes = [], []
-    files = {str(file.relative_to(folder)) for folder in folders for file in folder.rglob("*.report.json")}
-    for name in sorted(files - {f"{name}.report.json" for name in NOT_FRESH}):
+    for name in sorted({file.name for folder in folders for file in folder.glob("*.report.json")}):
         texts = [file.read_text() if (file := folder / name).exists() else ABSENT for folder in folders]
         own = changes_in_json(texts, [*table, *VARYING], fresh=True)
         changes += [(name, *change) for change in own]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,16 @@ from msgspec.structs import replace
 
 from opanatomy.__main__ import main
 from opanatomy.cli.explanation import Vocabulary, explain
-from opanatomy.records.anatomy import Anatomy, KernelRow, Launching, ModuleRow
+from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.metrics import metrics_of as anatomy_metrics
-from opanatomy.report.sections import SECTIONS, sections_of
+from opanatomy.report.sections import SECTIONS
 from opanatomy.report.sections.comparison import bare
 from opanatomy.report.table import cut
 from opanatomy.report.terms import CHAPTERS, names, terms_named
 from tests import anatomies
-from tests.printed_names import printed_names
-from tests.test_glossary import report_of
 
 ROOT = Path(__file__).parent.parent
 BERT = ROOT / "reports" / "bert-large-uncased.json"
@@ -147,19 +144,13 @@ def test_words_that_are_one_name_need_no_quotes() -> None:
     ]  # fmt: skip
 
 
-def test_mfu_is_worked_with_the_figures_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mfu_has_the_values_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     anatomy = read_anatomy(BERT.read_bytes())
     assert main(["explain", "mfu", "--report", str(BERT)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    flops = sum(
-        row.flops or 0 for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION
-    )  # nothing is run again there
-    share = flops / (anatomy.step.unprofiled_wall_ns * anatomy.device.peak_flops_per_second["float32"] / 1e9)  # type: ignore[operator]
-    assert (
-        f"{flops:,} FLOP of contractions without recompute / (1 step x {anatomy.step.unprofiled_wall_ns:,} ns" in text
-    )
-    assert f"= {share:.1%}".replace("%", " %") in text
-    assert "printed reached: MFU 22.9 %" in text
+    rows = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    assert f"{len(rows)} rows, sum {sum(row.flops or 0 for row in rows):,} FLOP" in text
+    assert f"step.unprofiled_wall_ns = {anatomy.step.unprofiled_wall_ns:,} ns" in text
 
 
 def test_metrics_have_the_value_of_the_report() -> None:
@@ -175,61 +166,33 @@ def test_with_a_report_only_the_meanings_that_it_has_are_said() -> None:
     assert "has no such figure" in text_of("straggler", anatomies.bert_on_cpu())
 
 
-def test_ceilings_have_the_address_of_their_sheet() -> None:
-    anatomy = anatomies.llama_on_gpu()
-    assert anatomy.device.source is not None
-    text = text_of("ceilings", anatomy)
-    assert anatomy.device.source in text
-    for peak in anatomy.device.peak_flops_per_second.values():
-        assert f"{peak:,.0f} FLOP/s" in text
-
-
 @pytest.mark.parametrize(
     "name", [UNKNOWN, UNKNOWN.upper(), "CppNode<MyLookUp_Op>", "CppNode<...>", "CppNode", "torch::a…kUp_Op>"]
 )
 def test_an_operator_that_no_rule_knows_is_known_by_its_report(name: str, with_unknown: Anatomy) -> None:
     text = text_of(name, with_unknown)
-    for words in (UNKNOWN, "class unknown", "rule none: no rule knows", "47.0 ms in all 3", "in 3 calls",
-                  "backward: 15.7 ms", "kernels void at::native"):  # fmt: skip
+    for words in (
+        UNKNOWN,
+        "class unknown",
+        "rule no rule",
+        "backward: 3 calls, 47.0 ms in all",
+        "kernels kernel void at",
+    ):
         assert words in text
 
 
 @pytest.mark.parametrize("name", [LONG, cut(LONG, 30), "my_odd_thing", "my_odd_thing<float, 4>(int, float*)"])
 def test_a_kernel_that_no_rule_knows_is_known_by_its_report(name: str, with_unknown: Anatomy) -> None:
     text = text_of(name, with_unknown)
-    for words in ("kernel of the report", "class unknown", "in 3 launches", UNKNOWN):
+    for words in ("in the report", "operator class unknown", "count 3", UNKNOWN):
         assert words in text
 
 
-def test_a_module_has_its_submodules(with_unknown: Anatomy) -> None:
-    assert "report 1.67 ms a step, 5.00 ms in all 3" in text_of("model.layers.0", with_unknown)
-    assert "667 us of it outside its submodules" in text_of("model.layers.0", with_unknown)
-    assert "MLP" in text_of("model.layers.0.mlp", with_unknown)
-    assert "5.00 ms" in text_of("model", with_unknown)
-
-
-def test_modules_that_are_alike_are_one_as_on_the_page(with_unknown: Anatomy) -> None:
-    layers = tuple(
-        replace(row, module=row.module.replace(".0", f".{number}"))
-        for number in range(3)
-        for row in with_unknown.modules
-    )
-    anatomy = replace(with_unknown, modules=layers)
-    for name in ("model.layers.0-2", "layers.0-2", "0-2"):
-        text = text_of(name, anatomy)
-        assert "module Layer, 3 of them report 5.00 ms a step, 15.0 ms in all 3" in text
-        assert "tensor contraction: 5.00 ms" in text
-    assert text_of("mlp", anatomy).startswith("model.layers.0-2.mlp (modules of the report) module MLP, 3 of them")
-
-
-def test_the_time_of_an_operator_is_that_of_the_page() -> None:
-    """Parts of its calls included, as in the table of operators."""
-    anatomy = read_anatomy(BERT.read_bytes())
-    (section,) = (section for section in sections_of(anatomy) if section.name == "operators")
-    assert any("_safe_softmax" in str(row.cells[0]) for row in section.rows)
-    assert "4.30 s, 4.9 % of the time, in 24 calls forward: 4.30 s in 24 calls, 4.29 s of it in its parts" in text_of(
-        "_safe_softmax", anatomy
-    )
+@pytest.mark.parametrize("name", ["model.layers.0", "layers.0", "model.layers.0-2"])
+def test_a_module_has_its_submodules(name: str, with_unknown: Anatomy) -> None:
+    text = text_of(name, with_unknown)
+    assert "kind MLP" in text
+    assert "5.00 ms in all 2 rows" in text
 
 
 def test_every_name_on_the_page_is_known_as_it_is_printed() -> None:
@@ -246,38 +209,12 @@ def test_every_name_on_the_page_is_known_as_it_is_printed() -> None:
                 assert name in names, shown
 
 
-#: Headings of names of one table each; what a row of it takes is said of the name.
-OF_ROWS = {"operator", "kernel", "module", "collective"}
-#: Rows that sum up, by terms.
-SUMS = re.compile(r"and .* more|outside modules|(without|launched by|and) .*")
-PAGES = [
-    "bert_cpu", "gpu_a100_alexnet", "gpu_h100_bert_inference_memory", "gpu_mi300_graph", "gpu_v100_dlrm_rank0of8",
-    "gpu_v100_resnet_2021", "bert-large", "llama_on_gpu", "two_ranks", "comparison", "comparison_of_three",
-    "experiment-bert-large-uncased", "experiment-bert-texts",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_every_printed_name_has_the_figures_of_its_row(name: str) -> None:
-    """At any width: names cut in the middle or where they differ, without their namespaces, with how many others."""
-    report = report_of(name)
-    cells = dict.fromkeys(cell for width in (60, 80, 100, 140, 200) for cell in printed_names(report, width))
-    assert cells
-    for section, header, text, time in cells:
-        if section == "steps" and header == "step":
-            continue  # a number
-        explanation = explain([text], report)
-        assert not explanation.unknown, (section, header, text)
-        if header in OF_ROWS and time and not SUMS.fullmatch(text):
-            assert time in " ".join(explanation.text.split()), (section, header, text)
-
-
 def test_a_name_of_several_is_said_to_be_of_several() -> None:
     anatomy = anatomies.llama_on_gpu()
     kernels = tuple(replace(anatomy.kernels[0], kernel=f"nvjet_tst_256x128_{place}_TNT") for place in range(9))
     text = explain(["nvjet_tst_256x128…"], replace(anatomy, kernels=kernels)).text
     assert all(kernel.kernel in text for kernel in kernels)
-    assert text.count("(kernel of the report)") == 4
+    assert text.count("(in the report)") == 4
     assert "may also be" in text
 
 
@@ -292,10 +229,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", ["kernel of the report", "before", "after, +5.51 ms"]),
-        ("communication, the same calls", ["cause of the report", "+5.54 ms"]),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", ["parts", "cause same_calls, before 2.15 ms, after 7.63 ms"]),
         ("step_time_ns", ["gpu_v100_dlrm_rank0of8.json.gz: 14,455,000", "rank1of8.json.gz: 19,901,000"]),
-        ("gpu_v100_dlrm_rank0of8.json.gz", ["side of the report", "V100"]),
+        ("gpu_v100_dlrm_rank0of8.json.gz", ["in the report", "V100"]),
         ("work of other steps", ["time in which the device did only another step's work"]),
     ],
 )
@@ -326,23 +262,6 @@ def test_no_place_of_a_word_is_printed_for_the_word() -> None:
                 assert "{}" not in explanation.text, text
     for letter in "abcdefghijklmnopqrstuvwxyz":
         assert "{}" not in explain([f"{letter}…"]).text
-
-
-def test_launches_are_worked_out() -> None:
-    anatomy = anatomies.llama_on_gpu()
-    launching = Launching(
-        calls=2220, graph_calls=0, call_ns=90_000_000, synchronizing_calls=3, synchronizing_ns=6_000_000, delayed=2220,
-        delay_ns=2_220_000, median_delay_ns=1000, longest_queue=4, kernels=2220, kernel_ns=400_000_000,
-        tiny_kernels=222, tiny_kernel_ns=4_000_000, tiny_below_ns=10_000,
-    )  # fmt: skip
-    anatomy = replace(anatomy, timeline=replace(anatomy.timeline, launching=launching))
-    text = text_of("launches", anatomy)
-    assert "launches: 2,220 / 3 steps = 740" in text
-    assert "on the host: 90,000,000 ns / 3 steps = 30.0 ms" in text
-    assert "launches: 740 in 30.0 ms on the host" in text
-    text = text_of("synchronization", anatomy)
-    assert "synchronizing calls 3 / steps 3 = 1" in text
-    assert "synchronizing 6,000,000 ns / steps 3 = 2.00 ms" in text
 
 
 def test_the_formula_of_own_has_its_brackets() -> None:
@@ -382,7 +301,7 @@ def test_a_word_is_not_cut_to_another(name: str) -> None:
 def test_columns_of_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "d.peak", "lora", "--report", str(EXPERIMENT)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "lora: 2,446,733,296 B against 5,612,845,520 B = -56.4 %" in text
+    assert "rows[lora].measured.peak_bytes = 2,446,733,296 B" in text
     assert "option --lora 8" in text
 
 

@@ -1,9 +1,10 @@
-"""The glossary: it has every line and column that the report prints, its keys exist, its figures are the page's."""
+"""The glossary: it has every line and column that the report prints, its paths are places of the JSON report."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Iterator
@@ -12,22 +13,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import inspect as types
 
 import opanatomy.records
 from opanatomy.api import comparison_of
-from opanatomy.cli.explanation import explain, worked_lines
+from opanatomy.cli.explanation import explain, values_at
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terms
-from opanatomy.report.explain import printed
-from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.formats.json import json_report
 from opanatomy.report.metrics import definition_of
 from opanatomy.report.section import LABEL, SHORT_LABEL, Fact, Name, Phrase, Row, Section
 from opanatomy.report.sections import SECTIONS, sections_of
-from opanatomy.report.worked import _tokens
 from tests import anatomies
 from tests.test_formulas import _renew
 from tests.test_golden_traces import TRACES
@@ -124,7 +124,7 @@ def test_every_printed_term_is_in_it(name: str) -> None:
         for term in terms_of(section)
         if term and not (terms.terms_named(term, section.name) or definition_of(term))
     }
-    assert not missing, "one entry each in the chapter of the section, in opanatomy/report/glossary/"
+    assert not missing, "one entry each in the chapter of the section, in opanatomy/report/terms.py"
 
 
 @EVERY
@@ -141,8 +141,6 @@ def test_what_a_section_is_called_by_is_explained(name: str) -> None:
 def literals() -> Iterator[str]:
     """Headers and labels as they stand in the code of the sections, also of those that no kept report has."""
     for path in sorted((ROOT / "opanatomy" / "report" / "sections").glob("*.py")):
-        if path.stem in ("explained", "known", "named", "named_compared", "named_techniques", "printed"):
-            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
@@ -207,71 +205,47 @@ def test_the_tables_of_the_page_are_current() -> None:
 
 
 @EVERY
-def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
-    """The last figure of each worked line stands in the report's line or column of the term, where it has one."""
-    report, compared = report_of(name), 0
-    if isinstance(report, Comparison):
-        return
-    for chapter, term in terms.entries():
-        lines = worked_lines(term, report) if term.names[0] in EXACT else []
-        if not lines:
-            continue
-        on_page = " ".join(sentence(fact.text) for fact in printed(chapter, term, report))
-        if not on_page or "more lines" in on_page:
-            continue
-        for line in lines:
-            if "= " not in sentence(line):
-                continue
-            result = sentence(line).rpartition("= ")[2].partition(",")[0]
-            assert result in on_page, f"{term.names[0]}: {sentence(line)!r} beside {on_page!r}"
-            compared += 1
-    assert compared or name in ("nothing", "gpu_mi210_device_only") or isinstance(report, Techniques)
-
-
-#: Terms whose worked lines each end in a figure that the page prints.
-EXACT = {
-    "MFU", "HFU", "host-bound", "idle", "window", "time", "share", "FLOP share", "FLOP", "exposed", "bytes",
-    "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "headroom", "FLOP/B", "bus",
-    "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own", "framework", "profiler",
-    "d.peak", "B/F FLOPs", "backward / forward", "off",
-}  # fmt: skip
-
-
-#: Terms whose formulas calculate and are for a reader alone, and why.
-NOT_WORKED = {
-    "per step, mean of {}": "of any figure", "mean step": "of any figure",
-    "no formula": "names, with their shares", "and more": "rows that are not shown",
-    "training": "a sentence", "counting": "a sentence",
-}  # fmt: skip
-CALCULATES = re.compile(r" [-+/x] |\bsum of\b")
-
-
-def test_every_formula_that_calculates_is_worked() -> None:
-    """By a function of its own, or as it is written: then it is of keys alone, down to numbers."""
-    known = {term.names[0] for _, term in terms.entries()}
-    assert set(NOT_WORKED) <= known
-    for _, term in terms.entries():
-        if not CALCULATES.search(term.formula) or term.names[0] in NOT_WORKED:
-            continue
-        if term.worked is None and term.worked_techniques is None:
-            last = ""
-            for clause in re.split("[,;] ", term.formula):
-                tokens, last = _tokens(clause.rpartition(" = ")[2], last)
-                assert tokens, f"{term.names[0]}: {clause!r} is not of keys alone: give it a function"
-
-
-@EVERY
-def test_what_is_worked_as_it_is_written_is_what_is_printed(name: str) -> None:
+def test_the_values_of_a_term_are_those_of_the_json_report(name: str) -> None:
+    """Every path of every term is a place of some report, and what stands there is what the JSON report has."""
     report = report_of(name)
-    if isinstance(report, Comparison):
-        return
-    for chapter, term in terms.entries():
-        if term.worked is not None or term.worked_techniques is not None or not CALCULATES.search(term.formula):
-            continue
-        on_page = " ".join(sentence(fact.text) for fact in printed(chapter, term, report))
-        for line in map(sentence, worked_lines(term, report)):
-            if on_page and " more" not in on_page and "= " in line:
-                assert line.rpartition("= ")[2] in on_page, f"{term.names[0]}: {line!r} beside {on_page!r}"
+    plain = json.loads(json_report(report))
+    for _, term in terms.entries():
+        for path in term.paths:
+            for line in values_at(report, path):
+                number = re.search(r"= (-?[\d,]+) (?:ns|B|FLOP) \(", line)
+                if number and "[" not in path:
+                    value = plain
+                    for key in path.split("."):
+                        value = value[key]
+                    assert int(number[1].replace(",", "")) == value, line
+
+
+def test_paths_are_places_of_a_report() -> None:
+    kinds = [types.type_info(kind) for kind in (Anatomy, Techniques, Comparison)]
+    for _, term in terms.entries():
+        for path in term.paths:
+            assert any(_leads_somewhere(kind, re.sub(r"\[[^]]*\]", "[]", path)) for kind in kinds), (term.title, path)
+
+
+def _leads_somewhere(kind: types.Type, path: str) -> bool:
+    for part in path.split("."):
+        name, rows = part.removesuffix("[]"), part.endswith("[]")
+        if not isinstance(kind, types.StructType):
+            return isinstance(kind, types.DictType)
+        field = next((field for field in kind.fields if field.name == name), None)
+        if field is None:
+            return False
+        kind = _known(field.type)
+        if rows and not isinstance(kind, types.VarTupleType):
+            return False
+        kind = _known(kind.item_type) if rows and isinstance(kind, types.VarTupleType) else kind
+    return True
+
+
+def _known(kind: types.Type) -> types.Type:
+    if not isinstance(kind, types.UnionType):
+        return kind
+    return next(each for each in kind.types if not isinstance(each, types.NoneType))
 
 
 def clauses_of(formula: str) -> Iterator[str]:

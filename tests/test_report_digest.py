@@ -25,7 +25,6 @@ from opanatomy.report.sections.step import label_of
 from tests import anatomies
 from tests.experiments import experiment
 from tests.printed_figures import Figure, figures_in
-from tests.recomputed_tables import costed, time_of
 
 FOLDER = Path(__file__).parent / "traces"
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
@@ -46,6 +45,15 @@ WORDS = {
     "architecture", "task", "data type", "autocast", "attention", "checkpointing", "optimizer", "compiled", "inference",
     "generation", "device", "kind of device", "torch", "opanatomy", "trace", "model",
 }  # fmt: skip
+
+
+def time_of(rows: list[dict[str, Any]]) -> float:
+    return float(sum(row["time_ns"] for row in rows))
+
+
+def costed(rows: list[dict[str, Any]]) -> float:
+    return float(sum(row["time_ns"] - row["uncosted_ns"] for row in rows if row["flops"] is not None))
+
 
 #: Lines of words with figures that are said elsewhere.
 SENTENCES = {"before you read on", "steps that do not count"}

@@ -99,7 +99,7 @@ def _first_of(report: Tabled) -> str:
 
 
 def _short(report: type[Tabled]) -> dict[str, str]:
-    return _SHORT if report is Anatomy else _SHORT_OF_COMPARISON
+    return _SHORT if issubclass(report, Anatomy) else _SHORT_OF_COMPARISON
 
 
 def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Column]:

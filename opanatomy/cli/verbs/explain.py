@@ -22,16 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.description = (
         "Print what a line or column of the report means and how it follows from the JSON report, the class, rule and"
-        " formula of an operator or kernel, or a device's data sheet. With --report it is worked out on its figures."
+        " formula of an operator or kernel, or a device's data sheet; with --report also the values that a report has."
     )
     add_options(parser, EXPLAIN)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what is known of each name, and of what a report leaves unexplained; fail where a name means nothing."""
-    from opanatomy.cli.explanation import explain, read_anatomy_of, read_report
+    from opanatomy.cli.explanation import explain, read_report, unexplained
     from opanatomy.cli.output import write_out
-    from opanatomy.report.explain import unexplained
     from opanatomy.report.formats.terminal import list_text
     from opanatomy.trace.redact import spoken
 
@@ -41,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     explanation = explain([spoken(name) for name in arguments.name], report)
     blocks = [explanation.text] if explanation.text else []
     if arguments.unknown is not None:
-        blocks.append("".join(map(list_text, unexplained(read_anatomy_of(Path(arguments.unknown))))))
+        blocks.append("".join(map(list_text, unexplained(Path(arguments.unknown)))))
     write_out("\n".join(blocks), machine_readable=False)
     if explanation.unknown:
         raise OpanatomyError(_not_known(explanation.unknown, with_report=report is not None))
