@@ -420,8 +420,8 @@ def main() -> int:
             captures = arguments.captures.resolve()
             folders.append(captures)
             if arguments.make_captures or not captures.exists() or not any(captures.iterdir()):
-                shutil.rmtree(captures, ignore_errors=True)
-                make_captures(checkouts[:1], [captures], scratch)
+                make_captures(checkouts[:1], [scratch / "captures"], scratch)
+                shutil.copytree(scratch / "captures", captures, dirs_exist_ok=True)
                 print(f"captures made after {time.monotonic() - begin:.0f} s\n")
         cases = [case for folder in folders for case in cases_below(folder)]
         equal = compare(checkouts, [*cases, *pairs_among(cases)], table, scratch)

@@ -36,11 +36,11 @@ from opanatomy.report.section import LABEL, printable
 from opanatomy.report.table import cut
 from opanatomy.trace.files import (
     Address,
-    Claim,
+    OutputFile,
     check_no_address,
-    claimed,
     local_name,
     name_of_rank,
+    output_file,
     scheme_of,
     temporary,
 )
@@ -223,10 +223,10 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
             record_step(subject, options, path)
             yield path
         return
-    with claimed(target, force=force, forced_by="give force=True") as claim:
-        with claim.written() as partial:
-            record_step(subject, options, partial)
-        yield claim.target
+    output = output_file(target, force=force, forced_by="give force=True")
+    with output.written() as partial:
+        record_step(subject, options, partial)
+    yield output.target
 
 
 # ------------------------------------------------------------------------------------------------------------- checks
@@ -303,11 +303,9 @@ def profiled_on(
             name = stack.enter_context(temporary("step.trace.json.gz", "the traces"))
             files = [(name_of_rank(name, rank), None) for rank in range(processes)]
         else:
-            claims = [
-                stack.enter_context(claimed(name_of_rank(target, rank), force=force, forced_by="give force=True"))
-                for rank in range(processes)
-            ]
-            files = [(stack.enter_context(claim.written()), claim.path.name) for claim in claims]
+            names = [name_of_rank(target, rank) for rank in range(processes)]
+            outputs = [output_file(name, force=force, forced_by="give force=True") for name in names]
+            files = [(stack.enter_context(output.written()), output.path.name) for output in outputs]
         summaries = on_processes(
             lambda: _summary(subject, options, files), processes, on_host=on_host
         )  # fmt: skip
@@ -402,8 +400,7 @@ class Recorder:
         self._numbered = numbered
         self._recording: LoopRecording | None = None
         self._is_over = False
-        self._claim: Claim | None = None
-        self._files = ExitStack()
+        self._output: OutputFile | None = None
         self._trace: Path | None = None
         self._anatomy: Anatomy | None = None
 
@@ -433,7 +430,7 @@ class Recorder:
             )
         check_no_profiler("record")
         try:
-            self._claim_trace()
+            self._take_file()
             self._recording = self._new_recording()
             running.append(self)
             self._recording.start()
@@ -489,16 +486,14 @@ class Recorder:
             raise CaptureError("record: the recorder was not started - use it in a with statement")
         return self._recording
 
-    def _claim_trace(self) -> None:
-        """Claim the trace's file, a rank its own; a temporary one lives as long as the recorder does."""
+    def _take_file(self) -> None:
+        """Take the trace's file, a rank its own; a temporary one lives as long as the recorder does."""
         from opanatomy.capture.distributed.group import place_in_group
 
         if self._target is not None:
             place = place_in_group()
             target = self._target if place is None else name_of_rank(self._target, place.rank)
-            self._claim = self._files.enter_context(
-                claimed(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
-            )
+            self._output = output_file(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
             return
         folder = ExitStack()
         self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))
@@ -512,14 +507,13 @@ class Recorder:
                 recorded.profiler, recorded.capture, path, everything=self._options.redact, renamed=recorded.renamed
             )
 
-        if self._claim is None:
+        if self._output is None:
             export(self._unkept)
             self._trace = self._unkept
             return
-        with self._claim.written() as partial:
+        with self._output.written() as partial:
             export(partial)
-        self._trace = self._claim.target
-        self._files.close()
+        self._trace = self._output.target
 
     def _abort(self) -> None:
         """Release everything, the models too; what is written stays."""
@@ -529,7 +523,6 @@ class Recorder:
             self._recording.abort()
             self._recording, self._is_over = None, True
         self._modules = {}
-        self._files.close()
 
     def __repr__(self) -> str:
         state = "not started" if self._recording is None else "recording"
@@ -708,10 +701,8 @@ class _Report:
         if path is not None:
             target = path_of("to_json: path", path)
             check_no_address("to_json: path", os.fspath(path))
-            with (
-                claimed(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES) as claim,
-                claim.written() as partial,
-            ):
+            output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+            with output.written() as partial:
                 partial.write_text(text, encoding="utf-8")
         return text
 

@@ -24,10 +24,10 @@ from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
 from opanatomy.options import RunOptions
 from opanatomy.report import format_of
-from opanatomy.report.formats import format_named, format_names
+from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.section import Page
-from opanatomy.trace.files import Claim, check_no_address, claimed
+from opanatomy.trace.files import OutputFile, check_no_address, output_file
 from opanatomy.trace.redact import of_process, spoken
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _format_of(path: Path) -> str:
     except UsageError:
         name = None
     if name is None:
-        endings = ", ".join(format_named(known).ending for known in format_names())
+        endings = ", ".join(format_named(known).ending for known in FORMATS)
         raise UsageError(
             f"TrainerCallback: output {path}: no report ends like that - end the name in one of {endings}, or give a"
             " folder; the trace goes next to the report"
@@ -270,7 +270,7 @@ def named(steps: range) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 
 
-# The recorder of given steps of a training, which claims its file before the training begins.
+# The recorder of given steps of a training, which takes its file before the training begins.
 
 
 class StepRecorder(Recorder):
@@ -291,12 +291,12 @@ class StepRecorder(Recorder):
     ) -> None:
         super().__init__(modules, options, target, force=force, numbered=numbered)
         self._plan, self._optimizer = plan, optimizer
-        self._claim_trace()
+        self._take_file()
 
     @property
     def trace(self) -> Path | None:
         """The trace, as its folder was given, once it is written."""
-        return None if self._trace is None or self._claim is None else self._claim.path
+        return None if self._trace is None or self._output is None else self._output.path
 
     def is_over(self) -> bool:
         """Whether nothing more is recorded."""
@@ -422,8 +422,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._options = RunOptions(steps=len(self._steps), memory=memory, check=check, redact=redact)
         self._recorder: StepRecorder | None = None
         self._guard: Guard | None = None
-        self._files = ExitStack()
-        self._report: Claim | None = None
+        self._report: OutputFile | None = None
         self._format = "terminal"
         self._profiled = self._steps
         self._anatomy: Anatomy | None = None
@@ -458,7 +457,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     # ------------------------------------------------------------------------------------------- events of the Trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Claim the files, and warn of steps that do not come."""
+        """Take the files, and warn of steps that do not come."""
         self._figures, self._free_ns = {}, None
         if self.trace is not None:
             warnings.warn(
@@ -483,7 +482,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         output = output_of(self._output, _stem_of(model))
         try:
             if state.is_world_process_zero:
-                self._claim_report(output)
+                self._take_report(output)
             self._recorder = StepRecorder(
                 {"": model}, self._options, output.trace, force=self._force, numbered=output.numbered, plan=plan,
                 optimizer=_innermost(kwargs.get("optimizer")),
@@ -601,28 +600,25 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         if recorder is not None and recorder.trace is None:
             recorder.drop()
             self._recorder = None
-        self._files.close()
 
-    def _claim_report(self, output: Output) -> None:
+    def _take_report(self, output: Output) -> None:
         self._format = output.format
-        self._report = self._files.enter_context(
-            claimed(
-                output.report, force=self._force, numbered=output.numbered, needed_bytes=1 << 20,
-                forced_by="give force=True",
-            )
+        self._report = output_file(
+            output.report, force=self._force, numbered=output.numbered, needed_bytes=1 << 20,
+            forced_by="give force=True",
         )  # fmt: skip
 
     def _show(self) -> None:
         """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""
-        claim = self._report
-        if claim is not None:
+        report = self._report
+        if report is not None:
             text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH, source=self._source()))
-            with claim.written() as partial:
+            with report.written() as partial:
                 partial.write_text(text, encoding="utf-8")
             metrics = metrics_of(self.anatomy)
             self._figures = {f"opanatomy/{name}": metrics[name].value for name in LOGGED if name in metrics}
             count = len(self.anatomy.step.steps) or self.anatomy.step.count
-            _say(f"opanatomy: {named(self._profiled[:count])} of the training: {claim.path}, trace {self.trace}")
+            _say(f"opanatomy: {named(self._profiled[:count])} of the training: {report.path}, trace {self.trace}")
         self._give_up()
 
     def _source(self) -> str | None:

@@ -18,7 +18,7 @@ from opanatomy.cli.main import main
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.records.comparison import Comparison
-from opanatomy.report.formats import format_names
+from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.gates import gates_of, judged
 from opanatomy.report.load import document_in, report_in
@@ -175,7 +175,7 @@ def test_a_comparison_is_shown_again_in_every_format(
         shutil.copy(RANKS[rank], RANKS[rank].name)
     sides = [path.name for path in RANKS]
     capsys.readouterr()
-    for name in format_names():
+    for name in FORMATS:
         assert main(["compare", *sides, "-f", name, "--fail-if", "time > +50%"]) == 0
         # What the sides were called when they were typed is not kept: of a command its options are left.
         first = re.sub(r"- command: `opanatomy analyze \S+ ", "- options: `", capsys.readouterr().out)
@@ -244,7 +244,7 @@ def test_a_report_is_shown_again_in_every_format(folder: Path, capsys: pytest.Ca
     capsys.readouterr()
     same_length = "kept-report-1"  # as the trace's: the commands that a report advises name it
     shutil.copy("kept", same_length)
-    for name in format_names():
+    for name in FORMATS:
         assert main(["analyze", "trace.json.gz", "-f", name]) == 0
         first = capsys.readouterr()
         assert main(["analyze", same_length, "-f", name]) == 0

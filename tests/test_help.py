@@ -19,7 +19,7 @@ from opanatomy.capture.model.user_function import file_and_function
 from opanatomy.cli import parser, verbs
 from opanatomy.cli.main import main
 from opanatomy.cli.parser import SHELLS, described, make_parser
-from opanatomy.report.formats import format_names
+from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from tests import anatomies
 from tests.command import ROOT
@@ -135,7 +135,7 @@ COMPLETED = {
     ("opanatomy", "profile", "my"): {"my_model.py"},
     ("opanatomy", "profile", "gpt2", "--amp", ""): {"bf16", "fp16"},
     ("opanatomy", "profile", "gpt2", "--accum"): {"--accumulate"},
-    ("opanatomy", "profile", "gpt2", "-f", ""): set(format_names()),
+    ("opanatomy", "profile", "gpt2", "-f", ""): set(FORMATS),
     ("opanatomy", "profile", "gpt2", "-o", "trace"): {"trace.json.gz"},
     ("opanatomy", "analyze", "tr"): {"trace.json.gz"},
     ("opanatomy", "techniques", "gpt2", "--only", "accu"): {"accumulation"},

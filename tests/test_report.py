@@ -11,13 +11,13 @@ from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import format_of
-from opanatomy.report.formats import format_named, format_names
+from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.section import COLOUR, LABEL, SHORT_LABEL, Page, total
 from tests import anatomies
 from tests.handmade import training_step
 
 
-@pytest.mark.parametrize("name", format_names())
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("anatomy", [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()])
 def test_a_format_is_a_function_that_prints_nothing(
     name: str, anatomy: Anatomy, capsys: pytest.CaptureFixture[str]
@@ -34,8 +34,8 @@ def test_the_format_of_a_file() -> None:
     assert format_of("report.txt") == "terminal"
     assert format_of("report.md") == "markdown"
     assert format_of("report.digest.md") == "digest"
-    assert {"csv", "digest", "json", "markdown", "terminal"} <= set(format_names())
-    for name in format_names():
+    assert {"csv", "digest", "json", "markdown", "terminal"} <= set(FORMATS)
+    for name in FORMATS:
         assert format_of(f"x{format_named(name).ending}") == name
 
 

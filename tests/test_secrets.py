@@ -25,7 +25,7 @@ from opanatomy.errors import OutputError
 from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.predict.workers import run_jobs
 from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.report.formats import format_names
+from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.write import Annotated
@@ -61,7 +61,7 @@ EVERY = [(verb, name) for verb in verbs() if verb not in ("techniques", "compare
 
 def test_the_formats_are_those_of_the_help() -> None:
     for verb in ("profile", "analyze"):
-        assert formats_of(verb) == list(format_names())
+        assert formats_of(verb) == list(FORMATS)
     assert formats_of("ceilings") == ["terminal", "json"]
 
 
@@ -343,7 +343,7 @@ PEOPLE = (
 )
 
 
-@pytest.mark.parametrize("name", format_names())
+@pytest.mark.parametrize("name", FORMATS)
 def test_redact_holds_for_every_format(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

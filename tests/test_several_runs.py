@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.api import comparison_of
-from opanatomy.cli.verbs.profile import Run, _spread, median_run
+from opanatomy.cli.repeat import Run, _spread, median_run
 from opanatomy.errors import CaptureError
 from opanatomy.pipeline import analyze_trace
 from opanatomy.report.gates import gates_of, judged
@@ -72,7 +72,7 @@ def test_runs_are_one_side_of_a_comparison(several_runs: tuple[Path, int, str, s
 def test_a_run_that_fails_keeps_those_before_it(
     several_runs: tuple[Path, int, str, str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from opanatomy.cli.verbs.profile import Repetition, repeated
+    from opanatomy.cli.repeat import Repetition, repeated
     from opanatomy.devices.overrides import Overrides
     from opanatomy.options import RunOptions
     from opanatomy.predict.workers import JobFailed

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
 from typing import Final
@@ -22,6 +21,7 @@ from msgspec import Struct, field
 from opanatomy.capture.distributed.ranks import launched
 from opanatomy.cli.output import point_at_stderr, say
 from opanatomy.cli.parser import ParserExit, make_parser
+from opanatomy.cli.verbs import VERBS, verb_named
 from opanatomy.errors import GateError, OpanatomyError
 from opanatomy.options import on_command_line
 
@@ -87,10 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
     debug = False
     try:
-        arguments = make_parser().parse_args(_meant(sys.argv[1:] if argv is None else argv))
+        words = _meant(sys.argv[1:] if argv is None else argv)
+        arguments = make_parser(_verb_of(words)).parse_args(words)
         debug = getattr(arguments, "debug", False)
         with on_command_line():
-            import_module(f"opanatomy.cli.verbs.{arguments.verb}").run(arguments)
+            verb_named(arguments.verb).run(arguments)
         caught.over = True
         return 0
     except ParserExit as error:
@@ -105,6 +106,13 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
         if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
             return error.code if isinstance(error.code, int) else int(error.code is not None)
         return _report(error, caught.number)
+
+
+def _verb_of(words: Sequence[str]) -> str | None:
+    """Return the verb to make a parser of; `None` if all are needed, as for completion or for a word that is none."""
+    if words[0] in ("--help", "-h", "--version"):
+        return ""
+    return words[0] if words[0] in VERBS else None
 
 
 def _meant(words: Sequence[str]) -> Sequence[str]:

@@ -22,7 +22,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Page
-from opanatomy.trace.files import Address, Claim, check_no_address, claimed, local_name, same_file
+from opanatomy.trace.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
 from opanatomy.trace.redact import spoken
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class Destination(Struct, frozen=True, kw_only=True):
     format: str
     stream: TextIO
     page: Page
-    claim: Claim | None = None
+    file: OutputFile | None = None
     gates: tuple[Gate, ...] = ()
 
 
@@ -339,7 +339,7 @@ def destination(
     read: str = "trace",
     gates: tuple[Gate, ...] = (),
 ) -> Iterator[Destination]:
-    """The destination, claimed before the expensive part; raises where the report cannot be written there.
+    """The destination, checked before the expensive part; raises where the report cannot be written there.
 
     `stem` begins the name of a report in a folder, `traces` are files that the report must not take the place of,
     which a message calls `read`, `stream` is stdout where `sys.stdout` is not.
@@ -359,8 +359,8 @@ def destination(
     with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
         if any(same_file(target, trace) for trace in traces):
             raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
-        with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
-            yield Destination(format=name, stream=out, page=page, claim=claim, gates=gates)
+        file = output_file(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20)
+        yield Destination(format=name, stream=out, page=page, file=file, gates=gates)
 
 
 @contextmanager
@@ -424,10 +424,10 @@ def typed_command() -> str:
 def chosen_format(arguments: argparse.Namespace) -> str:
     """The requested format: `-f`, else the ending of `-o`, else the terminal report."""
     from opanatomy.report import format_of
-    from opanatomy.report.formats import format_names
+    from opanatomy.report.formats import FORMATS
 
     if arguments.format is not None:
-        return named(arguments.format, format_names(), f"-f {arguments.format}")
+        return named(arguments.format, FORMATS, f"-f {arguments.format}")
     name = arguments.output
     if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
         return "terminal"
@@ -438,10 +438,10 @@ def show(report: Report, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
     from opanatomy.report.formats import format_named
 
-    color = where.claim is None and wants_color(where.stream)
-    width = columns_of(where.stream) if where.claim is None else 100
+    color = where.file is None and wants_color(where.stream)
+    width = columns_of(where.stream) if where.file is None else 100
     chosen = format_named(where.format)
-    height = _lines_of(where.stream) if where.claim is None else None
+    height = _lines_of(where.stream) if where.file is None else None
     gates: tuple[GateResult, ...] = ()
     if where.gates and isinstance(report, Anatomy):
         from opanatomy.report.gates import judged_report
@@ -451,12 +451,12 @@ def show(report: Report, where: Destination) -> None:
     if height is not None and where.format == "terminal" and not (page.full or page.sections):
         page = replace(page, brief=True, more=not page.brief)
     text = chosen.write(report, page)
-    if where.claim is None:
+    if where.file is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return
-    with where.claim.written() as partial:
+    with where.file.written() as partial:
         partial.write_text(text, encoding="utf-8")
-    note(f"report: {where.claim.path}")
+    note(f"report: {where.file.path}")
 
 
 def _lines_of(stream: TextIO) -> int | None:

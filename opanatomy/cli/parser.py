@@ -9,14 +9,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, NoReturn
 
 from opanatomy.cli.output import write_out
-from opanatomy.cli.verbs import verbs
+from opanatomy.cli.verbs import VERBS, verb_named
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import Kind, Option, from_text
-from opanatomy.report.formats import format_names
+from opanatomy.report.formats import FORMATS
 from opanatomy.version import __version__
 
 # How help reads: the command and its examples first, then its options; words are broken at spaces only.
@@ -102,8 +101,6 @@ EXAMPLES: Final = (
     ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
 )
 _ENDING: Final = "exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check or gate was not met, 130 interrupted"
-#: The commands that most people begin with; the others follow by name.
-_FIRST: Final = ("profile", "analyze", "compare", "techniques")
 #: The shells that `--print-completion` knows.
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
@@ -172,19 +169,18 @@ class _PrintCompletion(argparse.Action):
 def _near_verb(word: str) -> str:
     from difflib import get_close_matches
 
-    names = verbs()
-    near = get_close_matches(word, names, n=1, cutoff=0.5)
+    near = get_close_matches(word, VERBS, n=1, cutoff=0.5)
     if near:
         return f" - did you mean '{near[0]}'?"
     if word.endswith((".json", ".json.gz", ".zip")) and not word.endswith("config.json"):
         return f" - did you mean 'analyze {word}'?"
     if word[:1].isalpha() or word[:1] in "./~":
         return f" - did you mean 'profile {word}'?"
-    return f" - the first word is one of {', '.join(names)}"
+    return f" - the first word is one of {', '.join(sorted(VERBS))}"
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of `opanatomy`."""
+def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """Make the parser of `opanatomy`: of all verbs, or to parse the arguments of one; others are not imported then."""
     parser = Parser(
         prog="opanatomy",
         usage="%(prog)s COMMAND [options]",
@@ -202,17 +198,18 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"print a script that has the shell complete words: {', '.join(SHELLS)}",
     )  # fmt: skip
     options.add_argument("--version", action="version", version=f"opanatomy {__version__}", help="show the version")
-    for name in sorted(verbs(), key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):
-        verb = import_module(f"opanatomy.cli.verbs.{name}")
-        command = subparsers.add_parser(name, help=verb.SUMMARY)
-        verb.add_arguments(command)
-        _describe(command, getattr(verb, "EXAMPLES", ()))
+    for name, summary in VERBS.items():
+        command = subparsers.add_parser(name, help=summary)
+        if verb in (None, name):
+            file = verb_named(name)
+            add_options(command, file.OPTIONS)
+            _describe(command, file.DESCRIPTION, file.EXAMPLES)
     return parser
 
 
-def _describe(parser: argparse.ArgumentParser, examples: Sequence[tuple[str, str]]) -> None:
-    """Give the help of a command its examples, and a usage of one line."""
-    parser.description = described(parser.description or "", examples)
+def _describe(parser: argparse.ArgumentParser, description: str, examples: Sequence[tuple[str, str]]) -> None:
+    """Give the help of a command its description and examples, and a usage of one line."""
+    parser.description = described(description, examples)
     parser.usage = usage_of(action for action in parser._actions if not action.option_strings)
     parser._positionals.title = "arguments"
 
@@ -240,7 +237,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 
 
 def _help(option: Option) -> str:
-    names = format_names()
+    names = FORMATS
     return option.description.replace("{formats}", " or ".join((", ".join(names[:-1]), names[-1])))
 
 
@@ -329,9 +326,9 @@ def _prepare(action: argparse.Action, of_kind: dict[str, Any]) -> None:
 def _values(option: Option) -> tuple[str, ...]:
     """The names that an option takes."""
     if option.name == "format" and not option.choices:
-        from opanatomy.report.formats import format_names
+        from opanatomy.report.formats import FORMATS
 
-        return format_names()
+        return FORMATS
     if option.metavar == _TECHNIQUE:
         from opanatomy.predict.techniques import TECHNIQUE
 

@@ -1,15 +1,13 @@
-"""Files that are claimed at the start and published at the end: whole or not there, and never in place of another's.
+"""Write files whole or not at all and never in place of another's; addresses that are not files; the cache folder.
 
-A claim is a lock on a hidden file next to the target. The kernel lets go of it when the process ends, however it ends,
-so the claim of a killed run holds nothing up; what such a run left in its folder is removed by the next claim there.
+A file is made in a hidden folder next to its target and gets its name at once when it is whole. What a killed run left
+there is removed by a later one.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -22,167 +20,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from opanatomy.errors import OutputError, TraceError, UsageError
-
-# Locks on names, held by a process while it lives: hidden files `.opanatomy-NAME.claim` with `flock` on them.
-
-
-#: How the names of what is being made begin.
-_HIDDEN: Final = ".opanatomy-"
-#: `.opanatomy-NAME.claim` and `.opanatomy-NAME-HOST-RANDOM.partial`.
-_OURS: Final = re.compile(r"\.opanatomy-([0-9a-f]{16})(?:\.claim|-([0-9a-f]{8})-\w+\.partial)")
-_BUSY: Final = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-#: The open locks of this process; a forked child closes its copies, for a lock lives as long as any of them.
-_OPEN: Final[set[int]] = set()
-
-
-class Locked(Exception):
-    """Another run that is alive has the lock."""
-
-
-class Lock(Struct):
-    """A lock on a name; not `held` where the file system knows no locks."""
-
-    file: Path
-    descriptor: int
-    process: int = field(default_factory=os.getpid)
-
-    @classmethod
-    def of(cls, target: Path) -> Lock:
-        """The lock on the name `target`; raises `Locked`, or `OSError` where its folder cannot be written."""
-        file = _claim_file(target.parent, _digest(target.name))
-        return cls(file, _locked(file))
-
-    @property
-    def held(self) -> bool:
-        """Whether there is a lock at all."""
-        return self.descriptor >= 0
-
-    def is_ours(self) -> bool:
-        """Whether this process took the lock, and not the one that it was forked from."""
-        return self.process == os.getpid()
-
-    def release(self) -> None:
-        """Remove the file while it is locked, then release it."""
-        if self.held:
-            with suppress(OSError):
-                self.file.unlink()
-            _close(self.descriptor)
-            self.descriptor = -1
-
-
-def work_folder(target: Path) -> Path:
-    """A fresh hidden folder next to `target`, to make it in."""
-    prefix = f"{_HIDDEN}{_digest(target.name)}-{_host()}-"
-    return Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=target.parent))
-
-
-def sweep(folder: Path, own: Lock) -> None:
-    """Remove what killed runs of this host left in `folder`; nothing where no locks show which runs are alive.
-
-    It comes before the work folder of `own` is made.
-    """
-    if not own.held:
-        return
-    left: dict[str, list[Path]] = {}
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            if match := _OURS.fullmatch(entry.name):
-                left.setdefault(match[1], []).extend([Path(entry.path)] if match[2] == _host() else [])
-    for digest, partials in left.items():
-        file = _claim_file(folder, digest)
-        with suppress(OSError, Locked):
-            lock = own if file == own.file else Lock(file, _locked(file))
-            for partial in partials:
-                shutil.rmtree(partial, ignore_errors=True)
-            if lock is not own:
-                lock.release()
-
-
-def _locked(file: Path) -> int:
-    """A descriptor of `file` with the lock on it, -1 where there are no locks; `Locked` where another has it."""
-    while True:
-        descriptor = _opened(file)
-        try:
-            held = _flock(descriptor)
-        except OSError as error:
-            if error.errno in _BUSY:
-                os.close(descriptor)
-                raise Locked from error
-            held = False
-        if not held:
-            os.close(descriptor)
-            with suppress(OSError):
-                file.unlink()
-            return -1
-        if _is_still(file, descriptor):
-            _OPEN.add(descriptor)
-            return descriptor
-        os.close(descriptor)
-
-
-def _flock(descriptor: int) -> bool:
-    """Lock without waiting; false on a system without such locks, `OSError` where it is locked or cannot be."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return False
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return True
-
-
-def _opened(file: Path) -> int:
-    """A descriptor of `file`, which any user of its folder may lock, whatever the umask of its owner."""
-    try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # another user's, which can be locked all the same
-        try:
-            return os.open(file, os.O_RDONLY)
-        except FileNotFoundError:
-            pass
-        raise
-    with suppress(OSError, AttributeError):
-        os.fchmod(descriptor, 0o644)
-    return descriptor
-
-
-def _is_still(file: Path, descriptor: int) -> bool:
-    """Whether `file` is the one that was opened: who had it locked may have removed it since."""
-    try:
-        return os.path.samestat(os.stat(file), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _claim_file(folder: Path, digest: str) -> Path:
-    return folder / f"{_HIDDEN}{digest}.claim"
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
-
-
-def _host() -> str:
-    """What distinguishes this machine from others that share the folder."""
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
-
-
-def _close(descriptor: int) -> None:
-    _OPEN.discard(descriptor)
-    with suppress(OSError):
-        os.close(descriptor)
-
-
-def _close_all() -> None:
-    for descriptor in list(_OPEN):
-        _close(descriptor)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)
-
 
 #: What a trace of one step takes at most, by far.
 NEEDED_BYTES: Final = 64 << 20
@@ -193,57 +33,55 @@ _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, 
 _ENDING: Final = re.compile(
     r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
 )
-#: Another run that cleans up holds a claim for an instant.
-_TRIES, _PAUSE_SECONDS = 5, 0.05
+#: The hidden folder in which a file is made, and the age from which it is what a killed run left.
+_HIDDEN, _PARTIAL, _LEFT_SECONDS = ".opanatomy-", ".partial", 86_400
 
 
-class Claim(Struct, kw_only=True):
-    """The sole right to write a file; `partial` is where it is made.
+class OutputFile(Struct, kw_only=True):
+    """A file that will be written: `path` is its name as the user knows it, `target` the absolute one, links followed.
 
-    `path` is the name as the user knows it, `target` the file: absolute, links followed. `numbered` names count up
-    where they are taken.
+    `numbered` names count up if they are taken. A device or a pipe (`is_stream`) is written as it is.
     """
 
     path: Path
     target: Path
-    partial: Path
     force: bool
     numbered: bool
-    lock: Lock | None
-
-    @property
-    def alone(self) -> bool:
-        """Whether another run that wants the same name learns of it at its start: not where there are no locks."""
-        return self.lock is None or self.lock.held
+    is_stream: bool
 
     @contextmanager
     def written(self) -> Iterator[Path]:
-        """The name to write to; when the block ends well that file is published, and `path` is what it is called."""
+        """Give the name to write to; when the block ends well that file is published as `path`."""
+        if self.is_stream:
+            folder, partial = None, Path(os.path.abspath(self.path))
+        else:
+            try:
+                folder = Path(tempfile.mkdtemp(prefix=_HIDDEN, suffix=_PARTIAL, dir=self.target.parent))
+            except OSError as error:
+                raise _cannot_write(self.path, error) from error
+            partial = folder / self.target.name
+        process = os.getpid()
         try:
-            yield self.partial
-            self._publish()
+            yield partial
+            if folder is not None and os.getpid() == process:
+                self._publish(partial)
         except OSError as error:
-            if not self._is_about(error):
+            if not self._is_about(error, partial if folder is None else folder):
                 raise
             raise _cannot_write(self.path, error) from error
+        finally:
+            if folder is not None and os.getpid() == process:  # a forked child leaves it to its parent
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def release(self) -> None:
-        """Release the name, and what was not published; a forked child leaves both to its parent."""
-        if self.lock is not None and self.lock.is_ours():
-            shutil.rmtree(self.partial.parent, ignore_errors=True)
-            self.lock.release()
-
-    def _publish(self) -> None:
-        if self.lock is None or not self.lock.is_ours():
-            return
-        _flush_to_device(self.partial)
+    def _publish(self, partial: Path) -> None:
+        _flush_to_device(partial)
         if self.force:
-            os.replace(self.partial, self.target)
+            os.replace(partial, self.target)
             return
         wanted, number = self.path, 1
         while True:
             try:
-                _move_exclusively(self.partial, self.target)
+                _move_exclusively(partial, self.target)
                 break
             except FileExistsError:
                 number += 1
@@ -255,38 +93,60 @@ class Claim(Struct, kw_only=True):
                 f" is in {self.target}"
             )
 
-    def _is_about(self, error: OSError) -> bool:
-        """Whether `error` is of writing the file, and not of anything else that was done to make it."""
+    def _is_about(self, error: OSError, own: Path) -> bool:
+        """Return whether an error is of writing the file, and not of anything else that was done to make it."""
         if error.filename is None:
             return error.errno in (*_FULL, errno.EIO, errno.EROFS)
         name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
-        own = self.partial if self.lock is None else self.partial.parent
         return name.startswith((str(own), str(self.target))) or error.errno in _FULL
 
 
-@contextmanager
-def claimed(
+def output_file(
     path: Path,
     *,
     force: bool = False,
     numbered: bool = False,
     needed_bytes: int = NEEDED_BYTES,
     forced_by: str = "add --force",
-) -> Iterator[Claim]:
-    """The claim of `path`, released at the end of the block; `OutputError` where it is taken or cannot be written.
+) -> OutputFile:
+    """Return the file of this name; `OutputError` if it exists already or cannot be written.
 
-    Taken is a name that exists, which `force` allows (`forced_by` says how to), or that a live run has claimed, which
-    nothing does. A `numbered` name counts up to the next that is free. A device or a pipe is written as it is.
+    `force` allows a name that exists (`forced_by` says how to); a `numbered` name counts up to the next that is free.
     """
     try:
-        claim = _claim(path, force=force, numbered=numbered, needed_bytes=needed_bytes, forced_by=forced_by)
+        return _output_file(path, force=force, numbered=numbered, needed_bytes=needed_bytes, forced_by=forced_by)
     except OSError as error:
         other = "name" if error.errno == errno.ENAMETOOLONG else "folder"
         raise OutputError(f"cannot write {path}: {error.strerror or error} - choose another {other}") from error
-    try:
-        yield claim
-    finally:
-        claim.release()
+
+
+def _output_file(path: Path, *, force: bool, numbered: bool, needed_bytes: int, forced_by: str) -> OutputFile:
+    if os.path.isdir(path):
+        raise OutputError(f"cannot write {path}: it is a folder - give a file name")
+    if _is_stream(path):
+        return OutputFile(path=path, target=Path(os.path.realpath(path)), force=force, numbered=False, is_stream=True)
+    wanted, number = path, 1
+    while True:
+        with suppress(FileNotFoundError):
+            os.lstat(path)  # fails where no file can have such a name
+        target = Path(os.path.realpath(path))
+        if force or not os.path.lexists(target):
+            break
+        if not numbered:
+            raise OutputError(f"cannot write {path}: it exists already - {forced_by} or choose another name")
+        number += 1
+        path = numbered_name(wanted, number)
+    folder = target.parent
+    if not folder.is_dir():
+        raise OutputError(f"cannot write {path}: the folder {folder} does not exist - create it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"cannot write {path}: no permission to write in {folder} - choose another folder")
+    _check_room(path, folder, needed_bytes)
+    for left in folder.glob(f"{_HIDDEN}*{_PARTIAL}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    return OutputFile(path=path, target=target, force=force, numbered=numbered, is_stream=False)
 
 
 def numbered_name(path: Path, number: int) -> Path:
@@ -342,58 +202,6 @@ def temporary(name: str, what: str) -> Iterator[Path]:
 def is_full(error: BaseException) -> bool:
     """Whether it says that there is no room: on the device, within a quota, or within a limit on files."""
     return isinstance(error, OSError) and error.errno in _FULL
-
-
-def _claim(path: Path, *, force: bool, numbered: bool, needed_bytes: int, forced_by: str) -> Claim:
-    if os.path.isdir(path):
-        raise OutputError(f"cannot write {path}: it is a folder - give a file name")
-    with suppress(FileNotFoundError):
-        os.lstat(path)  # fails where no file can have such a name
-    wanted = path
-    target = Path(os.path.realpath(path))
-    if _is_stream(path):
-        return Claim(
-            path=path, target=target, partial=Path(os.path.abspath(path)), force=force, numbered=False, lock=None
-        )
-    folder = target.parent
-    if not folder.is_dir():
-        raise OutputError(f"cannot write {path}: the folder {folder} does not exist - create it first")
-    number = 1
-    while (lock := _lock(path, target, force=force, numbered=numbered, forced_by=forced_by)) is None:
-        number, force = number + 1, False  # of numbered names only the first is one to overwrite
-        path = numbered_name(wanted, number)
-        with suppress(FileNotFoundError):
-            os.lstat(path)
-        target = Path(os.path.realpath(path))
-    try:
-        _check_room(path, folder, needed_bytes)
-        sweep(folder, lock)
-        partial = work_folder(target) / target.name
-    except BaseException:
-        lock.release()
-        raise
-    return Claim(path=path, target=target, partial=partial, force=force, numbered=numbered, lock=lock)
-
-
-def _lock(path: Path, target: Path, *, force: bool, numbered: bool, forced_by: str) -> Lock | None:
-    """The lock on `target`; `None` for a `numbered` name that is taken, `OutputError` for another one."""
-    lock = None
-    for _ in range(1 if numbered else _TRIES):
-        try:
-            lock = Lock.of(target)
-            break
-        except Locked:
-            time.sleep(0 if numbered else _PAUSE_SECONDS)
-    if lock is None:
-        if numbered:
-            return None
-        raise OutputError(f"cannot write {path}: another run is writing it - wait for that or choose another name")
-    if force or not os.path.lexists(target):
-        return lock
-    lock.release()
-    if numbered:
-        return None
-    raise OutputError(f"cannot write {path}: it exists already - {forced_by} or choose another name")
 
 
 def _check_room(path: Path, folder: Path, needed_bytes: int) -> None:

@@ -1,13 +1,27 @@
-"""The verbs, one file each, so that a new file is a new verb: `SUMMARY` and `EXAMPLES` for the help, `add_arguments()`
-and `run()`.
+"""The verbs, one file and one line of `VERBS` each.
+
+A verb's file has `DESCRIPTION`, `OPTIONS` and `EXAMPLES` for the parser, and `run`.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+#: What each verb does, in the order of the help: those that most people begin with, then by name.
+VERBS: Final[Mapping[str, str]] = {
+    "profile": "run one forward and backward pass of a model and report",
+    "analyze": "report on torch.profiler traces",
+    "compare": "say what changed between runs, and where the difference comes from",
+    "techniques": "say what each training technique would change, then measure it",
+    "catalog": "list the built-in models",
+    "ceilings": "measure this device's peak matrix rates and bandwidth",
+    "explain": "say what a line of the report means, how an operator or kernel is classed and counted",
+}
 
 
-def verbs() -> tuple[str, ...]:
-    """The names of the verbs: those of the files of this package."""
-    files = (name for folder in __path__ for name in os.listdir(folder))
-    return tuple(sorted(name.removesuffix(".py") for name in files if name.endswith(".py") and name[0] != "_"))
+def verb_named(name: str) -> ModuleType:
+    """Import the file of a verb."""
+    return import_module(f"{__name__}.{name}")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.cli.parser import add_options
-from opanatomy.errors import OutOfMemory, UsageError
+from opanatomy.errors import UsageError
 from opanatomy.options import ANALYZE
 from opanatomy.records.comparison import Comparison
 
@@ -22,25 +20,20 @@ if TYPE_CHECKING:
     from opanatomy.devices.overrides import Overrides
     from opanatomy.records.anatomy import Anatomy
     from opanatomy.report.gates import Gate
-    from opanatomy.trace.files import Address, Claim
+    from opanatomy.trace.files import Address, OutputFile
 
-SUMMARY: Final = "report on torch.profiler traces"
 #: What plain JSON takes of what it takes packed, at most.
 _PACKED: Final = 40
+DESCRIPTION: Final = (
+    "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
+    " several traces, a folder or a zip. A JSON report or a saved comparison is shown again."
+)
+OPTIONS: Final = ANALYZE
 EXAMPLES: Final = (
     ("one trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
     ("the ranks of one run, as JSON", "opanatomy analyze ranks/ -o run.json"),
     ("a trace with classes, phases and rates in it", "opanatomy analyze trace.json.gz --trace annotated.json.gz"),
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the verb takes."""
-    parser.description = (
-        "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
-        " several traces, a folder or a zip. A JSON report or a saved comparison is shown again."
-    )
-    add_options(parser, ANALYZE)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -70,6 +63,8 @@ def _run(arguments: argparse.Namespace) -> Anatomy | Comparison:
     from opanatomy.trace.files import Address, local_name
 
     check_gates(arguments)
+    from opanatomy.cli.limits import keep_to_limits
+
     keep_to_limits()
     from opanatomy.cli.output import made_report
     from opanatomy.trace.sources import STDIN, spooled
@@ -135,8 +130,8 @@ def _annotated(
     from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.write import Annotated
 
-    with _claimed_target(sources, arguments, where) as claim:
-        with claim.written() as partial:
+    with _target(sources, arguments, where) as output:
+        with output.written() as partial:
             annotated = Annotated(path=partial, redact=arguments.redact)
             anatomy = analyze_traces(
                 paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact
@@ -148,7 +143,7 @@ def _annotated(
         left_out = (
             "environment, secrets, paths, stacks, hosts and users" if arguments.redact else "environment and secrets"
         )
-        note(f"trace: {claim.path}, without {left_out} (open it in ui.perfetto.dev)")
+        note(f"trace: {output.path}, without {left_out} (open it in ui.perfetto.dev)")
     return anatomy
 
 
@@ -181,10 +176,10 @@ def _analyzed(
 
 
 @contextmanager
-def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: Destination) -> Iterator[Claim]:
-    """The claim of the annotated trace; raises where it would take the place of a source or of the report."""
+def _target(sources: list[Path], arguments: argparse.Namespace, where: Destination) -> Iterator[OutputFile]:
+    """Give the file of the annotated trace; raises where it would take the place of a source or of the report."""
     from opanatomy.cli.output import in_folder, stem_of
-    from opanatomy.trace.files import check_no_address, claimed, same_file
+    from opanatomy.trace.files import check_no_address, output_file, same_file
 
     if not arguments.annotated:
         raise UsageError("--trace: the name is empty - give a file name")
@@ -195,42 +190,9 @@ def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: D
             raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
         if any(same_file(target, source) for source in sources):
             raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
-        if where.claim is not None and same_file(target, where.claim.target):
+        if where.file is not None and same_file(target, where.file.target):
             raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
         packed = sum(source.stat().st_size for source in sources[:1] if os.path.isfile(source))
         unpacks = bool(sources) and sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
         needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)
-        with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=needed) as claim:
-            yield claim
-
-
-# Limits that the caller set on the process (`ulimit -v`, `ulimit -d`): too low ones are said before they are hit.
-#
-# Where the native libraries of an analysis get no memory they end the process, and no error comes of it.
-
-
-if sys.platform != "win32":
-    import resource
-
-#: What the smallest analysis takes, by the option of `ulimit`.
-_MIN_BYTES = {"-v": 512 << 20, "-d": 160 << 20}
-
-
-def keep_to_limits() -> None:
-    """Raise `OutOfMemory` where no analysis can fit; take few threads where there is a limit at all."""
-    if sys.platform == "win32":
-        return
-    limited = False
-    for option, kind in (("-v", resource.RLIMIT_AS), ("-d", resource.RLIMIT_DATA)):
-        limit = resource.getrlimit(kind)[0]
-        if limit == resource.RLIM_INFINITY:
-            continue
-        limited = True
-        if limit < _MIN_BYTES[option]:
-            raise OutOfMemory(
-                f"not enough memory: the process may take {limit / 1e6:.0f} MB (ulimit {option}), an analysis needs at"
-                f" least {_MIN_BYTES[option] / 1e6:.0f} MB - raise the limit"
-            )
-    if limited:
-        # Threads take memory each, and are started before any work is seen.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        yield output_file(target, force=arguments.force, numbered=numbered, needed_bytes=needed)

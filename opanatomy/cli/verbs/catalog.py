@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.cli.parser import add_options
 from opanatomy.errors import OpanatomyError
 from opanatomy.options import CATALOG
 
@@ -18,18 +17,13 @@ if TYPE_CHECKING:
     from opanatomy.capture.model.catalog import Entry
     from opanatomy.report import table
 
-SUMMARY: Final = "list the built-in models"
+DESCRIPTION: Final = "List the built-in models: each name is a MODEL that needs no network."
+OPTIONS: Final = CATALOG
 EXAMPLES: Final = (
     ("all of them, with their sizes", "opanatomy catalog"),
     ("only language models", "opanatomy catalog causal-lm"),
     ("for a script", "opanatomy catalog bert -f json"),
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the verb takes."""
-    parser.description = "List the built-in models: each name is a MODEL that needs no network."
-    add_options(parser, CATALOG)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opanatomy.cli.parser import add_options
 from opanatomy.errors import CaptureError
 from opanatomy.options import CEILINGS
 
@@ -18,21 +17,16 @@ if TYPE_CHECKING:
     from opanatomy.records.anatomy import Machine, Measured, Rate
     from opanatomy.report.section import ByteRate, Cell, FlopRate, Section
 
-SUMMARY: Final = "measure this device's peak matrix rates and bandwidth"
+DESCRIPTION: Final = (
+    "Measure the dense peak FLOP/s of each data type and the bandwidth of this device, keep them in the user's"
+    " cache folder, and print them next to the data sheet's."
+)
+OPTIONS: Final = CEILINGS
 EXAMPLES: Final = (
     ("this device's peaks and bandwidth: measured once, then kept", "opanatomy ceilings"),
     ("two data types, measured again", "opanatomy ceilings --dtype float32,bf16 --refresh"),
     ("for a script", "opanatomy ceilings -f json"),
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the verb takes."""
-    parser.description = (
-        "Measure the dense peak FLOP/s of each data type and the bandwidth of this device, keep them in the user's"
-        " cache folder, and print them next to the data sheet's."
-    )
-    add_options(parser, CEILINGS)
 
 
 def run(arguments: argparse.Namespace) -> None:

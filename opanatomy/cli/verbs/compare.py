@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from opanatomy.cli.parser import add_options
 from opanatomy.errors import UsageError
 from opanatomy.options import COMPARE
 
-SUMMARY: Final = "say what changed between runs, and where the difference comes from"
+DESCRIPTION: Final = (
+    "Compare reports, traces or folders of ranks, the first with each of the others. Of two, the difference of the"
+    " step is shown in parts that sum to it. A folder of reports is several runs of one side."
+)
+OPTIONS: Final = COMPARE
 EXAMPLES: Final = (
     ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
     ("a gate: exit 3 where the step is 5 % longer", "opanatomy compare before.json after.json --fail-if 'time > +5%'"),
@@ -17,21 +20,12 @@ EXAMPLES: Final = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the verb takes."""
-    parser.description = (
-        "Compare reports, traces or folders of ranks, the first with each of the others. Of two, the difference of the"
-        " step is shown in parts that sum to it. A folder of reports is several runs of one side."
-    )
-    add_options(parser, COMPARE)
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Read the sides, compare them, show that, and judge the gates."""
     from opanatomy.api import comparison_of
+    from opanatomy.cli.limits import keep_to_limits
     from opanatomy.cli.output import destination, show, stem_of
     from opanatomy.cli.progress import Display
-    from opanatomy.cli.verbs.analyze import keep_to_limits
     from opanatomy.report.gates import gates_of, judged, require_met
     from opanatomy.trace.sources import STDIN
 

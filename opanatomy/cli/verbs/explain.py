@@ -6,25 +6,19 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from opanatomy.cli.parser import add_options
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import EXPLAIN
 
-SUMMARY: Final = "say what a line of the report means, how an operator or kernel is classed and counted"
+DESCRIPTION: Final = (
+    "Print what a line or column of the report means and how it follows from the JSON report, the class, rule and"
+    " formula of an operator or kernel, or a device's data sheet; with --report also the values that a report has."
+)
+OPTIONS: Final = EXPLAIN
 EXAMPLES: Final = (
     ("a line of the report", "opanatomy explain MFU"),
     ("an operator, with the shapes and figures of a report", "opanatomy explain aten::addmm --report report.json"),
     ("what a report could not class or count", "opanatomy explain --unknown report.json"),
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the verb takes."""
-    parser.description = (
-        "Print what a line or column of the report means and how it follows from the JSON report, the class, rule and"
-        " formula of an operator or kernel, or a device's data sheet; with --report also the values that a report has."
-    )
-    add_options(parser, EXPLAIN)
 
 
 def run(arguments: argparse.Namespace) -> None:

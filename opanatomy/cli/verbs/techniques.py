@@ -6,14 +6,16 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.cli.parser import add_options
 from opanatomy.options import RUN, TECHNIQUES, RunOptions, as_flag, check_together
 
 if TYPE_CHECKING:
     from opanatomy.cli.progress import Display
     from opanatomy.predict.experiment import Experiment, Settings
 
-SUMMARY: Final = "say what each training technique would change, then measure it"
+DESCRIPTION: Final = (
+    "Predict what each technique changes of a model's training step from a run of the baseline, then measure it."
+)
+OPTIONS: Final = TECHNIQUES
 EXAMPLES: Final = (
     ("what each technique would change, predicted, then measured", "opanatomy techniques gpt2 --batch 4"),
     (
@@ -22,14 +24,6 @@ EXAMPLES: Final = (
     ),
     ("what there is; nothing is run", "opanatomy techniques gpt2 --list"),
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the verb takes."""
-    parser.description = (
-        "Predict what each technique changes of a model's training step from a run of the baseline, then measure it."
-    )
-    add_options(parser, TECHNIQUES)
 
 
 def run(arguments: argparse.Namespace) -> None:
