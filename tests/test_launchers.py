@@ -16,7 +16,8 @@ import pytest
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.distributed.ranks import Launched, asked_of_launcher, launched, meant_by, parallel_of
+from opanatomy.capture.distributed.launched import Launched, launched
+from opanatomy.capture.distributed.ranks import asked_of_launcher, meant_by, parallel_of
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy

@@ -18,9 +18,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opanatomy.capture.distributed.ranks import launched
-from opanatomy.cli.output import point_at_stderr, say
+from opanatomy.capture.distributed.launched import launched
 from opanatomy.cli.parser import ParserExit, make_parser
+from opanatomy.cli.stdout import point_at_stderr, say
 from opanatomy.cli.verbs import VERBS, verb_named
 from opanatomy.errors import GateError, OpanatomyError
 from opanatomy.options import on_command_line

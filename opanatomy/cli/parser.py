@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from opanatomy.cli.output import write_out
+from opanatomy.cli.stdout import write_out
 from opanatomy.cli.verbs import VERBS, verb_named
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import Kind, Option, from_text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from opanatomy.cli.output import say
+from opanatomy.cli.stdout import say
 from opanatomy.report.units import duration
 
 if TYPE_CHECKING:

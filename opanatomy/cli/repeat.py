@@ -36,8 +36,9 @@ def run_several(arguments: argparse.Namespace, options: RunOptions, gates: tuple
     A run that fails, or Ctrl-C, ends it: what was finished is kept.
     """
     from opanatomy.cli.gated import hold_to_gates
-    from opanatomy.cli.output import destination, kept_for_the_report, note, show, stem_of_model
+    from opanatomy.cli.output import destination, note, show, stem_of_model
     from opanatomy.cli.progress import Display
+    from opanatomy.cli.stdout import kept_for_the_report
 
     repetition = _repetition(arguments, options)
     shown = argparse.Namespace(**{**vars(arguments), "output": None})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from opanatomy.capture.distributed.ranks import launched
+from opanatomy.capture.distributed.launched import launched
 from opanatomy.options import CHECKPOINTED, DDP, FSDP2, HSDP, TP
 
 if TYPE_CHECKING:

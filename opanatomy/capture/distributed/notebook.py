@@ -16,7 +16,8 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from opanatomy import errors
-from opanatomy.capture.distributed.ranks import environment, launched, quiet
+from opanatomy.capture.distributed.launched import launched
+from opanatomy.capture.distributed.ranks import environment, quiet
 from opanatomy.capture.model.silence import one_line
 from opanatomy.errors import CaptureError, OpanatomyError
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from datetime import timedelta
 from io import StringIO
@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.capture.device.environment import choose_device
+from opanatomy.capture.distributed.launched import Launched, launched
 from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.errors import CaptureError, SaidByRank, UsageError
 from opanatomy.options import CHECKPOINTED, COMPILE, DDP, FSDP2, HSDP, PARALLEL, TP, RunOptions, spelled
@@ -204,51 +205,6 @@ def mesh_of(parallel: str, world_size: int) -> Any:
     if parallel == TP:
         return ParallelismConfig(tp_size=world_size)
     return ParallelismConfig(dp_replicate_size=2, dp_shard_size=world_size // 2)
-
-
-# The place of this process among those that a launcher started: torchrun, accelerate launch, mpirun.
-
-
-#: What torchrun and Accelerate call them, then what the launchers of MPI do.
-_RANK: Final = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-_WORLD: Final = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-_LOCAL_RANK: Final = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
-_LOCAL_WORLD: Final = (
-    "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE",
-)  # fmt: skip
-
-
-class Launched(Struct, frozen=True, kw_only=True):
-    """One of `world_size` processes; `local_rank` is its place among those of this machine."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the one that reports for all."""
-        return self.rank == 0
-
-
-def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
-    """This process among those of its launcher; `None` where it is the only one."""
-    environment = os.environ if environment is None else environment
-    rank, world = (_first(environment, names) for names in (_RANK, _WORLD))
-    if rank is None or world is None or world < 2:
-        return None
-    local_rank, local_world = (_first(environment, names) for names in (_LOCAL_RANK, _LOCAL_WORLD))
-    return Launched(
-        rank=rank, world_size=world, local_rank=rank if local_rank is None else local_rank,
-        local_world_size=world if local_world is None else local_world,
-    )  # fmt: skip
-
-
-def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """The first of the variables that is a number."""
-    values = (environment.get(name, "") for name in names)
-    return next((int(value) for value in values if value.isdecimal()), None)
 
 
 #: A rank whose step failed waits this long for the others to say that theirs did too; then its error is its own.

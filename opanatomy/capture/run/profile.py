@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from opanatomy.capture.device.accelerators import current_device
 from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
-from opanatomy.capture.distributed.ranks import Joined, is_sharded, launched
+from opanatomy.capture.distributed.launched import launched
+from opanatomy.capture.distributed.ranks import Joined, is_sharded
 from opanatomy.capture.distributed.sharing import shared
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import Snapshots, available_bytes, limited_to_available

@@ -28,7 +28,7 @@ EXAMPLES: Final = (
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the models that fit."""
-    from opanatomy.cli.output import columns_of, write_out
+    from opanatomy.cli.stdout import columns_of, write_out
 
     entries = entries_of(arguments.word)
     if arguments.format == "json":

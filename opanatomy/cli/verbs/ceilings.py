@@ -31,7 +31,8 @@ EXAMPLES: Final = (
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is not known yet, keep it, print it."""
-    from opanatomy.cli.output import kept_for_the_report, note, write_out
+    from opanatomy.cli.output import note
+    from opanatomy.cli.stdout import kept_for_the_report, write_out
     from opanatomy.devices.overrides import data_type, parse_overrides
     from opanatomy.records.taxonomy import PEAK_TYPES
 

@@ -24,7 +24,7 @@ EXAMPLES: Final = (
 def run(arguments: argparse.Namespace) -> None:
     """Print what is known of each name, and of what a report leaves unexplained; fail where a name means nothing."""
     from opanatomy.cli.explanation import explain, read_report, unexplained
-    from opanatomy.cli.output import write_out
+    from opanatomy.cli.stdout import write_out
     from opanatomy.report.formats.terminal import list_text
     from opanatomy.trace.redact import spoken
 

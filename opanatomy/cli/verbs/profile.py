@@ -13,7 +13,8 @@ from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
 from opanatomy.options import PROCESSES, PROFILE, RUN, RUNS, RunOptions, as_flag, check_several, check_together
 
 if TYPE_CHECKING:
-    from opanatomy.capture.distributed.ranks import Joined, Launched
+    from opanatomy.capture.distributed.launched import Launched
+    from opanatomy.capture.distributed.ranks import Joined
     from opanatomy.cli.output import Destination
     from opanatomy.devices.overrides import Overrides
     from opanatomy.records.anatomy import Anatomy
@@ -30,10 +31,11 @@ EXAMPLES: Final = (
 
 def run(arguments: argparse.Namespace) -> None:
     """Check everything that is cheap, check the outputs, capture, analyze the trace that was written, show."""
-    from opanatomy.capture.distributed.ranks import launched
+    from opanatomy.capture.distributed.launched import launched
     from opanatomy.cli.gated import gates_on_report, hold_to_gates
-    from opanatomy.cli.output import destination, kept_for_the_report, note, stem_of_model
+    from opanatomy.cli.output import destination, note, stem_of_model
     from opanatomy.cli.repeat import run_several
+    from opanatomy.cli.stdout import kept_for_the_report
     from opanatomy.trace.files import check_no_address
 
     check_together(arguments, as_flag)
@@ -95,7 +97,8 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
     """The same on one of several ranks: each captures and analyzes its own trace, the first shows all together."""
     from opanatomy.capture.distributed.ranks import asked_of_launcher, joined
     from opanatomy.cli.gated import gates_on_report, hold_to_gates
-    from opanatomy.cli.output import destination, kept_for_the_report, note, show, stem_of_model
+    from opanatomy.cli.output import destination, note, show, stem_of_model
+    from opanatomy.cli.stdout import kept_for_the_report
     from opanatomy.devices.overrides import parse_overrides
 
     ceilings = parse_overrides(arguments.peak, arguments.bandwidth)

@@ -28,8 +28,9 @@ EXAMPLES: Final = (
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict, measure, show; what is done is shown also where the run is interrupted."""
-    from opanatomy.cli.output import destination, kept_for_the_report, note, show, stem_of_model
+    from opanatomy.cli.output import destination, note, show, stem_of_model
     from opanatomy.cli.progress import Display
+    from opanatomy.cli.stdout import kept_for_the_report
     from opanatomy.predict.experiment import Experiment, Store, folder_for
     from opanatomy.report.units import duration
     from opanatomy.trace.files import check_no_address
@@ -87,7 +88,7 @@ def _measure(experiment: Experiment, progress: Display) -> None:
 
 
 def _show_list(options: RunOptions, settings: Settings) -> None:
-    from opanatomy.cli.output import columns_of, write_out
+    from opanatomy.cli.stdout import columns_of, write_out
     from opanatomy.predict.techniques import listing_of
 
     width = columns_of(sys.stdout)
