@@ -1,4 +1,4 @@
-"""Whether two checkouts say the same of the same traces: the oracle of a refactoring that keeps every figure.
+"""Check that two checkouts say the same of the same traces: the oracle of a refactoring that keeps every figure.
 
     python benchmarks/oracle.py --old DIR [--new DIR] [--traces DIR ...] [--captures DIR] [--fresh] [--renamed FILE]
 
@@ -159,7 +159,7 @@ def run_jobs(checkouts: Sequence[Path], jobs: Sequence[Sequence[Job]], scratch: 
 
 
 def serve(orders: str, checkout: str, *modules: str) -> None:
-    """Run each job as a fork; what one has imported of opanatomy is there for the next ones."""
+    """Run each job as a fork, and import what it has imported of opanatomy for the next ones."""
     sys.path.pop(0)  # this folder, where files are called as modules of others are
     for name in ("opanatomy", *modules):
         import_module(name)
@@ -173,14 +173,14 @@ def serve(orders: str, checkout: str, *modules: str) -> None:
             become(Job(*job), said, imported)
         if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
             output.write_text(f"{output.read_text()}exit code {code}: {said.read_text()}")
-        for name in imported.read_text().split():
+        for name in imported.read_text().split() if imported.exists() else ():
             with suppress(ImportError):
                 import_module(name)
-        imported.unlink()
+        imported.unlink(missing_ok=True)
 
 
 def become(job: Job, said: Path, imported: Path) -> None:
-    """Be the command of a job, which ends this process, and leave behind what it imported."""
+    """Run the job in this process and end it; write down what it imported of opanatomy."""
     os.chdir(Path(job.output).parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, file in ((1, job.output), (2, said)):
@@ -225,7 +225,7 @@ def make_captures(checkouts: Sequence[Path], folders: Sequence[Path], scratch: P
 
 
 def cases_below(folder: Path) -> Iterator[Case]:
-    """Each trace and report below a folder, the ranks of each run together, and the experiment that is there."""
+    """List each trace and report below a folder, the ranks of each run together, and the experiment in it."""
     files = [file for file in sorted(folder.rglob("*")) if file.name.endswith((".json.gz", ".report.json"))]
     runs = defaultdict(list)
     for file in files:
@@ -240,7 +240,7 @@ def cases_below(folder: Path) -> Iterator[Case]:
 
 
 def pairs_among(cases: Sequence[Case]) -> Iterator[Case]:
-    """The comparisons of `PAIRS` whose sides are there."""
+    """List the comparisons in `PAIRS` whose sides are among the cases."""
     paths = [case.words[1] for case in cases if len(case.words) == 2]
     for pair in PAIRS:
         sides = [next((path for path in paths if path.endswith(end)), "") for end in pair]
@@ -250,7 +250,7 @@ def pairs_among(cases: Sequence[Case]) -> Iterator[Case]:
 
 
 def outputs_of(checkouts: Sequence[Path], cases: Sequence[Case], scratch: Path) -> dict[tuple[str, str], list[str]]:
-    """What each checkout prints of each case and format."""
+    """Run all cases with each checkout; give what each printed by case and format."""
     jobs: list[list[Job]] = [[] for _ in checkouts]
     for side, own in enumerate(jobs):
         for case in cases:
@@ -268,11 +268,11 @@ def outputs_of(checkouts: Sequence[Path], cases: Sequence[Case], scratch: Path) 
 
 
 def changes_in_json(texts: Sequence[str], table: Sequence[Row], *, fresh: bool = False) -> list[Change]:
-    """Where two JSON reports differ outside of the table; with `fresh` the rows that they do not share."""
+    """Find where two JSON reports differ outside of the table; with `fresh` the rows that only one of them has."""
     try:
         old, new = (dict(leaves(json.loads(text))) for text in texts)
     except ValueError:
-        return [] if texts[0] == texts[1] else [("(no JSON)", *texts)]
+        return [] if texts[0] == texts[1] else [("(no JSON)", texts[0], texts[1])]
     old, new = renamed(old, table), renamed(new, [row for row in table if row[1] is None])
     if fresh:
         return changed_rows(*(rows_of(values) for values in (old, new)))
@@ -281,7 +281,7 @@ def changes_in_json(texts: Sequence[str], table: Sequence[Row], *, fresh: bool =
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value that holds no others, and its path: `operators[3].time_ns`."""
+    """Give each value that holds no others with its path: `operators[3].time_ns`."""
     parts: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         parts = [(f"{path}.{key}" if path else key, item) for key, item in value.items()]
@@ -294,7 +294,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def renamed(values: Mapping[str, Any], table: Sequence[Row]) -> dict[str, Any]:
-    """The values by their new paths, without those that the table leaves out."""
+    """Give the values their new paths, and leave out those that the table leaves out."""
     for key, name, _ in table:
         pattern = re.compile(re.escape(key).replace(r"\[\]", r"\[(\d+)\]") + r"(?=[.\[]|$)")
         matches = {path: match for path in values if (match := pattern.match(path))}
@@ -308,7 +308,7 @@ def renamed(values: Mapping[str, Any], table: Sequence[Row]) -> dict[str, Any]:
 
 
 def rows_of(values: Mapping[str, Any]) -> Counter[tuple[str, str]]:
-    """How often each table has each row, without times, by which it may be ordered."""
+    """Count each row of each table without its times; the order of rows may be one by times."""
     rows: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for path, value in values.items():
         if not any(map(TIMES.search, re.split(r"[.\[\]]+", path))):
@@ -319,16 +319,16 @@ def rows_of(values: Mapping[str, Any]) -> Counter[tuple[str, str]]:
 
 
 def changed_rows(old: Counter[tuple[str, str]], new: Counter[tuple[str, str]]) -> list[Change]:
-    """The rows that one side has alone, next to those of the other."""
+    """Put the rows that only one side has next to those that only the other has."""
     changes: list[Change] = []
     for table in sorted({table for table, _ in (old - new) + (new - old)}):
         sides = ([row for name, row in sorted(side.elements()) if name == table] for side in (old - new, new - old))
-        changes += [(table, *both) for both in zip_longest(*sides, fillvalue=ABSENT)]
+        changes += [(table, one, other) for one, other in zip_longest(*sides, fillvalue=ABSENT)]
     return changes
 
 
 def verdict_on(texts: Sequence[str], table: Sequence[Row]) -> tuple[str, list[str]]:
-    """`equal`, `words` or `NUMBERS` with the number of lines that differ, and the unified diff."""
+    """Give `equal`, or `words` or `NUMBERS` with the count of differing lines, and the unified diff."""
     left_out = [re.compile(key[1:]) for key, _, _ in table if key.startswith("/")]
     old, new = ([line for line in text.splitlines() if not any(out.search(line) for out in left_out)] for text in texts)
     diff = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
@@ -342,9 +342,10 @@ def verdict_on(texts: Sequence[str], table: Sequence[Row]) -> tuple[str, list[st
 
 
 def compare(checkouts: Sequence[Path], cases: Sequence[Case], table: Sequence[Row], scratch: Path) -> bool:
-    """Print where the checkouts differ about the cases; whether all figures are equal."""
+    """Print where the checkouts differ; return whether all figures are equal."""
     outputs = outputs_of(checkouts, cases, scratch)
-    rows, changes, first = [], [], {}
+    rows, changes = [], []
+    first: dict[tuple[str, str], tuple[str, list[str]]] = {}
     for case in cases:
         cells = dict.fromkeys(FORMATS, "-")
         for name in case.formats:
@@ -367,7 +368,7 @@ def compare(checkouts: Sequence[Path], cases: Sequence[Case], table: Sequence[Ro
 
 
 def compare_fresh(checkouts: Sequence[Path], table: Sequence[Row], scratch: Path) -> bool:
-    """The same of the reports of captures that both make now."""
+    """Do the same with the reports of captures that both make now."""
     folders = [scratch / f"fresh{side}" for side in range(2)]
     make_captures(checkouts, folders, scratch, fresh=True)
     rows, changes = [], []
@@ -382,7 +383,7 @@ def compare_fresh(checkouts: Sequence[Path], table: Sequence[Row], scratch: Path
 
 
 def print_changes(changes: Sequence[tuple[str, str, Any, Any]]) -> None:
-    """Each key that differs: how often, in how many reports, and the first with both values."""
+    """Print each key that differs: how often, in how many reports, and the first with both values."""
     by_key = defaultdict(list)
     for change in changes:
         by_key[re.sub(r"\[\d+\]", "[]", change[1])].append(change)
@@ -395,7 +396,7 @@ def print_changes(changes: Sequence[tuple[str, str, Any, Any]]) -> None:
 
 
 def main() -> int:
-    """Compare, print, and say how it went by the exit code."""
+    """Run the comparison; return the exit code."""
     if sys.argv[1:2] == ["--serve"]:
         serve(*sys.argv[2:])
         return 0

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.analysis.compare import RunInput, SideInput, compared
-from opanatomy.api import comparison_of
+from opanatomy.api import comparison_of, held
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, Breakdown
 from opanatomy.records.comparison import Cause, Comparison, FigureRow
@@ -81,7 +81,7 @@ def test_a_profiled_step_that_goes_the_other_way_is_said(on_cpu: Anatomy) -> Non
     text = first_sentence(comparison)
     assert "shorter (-50.0 %) without the profiler" in text
     assert "But the profiled step, whose parts follow, is " in text
-    assert f"{comparison!r}".endswith("-50.0 %)>")
+    assert f"{held(comparison)!r}".endswith("-50.0 %)>")
 
 
 def test_a_side_without_a_plain_step_is_compared_by_the_profiled_one(on_cpu: Anatomy) -> None:
@@ -280,7 +280,7 @@ def test_sides_that_are_not_of_the_same_work(before: Any, after: Any, says: str 
     assert reason.startswith(says)
     assert comparison.decomposition is None
     assert all(row.p is None and row.ranges is None for row in comparison.figures)
-    assert not [name for name in comparison.metrics() if ".change" in name]
+    assert not [name for name in held(comparison).metrics() if ".change" in name]
     assert figure(comparison, "step_time_ns").values[0] is not None
     (gate,) = judged(comparison, gates_of(["time > +5%"])).gates
     assert gate.line == f"UNKNOWN: time > +5%: the sides cannot be compared: {reason}"
@@ -349,7 +349,7 @@ def test_lower_bounds_are_those_of_the_sides(tmp_path: Path) -> None:
     row = figure(comparison, "mfu")
     assert (row.values, row.lower_bounds) == ((0.4, 0.369), (False, True))
     assert figure(comparison, "flops").lower_bounds == ()
-    assert comparison.metrics()["mfu_covered.after"] == 0.7
+    assert held(comparison).metrics()["mfu_covered.after"] == 0.7
     assert "≥ 36.9 %" in format_named("terminal").write(comparison, Page(width=120))
     assert "mfu: 40.0 % -> ≥ 36.9 %" in format_named("digest").write(comparison, Page())
     (row_in_json,) = (

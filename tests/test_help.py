@@ -25,7 +25,7 @@ from tests import anatomies
 from tests.command import ROOT
 
 ALEXNET = Path(__file__).parent / "traces" / "gpu_a100_alexnet.json.gz"
-VERBS = sorted(verbs.verbs())
+VERBS = sorted(verbs.VERBS)
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -545,7 +545,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_demand(
     monkeypatch.setattr(profile, "capture_model", fail)
     assert main(TINY) == 1
     err = capsys.readouterr().err
-    assert err.startswith("opanatomy: this is a bug: ValueError: two lines [31m (commands/profile.py:")
+    assert err.startswith("opanatomy: this is a bug: ValueError: two lines [31m (cli/verbs/profile.py:")
     assert err.endswith("- run again with --debug and report it\n")
     assert err.count("\n") == 1
     with pytest.raises(ValueError, match="two"):

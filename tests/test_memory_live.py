@@ -387,7 +387,7 @@ from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.run.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
 from opanatomy.options import RunOptions
-from opanatomy.memory import memory_of_observations
+from opanatomy.memory.observed import memory_of_observations
 from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"
 wide = (("hidden_size", "128"), ("max_position_embeddings", "128"), ("intermediate_size", "512"))

@@ -416,7 +416,7 @@ from opanatomy.capture.memory.measurement import held_bytes
 from opanatomy.capture.run.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
 from opanatomy.options import RunOptions
-from opanatomy.memory import memory_of_observations
+from opanatomy.memory.observed import memory_of_observations
 from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))
 inputs = (torch.ones(2, 1024),)

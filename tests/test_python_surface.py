@@ -28,10 +28,9 @@ from torch import nn
 import opanatomy
 from opanatomy import errors
 from opanatomy.analysis.checks import require_agreement
+from opanatomy.api import Anatomy, Comparison, held
 from opanatomy.options import on_command_line
-from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import Anatomy, DeviceFigures, Provenance, StepRow, StreamRow
-from opanatomy.records.comparison import Comparison
+from opanatomy.records.anatomy import DeviceFigures, Provenance, StepRow, StreamRow
 from opanatomy.records.memory import Memory, MemoryPoint
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
@@ -43,14 +42,14 @@ from tests import anatomies
 ROOT = Path(__file__).parent.parent
 TRACES = Path(__file__).parent / "traces"
 REPORT = ROOT / "reports" / "bert-large-uncased.json"
-MADE = [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()]
+MADE = [held(anatomies.bert_on_cpu()), held(anatomies.llama_on_gpu()), held(anatomies.nothing())]
 EVERY = pytest.mark.parametrize("anatomy", MADE, ids=["cpu", "gpu", "nothing"])
 X = torch.ones(3, 4)
 
 
 @pytest.fixture(scope="module")
 def ranks() -> Anatomy:
-    return analyze_traces([TRACES / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in range(2)])
+    return opanatomy.analyze([TRACES / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in range(2)])
 
 
 # ------------------------------------------------------------------------------------------------------------- records
@@ -61,7 +60,7 @@ def test_an_anatomy_is_hashed_compared_copied_and_pickled_by_what_it_holds(anato
     for other in (pickle.loads(pickle.dumps(anatomy)), copy.copy(anatomy), copy.deepcopy(anatomy)):
         assert other == anatomy
         assert hash(other) == hash(anatomy)
-    assert len({anatomy, opanatomy.report.read_anatomy(json_report(anatomy))}) == 1
+    assert len({anatomy, held(opanatomy.report.read_anatomy(json_report(anatomy)))}) == 1
     assert replace(anatomy, warnings=(*anatomy.warnings, "one more")) != anatomy
 
 
@@ -89,14 +88,14 @@ def records_in(value: Any) -> Iterator[Struct]:
     if isinstance(value, tuple):
         for item in value:
             yield from records_in(item)
-    elif isinstance(value, Struct) and type(value).__module__.startswith("opanatomy.records."):
+    elif isinstance(value, Struct) and type(value).__module__.startswith(("opanatomy.records.", "opanatomy.api")):
         yield value
         for name in value.__struct_fields__:
             yield from records_in(getattr(value, name))
 
 
 def test_the_repr_of_a_row_leaves_out_what_is_not_known_and_the_middle_of_what_is_long() -> None:
-    row = replace(anatomies.llama_on_gpu().operators[0], operator="a" * 5000 + "\x1b[31m")
+    row = replace(held(anatomies.llama_on_gpu()).operators[0], operator="a" * 5000 + "\x1b[31m")
     text = repr(row)
     assert "part_of" not in text
     assert "phase=backward" in text
@@ -159,14 +158,14 @@ def elements(anatomy: Anatomy) -> Elements:
 def test_a_notebook_shows_the_first_screen_as_tables(ranks: Anatomy) -> None:
     for anatomy in (*MADE, ranks):
         assert set(elements(anatomy).attributes) <= {"class", "style", "title"}
-    page = elements(anatomies.bert_on_cpu())
+    page = elements(held(anatomies.bert_on_cpu()))
     assert page.tags.count("table") >= 3
     for text in ("google-bert/bert-large-uncased", "50.7 s", "tensor contraction", "aten::addmm", "90.3 %"):
         assert text in page.text
 
 
 def test_a_notebook_decides_the_colours_of_text_and_ground() -> None:
-    html = anatomies.llama_on_gpu()._repr_html_()
+    html = held(anatomies.llama_on_gpu())._repr_html_()
     assert set(re.findall(r"background:([^;\"]+)", html)) == {"transparent"}
     coloured = re.findall(r'<span style="color:#\w+">(.*?)</span>', html)
     assert set(coloured) == {"&#9632;"}
@@ -177,7 +176,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x1b[31
 
 
 def hostile_anatomy() -> Anatomy:
-    anatomy = anatomies.llama_on_gpu()
+    anatomy = held(anatomies.llama_on_gpu())
     operators = tuple(replace(row, operator=HOSTILE) for row in anatomy.operators)
     return replace(
         anatomy, operators=operators, warnings=(HOSTILE,), provenance=Provenance(opanatomy=HOSTILE, trace=HOSTILE),
@@ -228,15 +227,15 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
         def __fspath__(self) -> str:
             return str(tmp_path / "report.json")
 
-    anatomy = anatomies.bert_on_cpu()
+    anatomy = held(anatomies.bert_on_cpu())
     text = anatomy.to_json(Named())
     assert (tmp_path / "report.json").read_text() == text
     for name in (Named(), tmp_path / "report.json", str(tmp_path / "report.json")):
         assert opanatomy.read(name) == anatomy
     with pytest.raises(opanatomy.OutputError, match="it exists already - give force=True"):
         anatomy.to_json(tmp_path / "report.json")
-    anatomies.nothing().to_json(tmp_path / "report.json", force=True)
-    assert opanatomy.read(tmp_path / "report.json") == anatomies.nothing()
+    held(anatomies.nothing()).to_json(tmp_path / "report.json", force=True)
+    assert opanatomy.read(tmp_path / "report.json") == held(anatomies.nothing())
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
@@ -267,10 +266,13 @@ COMPARED: dict[str, Callable[[], Comparison]] = {
     "gates": lambda: opanatomy.compare(*RANK_FILES, fail_if=["time > +50%", "flops > +10%"]),
     "redacted": lambda: opanatomy.compare(*RANK_FILES, redact=True),
     "cpu": lambda: opanatomy.compare(TRACES / "bert_cpu.json.gz", TRACES / "bert_checkpointing_amp_cpu.json.gz"),
-    "nothing": lambda: opanatomy.compare(anatomies.nothing(), anatomies.nothing()),
+    "nothing": lambda: opanatomy.compare(held(anatomies.nothing()), held(anatomies.nothing())),
     "huge": lambda: opanatomy.compare(
-        replace(anatomies.llama_on_gpu(), operators=(replace(anatomies.llama_on_gpu().operators[0], flops=2**60 + 1),)),
-        anatomies.llama_on_gpu(),
+        replace(
+            held(anatomies.llama_on_gpu()),
+            operators=(replace(held(anatomies.llama_on_gpu()).operators[0], flops=2**60 + 1),),
+        ),
+        held(anatomies.llama_on_gpu()),
     ),
 }
 OF_EACH = pytest.mark.parametrize("name", COMPARED)
@@ -392,7 +394,7 @@ def tables_in(value: dict[str, Any], prefix: str) -> Iterator[tuple[str, list[di
 def test_mappings_and_records_in_rows_are_columns_of_their_own() -> None:
     point = MemoryPoint(time_ns=1, phase=Phase.FORWARD, allocated_bytes=7, components={"weights": 3, "other": 4})
     later = replace(point, time_ns=2, components={"gradients": 9})
-    anatomy = replace(anatomies.nothing(), memory=Memory(timeline=(point, later)))
+    anatomy = replace(held(anatomies.nothing()), memory=Memory(timeline=(point, later)))
     columns = {column.name: column.values for column in columns_of(anatomy, "curve", "x")}
     assert columns["components.weights"] == [3, None]
     assert columns["components.gradients"] == [None, 9]
@@ -401,14 +403,14 @@ def test_mappings_and_records_in_rows_are_columns_of_their_own() -> None:
 
 
 def test_short_names_lead_to_their_tables() -> None:
-    anatomy = anatomies.bert_on_cpu()
+    anatomy = held(anatomies.bert_on_cpu())
     for short, path in (("memory", "memory.components"), ("Steps", "step.steps"), ("memory components", "memory")):
         assert columns_of(anatomy, short, "x") == columns_of(anatomy, path, "x")
     assert [name for name in table_names() if not columns_of(anatomy, name, "x")] == []
 
 
 def test_the_table_of_metrics_has_units() -> None:
-    anatomy = anatomies.bert_on_cpu()
+    anatomy = held(anatomies.bert_on_cpu())
     name, value, unit, better, lower_bound, exact = columns_of(anatomy, "metrics", "x")
     assert dict(zip(name.values, value.values, strict=True)) == anatomy.metrics()
     assert (unit.values[0], better.values[0]) == ("ns", "lower")
@@ -420,7 +422,7 @@ def test_the_table_of_metrics_has_units() -> None:
 def test_a_table_that_is_none_is_refused_with_all_names(library: str) -> None:
     pytest.importorskip(library)
     with pytest.raises(opanatomy.UsageError, match=rf"^to_{library}: table='operater': not known - did") as caught:
-        getattr(anatomies.nothing(), f"to_{library}")("operater")
+        getattr(held(anatomies.nothing()), f"to_{library}")("operater")
     assert all(name in str(caught.value) for name in table_names())
 
 
@@ -428,13 +430,13 @@ def test_a_table_that_is_none_is_refused_with_all_names(library: str) -> None:
 def test_a_library_that_is_missing_is_named_with_the_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(opanatomy.OpanatomyError, match=rf"to_{library} needs {library}, which is not") as caught:
-        getattr(anatomies.nothing(), f"to_{library}")()
+        getattr(held(anatomies.nothing()), f"to_{library}")()
     assert "'opanatomy[data]'" in str(caught.value)
 
 
 def test_pandas_frames_hold_what_the_records_do(ranks: Anatomy) -> None:
     pandas = pytest.importorskip("pandas")
-    llama = anatomies.llama_on_gpu()
+    llama = held(anatomies.llama_on_gpu())
     frame = llama.to_pandas()
     assert list(frame.columns) == list(type(llama.operators[0]).__struct_fields__)
     assert frame.time_ns.tolist() == [row.time_ns for row in llama.operators]
@@ -447,7 +449,7 @@ def test_pandas_frames_hold_what_the_records_do(ranks: Anatomy) -> None:
 
 def test_polars_frames_hold_what_the_records_do(ranks: Anatomy) -> None:
     polars = pytest.importorskip("polars")
-    llama = anatomies.llama_on_gpu()
+    llama = held(anatomies.llama_on_gpu())
     frame = llama.to_polars("kernels")
     assert frame["operators"].to_list() == [list(row.operators) for row in llama.kernels]
     assert frame["time_ns"].dtype == polars.Int64
@@ -459,7 +461,7 @@ def test_polars_frames_hold_what_the_records_do(ranks: Anatomy) -> None:
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_integers_beyond_64_bits_are_floats(library: str) -> None:
     pytest.importorskip(library)
-    anatomy = anatomies.llama_on_gpu()
+    anatomy = held(anatomies.llama_on_gpu())
     row = replace(anatomy.operators[0], flops=10**25)
     frame = getattr(replace(anatomy, operators=(row, *anatomy.operators[1:])), f"to_{library}")("operators")
     assert frame["flops"][0] == 1e25
@@ -467,7 +469,7 @@ def test_integers_beyond_64_bits_are_floats(library: str) -> None:
 
 
 def test_metrics_are_plain_numbers() -> None:
-    anatomy = anatomies.llama_on_gpu()
+    anatomy = held(anatomies.llama_on_gpu())
     assert anatomy.metrics() == {name: metric.value for name, metric in metrics_of(anatomy).items()}
     assert {type(value) for value in anatomy.metrics().values()} <= {int, float}
 
@@ -546,7 +548,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "compare a comparison": lambda: opanatomy.compare(compared("two"), REPORT),  # type: ignore[arg-type]
     "write a comparison at an address": lambda: compared("two").to_json("gs://bucket/r.json"),
     "write at an address": lambda: MADE[2].to_json("gs://bucket/r.json"),
-    "a check": lambda: require_agreement(anatomies.llama_on_gpu()),
+    "a check": lambda: require_agreement(held(anatomies.llama_on_gpu())),
 }  # fmt: skip
 
 
@@ -566,23 +568,24 @@ def test_messages_speak_of_arguments(wrong: str, monkeypatch: pytest.MonkeyPatch
 
 def test_the_same_messages_speak_of_flags_on_the_command_line() -> None:
     with on_command_line(), pytest.raises(opanatomy.GateError, match="see the top of the report"):
-        require_agreement(anatomies.llama_on_gpu())
+        require_agreement(held(anatomies.llama_on_gpu()))
     with pytest.raises(opanatomy.GateError, match="leave check out"):
-        require_agreement(anatomies.llama_on_gpu())
+        require_agreement(held(anatomies.llama_on_gpu()))
 
 
 #: Where flags are named because no Python function leads there, and why.
 OF_THE_COMMAND_LINE = {
-    "commands": "verbs", "console": "their arguments", "options.py": "where flags are declared", "techniques": "a verb",
-    "estimate": "a verb", "capture/model": "models that are built by name", "capture/texts": "texts of such a model",
-    "capture/distributed/launcher.py": "processes of a verb", "capture/distributed/lone.py": "accelerate's own flags",
-    "capture/distributed/ranks.py": "a device that was named", "capture/distributed/plugins.py": "accelerate's own",
-    "capture/step/profile.py": "the verb", "capture/device/environment.py": "a device that was named",
-    "capture/device/unused_gpu.py": "a flag of docker", "capture/device/events.py": "a flag of docker",
-    "capture/memory/advice.py": "told by whose module it is", "attribution/phase_rules.py": "phases of the verb",
-    "device": "peaks that are given to the verb, and what the report says of them", "report": "the report",
-    "memory/savings.py": "the report: which option saves memory", "files/addresses.py": "flags of download tools",
-    "files/outputs.py": "the default of `forced_by`", "pipeline.py": "the annotated trace of the verb",
+    "cli": "verbs and their arguments", "options.py": "where flags are declared", "predict": "a verb",
+    "capture/model": "models that are built by name, and their texts",
+    "capture/distributed/ranks.py": "processes of a verb, and flags of accelerate",
+    "capture/run/profile.py": "the verb", "capture/device/environment.py": "a device that was named, a flag of docker",
+    "capture/device/kineto.py": "a flag of docker", "capture/texts.py": "texts of a model that is built by name",
+    "capture/tokenizing.py": "the same", "capture/memory/advice.py": "told by whose module it is",
+    "attribution/names.py": "phases of the verb",
+    "devices": "peaks that are given to the verb, and what the report says of them", "report": "the report",
+    "memory/theory.py": "the report: which option saves memory",
+    "trace/files.py": "flags of download tools, and the default of `forced_by`",
+    "pipeline.py": "the annotated trace of the verb",
 }  # fmt: skip
 
 
@@ -657,8 +660,9 @@ def test_help_of_an_anatomy_documents_every_field_and_method() -> None:
     text = help_of(Anatomy)
     for name in Anatomy.__struct_fields__:
         assert re.search(rf"^ \|  {name}: \w.*$", text, re.MULTILINE), name
-    methods = [name for name, value in vars(Anatomy).items() if callable(value) and not name.startswith("_")]
-    assert methods == ["metrics", "to_dict", "to_json", "to_pandas", "to_polars"]
+    of_records = set(dir(held(anatomies.nothing()).step))
+    methods = [name for name in dir(Anatomy) if callable(getattr(Anatomy, name)) and not name.startswith("_")]
+    assert set(methods) - of_records == {"metrics", "to_dict", "to_json", "to_pandas", "to_polars"}
     assert all(getattr(Anatomy, name).__doc__ for name in methods)
 
 
@@ -679,7 +683,7 @@ def test_every_option_of_a_call_is_in_its_help() -> None:
 
 DOCUMENTED = [
     kind
-    for module in ("anatomy", "ranks", "workload", "memory", "timeline")
+    for module in ("anatomy", "communication", "workload", "memory")
     for kind in vars(import_module(f"opanatomy.records.{module}")).values()
     if isinstance(kind, type) and kind.__module__ == f"opanatomy.records.{module}"
     and kind.__name__ in ("Anatomy", "Provenance", "Environment", "Workload", "Step", "StepRow", "ClassRow", "Ratio",

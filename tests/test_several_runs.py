@@ -27,7 +27,7 @@ TINY = {
 #: The command, whose fresh processes are forks of one that has imported torch already.
 FORKED = """
 import multiprocessing, sys
-from opanatomy.techniques import workers
+from opanatomy.predict import workers
 workers._context = lambda: multiprocessing.get_context("fork")
 from opanatomy.__main__ import main
 sys.exit(main())
@@ -89,7 +89,7 @@ def test_a_run_that_fails_keeps_those_before_it(
     class Quiet:
         def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None: ...
 
-    monkeypatch.setattr("opanatomy.cli.verbs.profile.run_job", captured)
+    monkeypatch.setattr("opanatomy.cli.repeat.run_job", captured)
     (here / "runs").mkdir()
     (here / "runs" / "run-2.report.json").write_text("another's")
     kept: list[Run] = []

@@ -23,7 +23,6 @@ import opanatomy
 from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputError, UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report import read_anatomy
 from opanatomy.trace.read import read_trace
 from opanatomy.trainer import Training, output_of, plan_of
 from tests.distributed_runs import start_ranks
@@ -241,7 +240,7 @@ def test_files_and_the_line_that_names_them(recorded: Recorded) -> None:
         f"opanatomy: steps 3 to 5 of the training: {folder / 'step.json'}, trace {folder / 'step.trace.json.gz'}"
     )
     assert recorded.callback.trace == folder / "step.trace.json.gz"
-    assert read_anatomy((folder / "step.json").read_text()) == anatomy
+    assert opanatomy.read(folder / "step.json") == anatomy
     assert opanatomy.analyze(folder / "step.trace.json.gz").classes == anatomy.classes
     assert repr(recorded.callback) == "<opanatomy.TrainerCallback, steps 3 to 5, recorded>"
 
@@ -387,7 +386,7 @@ def test_a_training_that_fails_leaves_the_steps_that_are_whole(
     assert process() == before
     assert "_run_epoch" not in vars(training)
     assert left_in(tmp_path) == ["step.json", "step.trace.json.gz"]
-    anatomy = read_anatomy((tmp_path / "step.json").read_text())
+    anatomy = opanatomy.read(tmp_path / "step.json")
     assert anatomy == callback.anatomy
     assert len(anatomy.step.steps) == whole
     assert warned(anatomy) == [f"{whole} of 3 steps were profiled: the training ended after that"]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from opanatomy.errors import UsageError
 from opanatomy.options import ANALYZE
-from opanatomy.records.comparison import Comparison
 
 if TYPE_CHECKING:
     from opanatomy.attribution.names import PhaseRule
     from opanatomy.cli.output import Destination, MadeReport
     from opanatomy.devices.overrides import Overrides
     from opanatomy.records.anatomy import Anatomy
+    from opanatomy.records.comparison import Comparison
     from opanatomy.report.gates import Gate
     from opanatomy.trace.files import Address, OutputFile
 
@@ -59,16 +59,15 @@ def _without_collector() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> Anatomy | Comparison:
-    from opanatomy.cli.gated import check_gates, gates_on_report
-    from opanatomy.trace.files import Address, local_name
-
-    check_gates(arguments)
     from opanatomy.cli.limits import keep_to_limits
 
-    keep_to_limits()
+    keep_to_limits()  # before numpy is imported, which ends the process if it gets no memory
+    from opanatomy.cli.gated import check_gates, gates_on_report
     from opanatomy.cli.output import made_report
+    from opanatomy.trace.files import Address, local_name
     from opanatomy.trace.sources import STDIN, spooled
 
+    check_gates(arguments)
     names = [local_name(name) for name in arguments.trace]
     if "" in names:
         raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
@@ -86,6 +85,7 @@ def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Anatomy |
     from opanatomy.cli.gated import gates_on_report, with_gates
     from opanatomy.cli.output import as_shown, destination, note, show, stem_of, what_it_is
     from opanatomy.devices.overrides import parse_overrides
+    from opanatomy.records.comparison import Comparison
 
     gates = () if isinstance(report.report, Comparison) else gates_on_report(arguments)
     stem = stem_of(report.path.name).removesuffix(".report") or "trace"
