@@ -44,7 +44,8 @@ from opanatomy.trace.files import (
     scheme_of,
     temporary,
 )
-from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.redact_records import redacted
 from opanatomy.trace.sources import STDIN, spooled
 
 if TYPE_CHECKING:

@@ -71,7 +71,8 @@ from opanatomy.records.memory import Memory
 from opanatomy.records.workload import Capture, Environment, MemoryObservations, SharedWeights, Workload
 from opanatomy.trace.files import Address
 from opanatomy.trace.read import Trace, read_trace
-from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.redact_records import redacted
 from opanatomy.trace.sources import Source, left_out_of, sources_of, spooled
 from opanatomy.version import __version__
 

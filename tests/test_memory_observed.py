@@ -29,7 +29,8 @@ from opanatomy.memory.observed import memory_of_observations, table_of
 from opanatomy.records.columns import NO_MEMORY_EVENTS, MemoryEvents, is_packed, packed, unpacked
 from opanatomy.records.workload import MemoryObservations, StepObservations
 from opanatomy.report.formats.json import json_report
-from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.redact_records import redacted
 from tests.tiny import tiny_request
 
 BERT = "google-bert/bert-base-uncased"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from opanatomy.pipeline import analyze_trace
-from opanatomy.trace.redact import Redaction, Texts, is_plain_constant, without_addresses, without_paths, without_tokens
+from opanatomy.trace.redact import Texts, is_plain_constant, without_addresses, without_paths, without_tokens
+from opanatomy.trace.redact_trace import Redaction
 from opanatomy.trace.write import Annotated
 from tests.handmade import HandMade, training_step
 

@@ -49,7 +49,8 @@ from opanatomy.report.section import (
     printable,
 )
 from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, loosely_named, names, terms_named
-from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.redact_records import redacted
 
 #: Names that one shortened name may stand for, and rows of a report, that are shown.
 _MAX_NAMES, _MAX_ROWS, _MAX_VALUES, _MAX_PRINTED = 4, 6, 8, 10

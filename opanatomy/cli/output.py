@@ -391,7 +391,8 @@ def _trace_of(report: MadeReport) -> str:
 def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy | Comparison:
     """The report as it was written; an anatomy compared with these ceilings where any are given."""
     from opanatomy.pipeline import with_ceilings
-    from opanatomy.trace.redact import Texts, redacted
+    from opanatomy.trace.redact import Texts
+    from opanatomy.trace.redact_records import redacted
 
     anatomy = report.report
     if isinstance(anatomy, Comparison):

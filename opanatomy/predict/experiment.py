@@ -49,7 +49,8 @@ from opanatomy.records.experiment import (
 from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import BY_NAME, FULL_STATE_BYTES, SMALL, OperatorClass, Phase
 from opanatomy.report.units import size
-from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.redact_records import redacted
 from opanatomy.version import __version__
 
 # The folder of an experiment: of each run its trace, its report and its times, whole or not at all.

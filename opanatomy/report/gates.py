@@ -23,7 +23,8 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
 from opanatomy.report import units
 from opanatomy.report.metrics import definition_of, metric_named, metrics_of
-from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.redact_records import redacted
 
 # Gates as they are written, `time > +5%`: a figure of the report, a comparison, and a value with its unit.
 #

@@ -21,7 +21,8 @@ from opanatomy.records.anatomy import Anatomy, Measured
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.report.formats.json import read_anatomy, read_comparison
-from opanatomy.trace.redact import Texts, redacted
+from opanatomy.trace.redact import Texts
+from opanatomy.trace.redact_records import redacted
 
 #: Text at the beginning in which the keys of the document are looked for.
 _HEAD_BYTES: Final = 1 << 16

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opanatomy.records.columns import Float64, Int64, Overlay
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.trace.redact import Redaction
+from opanatomy.trace.redact_trace import Redaction
 from opanatomy.trace.salvage import NOT_DECODABLE, Buffer, EventDecoder, listed, mend
 from opanatomy.trace.stream import EventStream
 

@@ -15,7 +15,7 @@ import msgspec
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.options import as_asked
 from opanatomy.records.workload import METADATA_KEY, Capture
-from opanatomy.trace.redact import NOT_DECODABLE, Redaction
+from opanatomy.trace.redact_trace import NOT_DECODABLE, Redaction
 
 _END_BYTES: Final = 256
 #: This much text is looked at at once.
