@@ -51,6 +51,7 @@ Change = tuple[str, Any, Any]
 RENAMED: list[Row] = [
     ("provenance.opanatomy", None, "the version of the checkout"),
     ("/^- opanatomy: ", None, "the same in the digest"),
+    ("created", None, "when the report of an experiment was written"),
 ]
 #: What differs from one capture to the next besides `TIMES`, by its new key.
 VARYING: list[Row] = [

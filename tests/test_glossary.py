@@ -45,7 +45,7 @@ BEFORE_AND_AFTER = "bert_checkpointing_amp_cpu.json.gz"
 #: Sections whose rows are called by names: of operators, modules, ranks, techniques, terms of a formula, claims.
 OF_NAMES = {
     "operators", "kernels", "saved-activations", "ranks", "waiting-steps", "collectives", "matched", "batches",
-    "techniques", "predictions", "technique-memory", "same-training", "losses", "not-run", "underflow", "guides",
+    "techniques", "predictions", "technique-memory", "same-training", "losses", "not-run", "underflow",
     "disagreements", "activation-terms", "published", "savings", "suggestions", "communication-modules",
     "changes", "kernels-changed", "steps",
 }  # fmt: skip

@@ -332,13 +332,6 @@ def test_an_experiment_from_end_to_end_and_on_from_where_it_was(tmp_path: Path) 
     assert underflow is not None
     assert underflow.elements == base.parameters
     assert [name for name, one in rows.items() if one.underflow is not None] == ["amp-fp16"]
-    figures = {one.claim.claim: (one.measurement.technique, one.measurement.measured) for one in report.guides}
-    assert figures["state of AdamW"] == (BASELINE, 8.0)
-    assert figures["state of SGD with momentum"] == ("sgd", 4.0)
-    assert figures["FLOPs of backward over forward"] == (BASELINE, base.backward_ratio)
-    technique, total = figures["mixed precision training, AdamW"]
-    assert technique == "amp-fp16"
-    assert 16 < total < 18
     assert sorted(path.name for path in (tmp_path / "e").iterdir() if "sgd" in path.name) == [
         "sgd.report.json", "sgd.results.json", "sgd.trace.json.gz",
     ]  # fmt: skip

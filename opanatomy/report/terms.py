@@ -552,20 +552,6 @@ UNDERFLOW: Final = Chapter(
     ),
 )  # fmt: skip
 
-GUIDES: Final = Chapter(
-    title="What the guides say",
-    sections=("guides",),
-    terms=(
-        term("claim", "what a guide to training says", paths="guides[].claim.claim"),
-        term("guide", "the guide's figure", formula="guides[].claim.figure, .figure_to",
-             paths="guides[].claim.figure, guides[].claim.figure_to"),
-        term("measured", "what the experiment measured of it", paths="guides[].measurement.measured"),
-        term("B", "bytes a parameter, each component at its fullest"),
-        term("at the peak", "what of them lives then", paths="guides[].measurement.at_peak"),
-        term("of", "the technique that the figure is of", paths="guides[].measurement.technique"),
-    ),
-)  # fmt: skip
-
 COMPARISON: Final = Chapter(
     title="A comparison",
     sections=("changed", "sides", "causes", "changes", "kernels-changed", "steps", "figures", "gates",
@@ -1247,7 +1233,7 @@ WORDS: Final = Chapter(
 #: In the order of the page; what stands in many tables comes first.
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
-    COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, SUGGESTIONS, TECHNIQUES, SAME, UNDERFLOW, GUIDES,
+    COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, SUGGESTIONS, TECHNIQUES, SAME, UNDERFLOW,
     COMPARISON, WORDS,
 )  # fmt: skip
 _ARTICLES: Final = ("the", "a", "an")

@@ -825,5 +825,3 @@ def looks_like_environment(text: str) -> bool:
 def spoken(text: str) -> str:
     """A line for stderr without the secrets of this process and what has the form of one."""
     return Texts().line(text)
-
-

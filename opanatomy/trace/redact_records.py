@@ -28,8 +28,7 @@ _OURS: Final = words(
     " Provenance.trace_sha256 Rank.trace_sha256 Capture.created Capture.version Capture.list_arguments"
     " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
     " StorageColumns.components TextObservations.padding TextFigures.padding"
-    " GuideClaim.claim GuideClaim.source GuideClaim.quote GuideClaim.unit GuideMeasurement.parts"
-    " GuideMeasurement.reason Waiting.no_straggler"
+    " Waiting.no_straggler"
 )
 
 

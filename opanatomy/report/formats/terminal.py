@@ -47,7 +47,7 @@ _FIRST_LEAST: Final = {
     "collectives": 10, "components": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
     "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
     "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
-    "underflow": 14, "guides": 20, "causes": 28, "changes": 14, "kernels-changed": 12, "figures": 16, "steps": 8,
+    "underflow": 14, "causes": 28, "changes": 14, "kernels-changed": 12, "figures": 16, "steps": 8,
     "communication-phases": 13, "communication-modules": 14, "waiting-steps": 8, "matched": 10,
 }  # fmt: skip
 _LATER_LEAST: Final = {

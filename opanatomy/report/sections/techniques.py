@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
 from opanatomy.records.experiment import (
-    GuideClaim,
-    GuideRow,
     Sameness,
     ScaledGradients,
     TechniqueRow,
@@ -35,61 +33,6 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.terms import note
-
-# What the guides say next to what was measured: claim, figure, and why the two disagree where the figures say.
-
-
-def what_guides_say(report: Techniques) -> Section:
-    """A row for each claim that the experiment has a figure of."""
-    columns = (
-        Column(header="claim", holds=Holds.NAMES),
-        Column(header="guide"),
-        Column(header="measured"),
-        Column(header="at the peak", expendable=2),
-        Column(header="of", holds=Holds.NAMES, expendable=1),
-    )
-    rows = tuple(_guide_row(row) for row in report.guides)
-    notes = tuple(_notes(report.guides)) if rows else ()
-    return Section(name="guides", title="What the guides say", columns=columns, rows=rows, notes=notes)
-
-
-def _guide_row(row: GuideRow) -> Row:
-    claim, measurement = row.claim, row.measurement
-    unit = _short(claim)
-    return Row(
-        cells=(
-            claim.claim,
-            _claimed(claim),
-            Figure(measurement.measured, unit),
-            None if measurement.at_peak is None else Figure(measurement.at_peak, unit),
-            measurement.technique,
-        )
-    )
-
-
-def _short(claim: GuideClaim) -> str:
-    return "B" if claim.unit.startswith("bytes") else claim.unit
-
-
-def _claimed(claim: GuideClaim) -> str:
-    """The claimed figure as it is said: one number, or from one to another."""
-    said = f"{claim.figure:g}" if claim.figure_to is None else f"{claim.figure:g} to {claim.figure_to:g}"
-    return f"{said} {_short(claim)}"
-
-
-def _notes(rows: Sequence[GuideRow]) -> Iterator[Note]:
-    if any(row.measurement.parts for row in rows):
-        yield Note(text=note("guides", "B", "at the peak"))
-    for row in rows:
-        measurement = row.measurement
-        parts = [f"{part.replace('_', ' ')} {size:.2f}" for part, size in measurement.parts.items()]
-        said = [text for text in (", ".join(parts) if len(parts) > 1 else None, measurement.reason) if text]
-        if said:
-            yield Note(text=f"{row.claim.claim}: {'; '.join(said)}", tone=Tone.REMARK)
-    for source in dict.fromkeys(row.claim.source for row in rows):
-        names = "; ".join(row.claim.claim for row in rows if row.claim.source == source)
-        yield Note(text=f"{source}: {names}", tone=Tone.REMARK)
-
 
 # Gradients in float16: which elements become zero with the loss scaled and without, and which overflow.
 
@@ -178,7 +121,7 @@ def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
     """The sections of an experiment, in the order of the page."""
     sections = (
         _title(report), _table(report), _predictions(report), _components(report), _same_training(report),
-        _losses(report), gradients_in_float16(report), what_guides_say(report), _failed(report), _offenders(report),
+        _losses(report), gradients_in_float16(report), _failed(report), _offenders(report),
         _warnings(report), _advice(report),
     )  # fmt: skip
     return tuple(section for section in sections if not section.empty)
