@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,14 @@ from opanatomy.cli.verbs.ceilings import as_json, as_text
 from opanatomy.devices.ceilings import age, cache_file, cache_folder, ceilings_for, load, measured_ceilings, store
 from opanatomy.devices.match import Match, ceilings_of, match
 from opanatomy.devices.overrides import Overrides, parse_bandwidth, parse_overrides, parse_peaks
-from opanatomy.devices.sheets import AMD, DATACENTER, GIB, HOPPER, SHEETS, TESLA, Sheet
+from opanatomy.devices.sheets import FAMILIES, GIB, SHEETS, Sheet
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Ceilings, Machine, Measured, Rate, now
 from opanatomy.records.taxonomy import PEAK_TYPES
 from opanatomy.records.workload import Environment
 
 BY_DEVICE = {sheet.device: sheet for sheet in SHEETS}
-#: The cards for desktops and workstations are in test_desktop_sheets.py.
-SERVERS = (*TESLA, *DATACENTER, *HOPPER, *AMD)
+SERVERS = tuple(sheet for one in FAMILIES if re.match("NVIDIA servers|AMD", one.family) for sheet in one.sheets)
 
 # ------------------------------------------------------------------------------------------------------ data sheets
 

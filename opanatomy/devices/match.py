@@ -119,7 +119,8 @@ def _memory_slices(mig: Mig, profile: Profile, memory_gib: float) -> int | None:
     """How many memory slices the profile's GB are, `None` if the device has no such profile."""
     exact = profile.memory_gb / memory_gib * mig.memory
     slices = round(exact)
-    if abs(exact - slices) > _SLICE_ERROR or (profile.compute, slices) not in mig.profiles:
+    known = {(compute, memory) for compute, memory, _ in mig.profiles}
+    if abs(exact - slices) > _SLICE_ERROR or (profile.compute, slices) not in known:
         return None
     return slices if 0 < profile.instance <= profile.compute else None
 
@@ -134,7 +135,7 @@ def _multiprocessors(sheet: Sheet, mig: Mig, profile: Profile, slices: int, give
         if given <= whole and _MIN_SHARE * even <= given <= _MAX_SHARE * even:
             return given
         return f"no {profile.label} of {sheet.device} has {given} of its {whole} multiprocessors"
-    documented = mig.profiles[profile.compute, slices]
+    documented = {(compute, memory): number for compute, memory, number in mig.profiles}[profile.compute, slices]
     if documented is None or profile.instance != profile.compute:
         return f"no document says how many multiprocessors a {profile.label} of {sheet.device} has"
     return documented
