@@ -70,7 +70,7 @@ def analyze(
 
     Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
     (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
-    script under `if __name__ == "__main__":`). With pyarrow the summary of each is kept in the folder `summaries`, by
+    script under `if __name__ == "__main__":`). The summary of each is kept in the folder `summaries`, by
     default in the user's cache folder, and a trace that has not changed is not read again. `phases` maps a phase
     ("forward", "backward", "recompute", "optimizer", "other") to a regular expression, or several, that is searched for
     in the names of the trace's own ranges: what runs in them is of that phase, whatever is inferred. With

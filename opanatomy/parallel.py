@@ -1,49 +1,45 @@
-"""The traces of a run -> the outcome of each: kept summaries first, the others on all cores or on Dask."""
+"""Reduce the traces of a run to summaries: kept ones first, the others on all cores or on Dask.
+
+A trace costs its own rank alone, whatever is wrong with it, and the order in which the outcomes come changes nothing.
+"""
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
-import pickle
-import queue
 import re
 import secrets
 import signal
 import struct
-import subprocess
-import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias, get_type_hints
+from typing import Any, Final, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
 from isal import isal_zlib
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError, TraceError, UsageError
 from opanatomy.options import as_asked
-from opanatomy.records.anatomy import Anatomy, CollectiveCalls, RankSummary
+from opanatomy.records.anatomy import Anatomy, RankSummary
 from opanatomy.records.columns import Categorical, Int64
 from opanatomy.trace.files import Address, cache_folder, identity_of, read_bytes, write_bytes
 from opanatomy.trace.sources import Source
 from opanatomy.trace.stream import sha256_of
 
-# What distinguishes one version of this program's code from another: what another one kept is not used.
-
 
 @cache
 def code_digest() -> str:
-    """A digest of the program's own files: of a release it is that of the version, of a checkout of what is there."""
-    root = Path(__file__).parent.parent
+    """Return a digest of the program's own files: summaries of other code are not used."""
+    root = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
@@ -122,89 +118,6 @@ def _numbers(data: bytes) -> Int64:
     return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)
 
 
-# A kept summary as a Parquet file: a row a collective call, and the whole summary in the file's own metadata.
-#
-# `pyarrow.parquet.read_table` of it, or of a folder of them, is the table of calls, for other tools. This program reads
-# the metadata alone, which takes a fraction of the time: under `opanatomy` a checksum, and as MessagePack what the
-# summary is of and the summary, compressed.
-
-
-_METADATA: Final = b"opanatomy"
-_CHECKSUM: Final = struct.Struct("<L")
-
-
-class Kept(Struct, frozen=True, kw_only=True):
-    """A summary, and what tells whether it still holds: by what it was made (`key`), what the trace was like
-    (`identity`, which tells by itself where it is `settled`), and the trace's SHA-256."""
-
-    key: str
-    identity: str
-    settled: bool
-    sha256: str
-    #: The hosts and users that the trace's metadata name.
-    names: frozenset[str]
-    summary: RankSummary
-
-
-class _Head(Struct, frozen=True, kw_only=True):
-    """The same with the summary packed."""
-
-    key: str
-    identity: str
-    settled: bool
-    sha256: str
-    names: tuple[str, ...]
-    summary: bytes
-
-
-def to_parquet(kept: Kept) -> bytes:
-    """The file of a summary."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    head = msgspec.msgpack.encode(
-        _Head(
-            key=kept.key, identity=kept.identity, settled=kept.settled, sha256=kept.sha256,
-            names=tuple(sorted(kept.names)), summary=packed_summary(kept.summary),
-        )
-    )  # fmt: skip
-    calls = kept.summary.calls
-    columns = {name: _to_arrow(getattr(calls, name)) for name in CollectiveCalls.__struct_fields__}
-    table = pa.table(columns)
-    sink = pa.BufferOutputStream()
-    # A stored schema would have the metadata a second time.
-    with pq.ParquetWriter(sink, table.schema, compression="zstd", store_schema=False, write_statistics=False) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata({_METADATA: _CHECKSUM.pack(zlib.crc32(head)) + head})
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def from_parquet(data: bytes) -> Kept:
-    """The summary in a file; an error of any kind where it is not one, or is damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    packed: bytes = pq.read_metadata(pa.BufferReader(data)).metadata[_METADATA]
-    checksum, body = packed[: _CHECKSUM.size], packed[_CHECKSUM.size :]
-    if _CHECKSUM.unpack(checksum)[0] != zlib.crc32(body):
-        raise ValueError("the summary is damaged")
-    head = msgspec.msgpack.decode(body, type=_Head)
-    return Kept(
-        key=head.key, identity=head.identity, settled=head.settled, sha256=head.sha256, names=frozenset(head.names),
-        summary=unpacked_summary(head.summary),
-    )  # fmt: skip
-
-
-def _to_arrow(column: Any) -> Any:
-    import pyarrow as pa
-
-    if isinstance(column, Categorical):
-        codes = pa.array(column.codes.astype(np.int32), mask=column.codes < 0)
-        return pa.DictionaryArray.from_arrays(codes, pa.array(list(column.values), type=pa.string()))
-    return pa.array(column)
-
-
 # Whether a trace is still what it was, without reading it.
 #
 # A local file is the same while its size, its inode, and its times of modification and of change (which no program can
@@ -255,11 +168,23 @@ def digest_of(source: Source) -> str:
         return sha256_of(path)
 
 
-# Summaries that are kept: one Parquet file a trace, in a folder or at an address, whole or not at all.
+# Summaries that are kept: one file a trace, in a folder or at an address, whole or not at all.
 
 
-#: What keeping summaries takes, and how to get it.
-EXTRA: Final = "pip install 'opanatomy[cluster]'"
+_CHECKSUM: Final = struct.Struct("<L")
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """A packed summary, and what tells whether it still holds: by what it was made (`key`), what the trace was like
+    (`identity`, which alone tells if it is `settled`), and the trace's SHA-256."""
+
+    key: str
+    identity: str
+    settled: bool
+    sha256: str
+    #: The hosts and users that the trace's metadata name.
+    names: tuple[str, ...]
+    summary: bytes
 
 
 class KeptSummaries(Struct, frozen=True):
@@ -268,107 +193,91 @@ class KeptSummaries(Struct, frozen=True):
     folder: Path | Address
     key: str
 
-    def stamp_of(self, source: Source) -> Stamp | None:
-        """What the trace is like now; `None` where it cannot be known later whether it has changed."""
-        return stamp_of(source)
-
-    def load(self, source: Source) -> Kept | None:
-        """The summary of a trace that has not changed since; `None` where there is none, or none that can be used."""
+    def load(self, source: Source) -> Outcome | None:
+        """Return the outcome of a trace that has not changed since; `None` without a summary that can be used."""
         now = stamp_of(source)
         kept = None if now is None else self._read(source)
         if now is None or kept is None or kept.key != self.key:
             return None
-        if Stamp(kept.identity, kept.settled).vouches_for(now):
-            return kept
-        with suppress(OSError, TraceError):
-            if kept.sha256 == digest_of(source) and stamp_of(source) == now:
+        try:
+            if not Stamp(kept.identity, kept.settled).vouches_for(now):
+                if kept.sha256 != digest_of(source) or stamp_of(source) != now:
+                    return None
                 self._write(source, replace(kept, identity=now.identity, settled=now.settled))
-                return kept
-        return None
+            return Outcome(place=0, summary=unpacked_summary(kept.summary), names=frozenset(kept.names))
+        except Exception:  # of a store, of whatever wrote such a file: the summary is made again
+            return None
 
     def save(self, source: Source, summary: RankSummary, names: frozenset[str], before: Stamp) -> str | None:
-        """Keep a summary; why that was not possible. One of a trace that is not as it was `before` is not kept."""
+        """Keep a summary; return why that was not possible. One of a trace that has changed since is not kept."""
         after = stamp_of(source)
         sha256 = summary.anatomy.provenance.trace_sha256
         if after is None or after.identity != before.identity or sha256 is None:
             return None
         kept = Kept(
-            key=self.key, identity=before.identity, settled=before.settled, sha256=sha256, names=names, summary=summary
-        )
+            key=self.key, identity=before.identity, settled=before.settled, sha256=sha256, names=tuple(sorted(names)),
+            summary=packed_summary(summary),
+        )  # fmt: skip
         return self._write(source, kept)
 
     def _read(self, source: Source) -> Kept | None:
-        """What is in the file of a trace; one that is damaged, or of another program, counts as none."""
+        """Return what is in the file of a trace; nothing if it is damaged or of another program."""
         try:
             data = read_bytes(self._file(source))
-            return None if data is None else from_parquet(data)
-        except Exception:  # of pyarrow, of a store, of whatever wrote such a file: the summary is made again
+            if data is None:
+                return None
+            body = data[_CHECKSUM.size :]
+            whole = _CHECKSUM.unpack(data[: _CHECKSUM.size])[0] == zlib.crc32(body)
+            return msgspec.msgpack.decode(body, type=Kept) if whole else None
+        except Exception:  # of a store, of whatever wrote such a file
             return None
 
     def _write(self, source: Source, kept: Kept) -> str | None:
+        body = msgspec.msgpack.encode(kept)
+        data = _CHECKSUM.pack(zlib.crc32(body)) + body
+        file = self._file(source)
         try:
-            data = to_parquet(kept)
-            file = self._file(source)
             if isinstance(file, Address):
                 write_bytes(file, data)
-            else:
-                _written(file, data)
+                return None
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_name(f".{secrets.token_hex(8)}.partial")
+            try:
+                partial.write_bytes(data)
+                os.replace(partial, file)
+            finally:
+                with suppress(OSError):
+                    partial.unlink()
         except Exception as error:  # of a store: keeping is for the next run, this one goes on
             return f"{getattr(error, 'strerror', None) or error} ({self.folder})"
         return None
 
     def _file(self, source: Source) -> Path | Address:
-        """The file of a trace: its name for people, a digest of where it is and what it is called."""
+        """Return the file of a trace: its name for people, a digest of where it is and what it is called."""
         place = source.path.text if isinstance(source.path, Address) else os.path.abspath(source.path)
         identity = "\0".join((place, source.member or "", source.name))
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:20]
         name = re.sub(r"[^a-z0-9]+", "-", source.name.lower()).strip("-")[-48:]
-        return self.folder / f"{name or 'trace'}-{digest}.parquet"
-
-
-def _written(file: Path, data: bytes) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, file)
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+        return self.folder / f"{name or 'trace'}-{digest}.summary"
 
 
 def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
-    """The summaries in `folder`, without one those in the user's cache folder; `None` where none can be kept.
+    """Return the summaries in `folder`, by default in the user's cache folder; `None` for a user without one.
 
-    `UsageError` where a folder is given and there is no pyarrow, or it cannot be one.
+    `UsageError` if the folder cannot be one.
     """
-    if not can_keep():
-        if folder is None:
-            return None
-        raise UsageError(f"{_asked(folder)}: that needs pyarrow - {EXTRA}")
     if folder is None:
-        cache = cache_folder("summaries")
-        return None if cache is None else KeptSummaries(cache, key)
-    if (address := Address.of(folder, f"{_asked(folder)}")) is not None:
+        kept = cache_folder("summaries")
+        return None if kept is None else KeptSummaries(kept, key)
+    asked = as_asked(f"--summaries {folder}", f"summaries={folder!r}")
+    if (address := Address.of(folder, asked)) is not None:
         return KeptSummaries(address, key)
     path = Path(folder).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{_asked(folder)}: {error.strerror or error} - give a folder") from error
+        raise UsageError(f"{asked}: {error.strerror or error} - give a folder") from error
     return KeptSummaries(path, key)
-
-
-def _asked(folder: str) -> str:
-    return as_asked(f"--summaries {folder}", f"summaries={folder!r}")
-
-
-def can_keep() -> bool:
-    """Whether there is a pyarrow."""
-    try:
-        return find_spec("pyarrow") is not None
-    except (ImportError, ValueError):
-        return False
 
 
 # What is done with one trace, wherever that is: its summary is read if it was kept, else made, and kept.
@@ -411,11 +320,9 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 def known(task: Task) -> Outcome | None:
-    """The outcome of a trace whose summary was kept."""
-    summary = None if task.kept is None else task.kept.load(task.source)
-    if summary is None:
-        return None
-    return Outcome(place=task.place, summary=summary.summary, names=summary.names, code=code_digest())
+    """Return the outcome of a trace whose summary was kept."""
+    outcome = None if task.kept is None else task.kept.load(task.source)
+    return None if outcome is None else replace(outcome, place=task.place, code=code_digest())
 
 
 def packed_done(task: Task) -> Outcome:
@@ -444,7 +351,7 @@ def done(task: Task) -> Outcome:
 
 
 def _made(task: Task) -> Outcome:
-    before = None if task.kept is None else task.kept.stamp_of(task.source)
+    before = None if task.kept is None else stamp_of(task.source)
     reduced = task.reduce(task.source)
     not_kept = None
     if task.kept is not None and before is not None and not reduced.secrets:
@@ -453,6 +360,9 @@ def _made(task: Task) -> Outcome:
         place=task.place, summary=reduced.summary, secrets=reduced.secrets, names=reduced.names,
         not_kept=not_kept, code=code_digest(),
     )  # fmt: skip
+
+
+# All traces of a run.
 
 
 #: What a process must have to do, in bytes of packed traces, to be worth its start; text is this many times larger.
@@ -483,14 +393,12 @@ def outcomes(
     settings: ClusterSettings,
     note: Callable[[str], None] = lambda text: None,
 ) -> Generator[Outcome, None, None]:
-    """The outcome of each source, in any order; `rules` are what `reduce` goes by besides the trace.
+    """Yield the outcome of each source, in any order; `rules` are what `reduce` goes by besides the trace.
 
-    A `note` is told what does not change the report, once: that no summaries can be kept, and why.
+    `note` is told once why summaries cannot be kept: that does not change the report.
     """
     key = hashlib.sha256(f"{code_digest()}\0{rules}".encode()).hexdigest()
     kept = kept_summaries(settings.summaries, key) if settings.keep or settings.summaries else None
-    if kept is None and settings.keep and not can_keep():
-        note(f"no summaries of the {len(sources)} traces are kept for the next time: that needs pyarrow - {EXTRA}")
     tasks = [Task(place=place, source=source, reduce=reduce, kept=kept) for place, source in enumerate(sources)]
     left: list[Task] = []
     for task in tasks:
@@ -514,21 +422,63 @@ def outcomes(
 
 
 def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None, None]:
-    """The outcomes by whatever does the work."""
-    cores = _cores()
+    """Yield the outcomes by whatever does the work."""
     if not tasks:
         return
+    cores = _cores()
     if settings.dask is not None:
         yield from on_dask([_anywhere(task) for task in tasks], settings.dask, settings.jobs or cores)
         return
     weight = _weight(tasks)
     jobs = settings.jobs or min(cores, max(weight // _WORTH_BYTES, int(weight >= _LARGE_BYTES)))
-    jobs = min(jobs, len(tasks))
     pays = settings.jobs is not None or jobs > 1 or weight >= _LARGE_BYTES
-    if pays and len(tasks) > 1 and sys.executable and not any(map(_in_memory, tasks)):
-        yield from pooled(tasks, jobs)
-        return
-    yield from map(done, tasks)
+    if pays and len(tasks) > 1 and not any(map(_in_memory, tasks)):
+        yield from pooled(tasks, min(jobs, len(tasks)))
+    else:
+        yield from map(done, tasks)
+
+
+def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
+    """Yield the outcomes as they come, by that many processes, none of which runs the caller's main module.
+
+    If one of them dies, the traces that are left are read again one by one: the guilty one costs its rank alone.
+    """
+    from concurrent.futures import as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    left = {task.place: task for task in tasks}
+    with _processes(jobs) as executor:
+        futures = [executor.submit(packed_done, task) for task in tasks]
+        with suppress(BrokenProcessPool):
+            for future in as_completed(futures):
+                outcome = future.result()
+                del left[outcome.place]
+                yield outcome
+    for task in left.values():
+        with _processes(1) as executor:
+            try:
+                yield executor.submit(packed_done, task).result()
+            except BrokenProcessPool:
+                yield Outcome(place=task.place, lost="the process that analyzed it was killed: not enough memory?")
+
+
+@contextmanager
+def _processes(jobs: int) -> Iterator[Any]:
+    """Give an executor whose processes are gone at the end of the block."""
+    from loky import ProcessPoolExecutor
+
+    executor = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_worker)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(kill_workers=True)
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the parent, and stdout to the report; an analysis makes no cycles worth collecting."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)
+    gc.disable()
 
 
 def _in_memory(task: Task) -> bool:
@@ -641,202 +591,3 @@ def _outcome(future: Any, place: int, address: str) -> Outcome:
     finally:
         future.release()
     return outcome
-
-
-# Worker processes that reduce one trace each at a time: one that dies costs its trace, after a second try.
-#
-# They are processes of this program and no copies of it: nothing of the caller's main module is run again in them, and
-# they end with the pipe to their parent, however that ends.
-
-
-#: How often a trace is tried whose worker dies.
-_TRIES: Final = 2
-_LENGTH: Final = struct.Struct("<Q")
-_POLL_SECONDS: Final = 0.2
-
-
-class _Died(Exception):
-    """The worker is gone; the message says how."""
-
-
-class _Worker:
-    """A process at the other end of two pipes."""
-
-    def __init__(self) -> None:
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; sys.argv = {sys.argv!r}; "
-            f"from {serve.__module__} import {serve.__name__} as serve; serve()"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=os.name == "posix",
-        )  # fmt: skip
-
-    def done(self, task: Task) -> Outcome | BaseException:
-        """What became of a task, or what it raised; `_Died` where the process did."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            _send(self.process.stdin, task)
-            answer: Outcome | BaseException = _receive(self.process.stdout)
-        except (OSError, EOFError, ValueError) as error:
-            self.process.kill()
-            raise _Died(_how(self.process.wait())) from error
-        return answer
-
-    def end(self) -> None:
-        """Kill it, and wait until it is gone."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:  # what it did not read is still in the pipe
-                    continue
-
-
-class _Shared(Struct):
-    """What the threads that wait for workers share."""
-
-    tasks: Iterator[Task]
-    answers: queue.Queue[Outcome | BaseException]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    over: threading.Event = field(default_factory=threading.Event)
-    workers: list[_Worker] = field(default_factory=list)
-
-    def next_task(self) -> Task | None:
-        with self.lock:
-            return None if self.over.is_set() else next(self.tasks, None)
-
-    def started(self) -> _Worker | None:
-        """A new worker; none once it is over."""
-        with self.lock:
-            if self.over.is_set():
-                return None
-            worker = _Worker()
-            self.workers.append(worker)
-            return worker
-
-    def ended(self, worker: _Worker) -> None:
-        with self.lock:
-            self.workers.remove(worker)
-        worker.end()
-
-    def tell(self, answer: Outcome | BaseException) -> None:
-        """Hand an answer to the main thread, which may be behind."""
-        while not self.over.is_set():
-            try:
-                self.answers.put(answer, timeout=_POLL_SECONDS)
-                return
-            except queue.Full:
-                continue
-
-
-def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
-    """The outcomes as they come, by that many worker processes; these are gone when the iterator is closed."""
-    shared = _Shared(tasks=iter(tasks), answers=queue.Queue(maxsize=2 * jobs))
-    threads = [threading.Thread(target=_drive, args=(shared,), daemon=True) for _ in range(jobs)]
-    try:
-        for thread in threads:
-            thread.start()
-        for _ in tasks:
-            answer = _next_answer(shared, threads)
-            if isinstance(answer, BaseException):
-                raise answer
-            yield answer
-    finally:
-        shared.over.set()
-        with shared.lock:
-            workers = list(shared.workers)
-        for worker in workers:
-            worker.process.kill()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
-
-
-def _next_answer(shared: _Shared, threads: list[threading.Thread]) -> Outcome | BaseException:
-    while True:
-        try:
-            return shared.answers.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            if not any(thread.is_alive() for thread in threads) and shared.answers.empty():
-                raise RuntimeError("the threads that wait for worker processes have ended") from None
-
-
-def _drive(shared: _Shared) -> None:
-    """Give tasks to a worker until there are none."""
-    worker: _Worker | None = None
-    try:
-        while (task := shared.next_task()) is not None:
-            why = ""
-            for _ in range(_TRIES):
-                worker = worker or shared.started()
-                if worker is None:
-                    return
-                try:
-                    shared.tell(worker.done(task))
-                    break
-                except _Died as error:
-                    why = str(error)
-                    shared.ended(worker)
-                    worker = None
-            else:
-                shared.tell(Outcome(place=task.place, lost=f"the process that analyzed it {why}, twice"))
-    except BaseException as error:  # it is raised where the outcomes are waited for
-        shared.tell(error)
-    finally:
-        if worker is not None:
-            shared.ended(worker)
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-    return f"was killed ({name}{': not enough memory?' if name == 'SIGKILL' else ''})"
-
-
-def _send(pipe: IO[bytes], value: object) -> None:
-    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_LENGTH.pack(len(data)) + data)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> Outcome | BaseException:
-    data = _exactly(pipe, _LENGTH.unpack(_exactly(pipe, _LENGTH.size))[0])
-    answer: Outcome | BaseException = pickle.loads(data)
-    return answer
-
-
-def _exactly(pipe: IO[bytes], size: int) -> bytes:
-    data = pipe.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
-
-
-# ------------------------------------------------------------------------------------------------------- in the worker
-
-
-def serve() -> None:
-    """Do what comes in by stdin until it ends; what the work prints goes to stderr."""
-    import gc
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    gc.disable()  # an analysis makes objects by the hundred thousand and no cycles among them
-    while size := requests.read(_LENGTH.size):
-        task: Task = pickle.loads(_exactly(requests, _LENGTH.unpack(size)[0]))
-        try:
-            answer: Outcome | BaseException = packed_done(task)
-        except Exception as error:
-            answer = error
-        try:
-            _send(answers, answer)
-        except BrokenPipeError:
-            os._exit(1)  # the parent is gone
-        gc.collect(0)
-    os._exit(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import re
 import signal
 import sys
 import threading
@@ -28,34 +27,16 @@ from opanatomy.options import on_command_line
 # Which of several ranks says what went wrong, and when.
 
 
-#: A rank that fails as the first does is ended by the launcher before it says so too; one that lost another by a
-#: failure of that waits for what it says.
-_AFTER_THE_FIRST_SECONDS: Final = 2.0
-_AFTER_THE_LOST_SECONDS: Final = 10.0
-#: How gloo and NCCL say that another rank is gone.
-_LOST: Final = re.compile(
-    r"closed by peer|reset by peer|broken pipe|remote process exited|connection refused|connectfullmesh|pair closure",
-    re.IGNORECASE,
-)
-
-
 def is_silent(number: int | None) -> bool:
     """Whether nothing is to be said of a signal: where its launcher sent it, or the first rank says it."""
     place = launched()
     return place is not None and (not place.is_first or number != signal.SIGINT)
 
 
-def attributed(message: str) -> str | None:
-    """The message of this rank, when it is its turn; `None` where the launcher ended it meanwhile."""
+def attributed(message: str) -> str:
+    """Return the message, with the number of the rank if it is not the first of several."""
     place = launched()
-    if place is None:
-        return message
-    lost = _LOST.search(message)
-    try:
-        time.sleep(_AFTER_THE_LOST_SECONDS if lost else 0 if place.is_first else _AFTER_THE_FIRST_SECONDS)
-    except KeyboardInterrupt:
-        return None
-    return message if place.is_first else f"rank {place.rank}: {message}"
+    return message if place is None or place.is_first else f"rank {place.rank}: {message}"
 
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
@@ -161,19 +142,18 @@ def _report(error: BaseException, number: int | None) -> int:
         return 0
     if isinstance(error, OpanatomyError):
         for reason in error.reasons if isinstance(error, GateError) else (str(error),):
-            if message := attributed(reason):
-                _say_line(message)
+            _say_line(attributed(reason))
         return error.exit_code
     if isinstance(error, SystemExit):
         _say_line(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
     elif _is_out_of_memory(error):
         _say_line(_NO_MEMORY)
     else:
-        message = attributed(
-            f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it"
+        _say_line(
+            attributed(
+                f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it"
+            )
         )
-        if message:
-            _say_line(message)
     return OpanatomyError.exit_code
 
 
