@@ -28,7 +28,7 @@ from opanatomy.cli.progress import Display
 from opanatomy.errors import ModelError, OutOfMemory, OutputError
 from opanatomy.options import RunOptions
 from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.trace.files import claimed
+from opanatomy.trace.files import output_file
 from tests.handmade import training_step
 from tests.tiny import message_of, on_cpu
 
@@ -362,7 +362,7 @@ def test_a_pipe_is_written_and_stays_one(here: Path, trace: str) -> None:
 
 def test_a_disk_that_fills_up_leaves_nothing(here: Path) -> None:
     def write() -> None:
-        with claimed(Path("x.json")) as claim, claim.written() as partial:
+        with output_file(Path("x.json")).written() as partial:
             partial.write_text("half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -373,7 +373,7 @@ def test_a_disk_that_fills_up_leaves_nothing(here: Path) -> None:
 
 def test_an_error_about_another_file_is_not_called_a_full_disk(here: Path) -> None:
     def read() -> None:
-        with claimed(Path("x.json")) as claim, claim.written():
+        with output_file(Path("x.json")).written():
             Path("model.safetensors").read_bytes()
 
     with pytest.raises(FileNotFoundError, match="safetensors"):

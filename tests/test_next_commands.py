@@ -26,7 +26,7 @@ from opanatomy.report.section import Page
 from opanatomy.report.sections import HEADINGS
 from opanatomy.report.sections.comparison import Group, groups_of
 from opanatomy.report.sections.digest import findings_of_comparison, further_of
-from opanatomy.trace.files import Claim
+from opanatomy.trace.files import OutputFile
 from tests import anatomies
 
 FOLDER = Path(__file__).parent / "traces"
@@ -146,9 +146,9 @@ def test_a_run_on_ranks_is_called_by_the_traces_of_all(
     for rank in range(there):
         (here / f"gpt2.rank{rank}.trace.json.gz").touch()
     path = Path("gpt2.rank0.trace.json.gz")
-    claim = Claim(path=path, target=path, partial=path, force=False, numbered=False, lock=None)
+    output = OutputFile(path=path, target=path, force=False, numbered=False, is_stream=False)
     where = Destination(format="terminal", stream=io.StringIO(), page=Page(source="gpt2.rank0.trace.json.gz"))
-    assert _of_all_ranks(where, claim, 3, redact=redact).page.source == source
+    assert _of_all_ranks(where, output, 3, redact=redact).page.source == source
 
 
 def test_a_notebook_names_no_file() -> None:

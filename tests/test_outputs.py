@@ -1,16 +1,13 @@
-"""Outputs are claimed at the start and published at the end: whole or not there, and never over another's."""
+"""Outputs are published at the end: whole or not there, and never over another's."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import resource
-import signal
-import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from torch import nn
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.errors import OutputError
-from opanatomy.trace.files import claimed, numbered_name, temporary
+from opanatomy.trace.files import OutputFile, numbered_name, output_file, temporary
 from tests.handmade import training_step
 
 
@@ -36,49 +33,24 @@ def left_in(folder: Path) -> list[str]:
 
 
 def make(path: Path, text: str = "new", **options: Any) -> Path:
-    with claimed(path, **options) as claim, claim.written() as partial:
+    output = output_file(path, **options)
+    with output.written() as partial:
         partial.write_text(text)
-    return claim.path
-
-
-@contextmanager
-def forked(child: Callable[[], None]) -> Iterator[int]:
-    """A process that runs `child`, says so, and then waits to be killed."""
-    read, write = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            child()
-            os.write(write, b"ready")
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(write)
-    try:
-        assert os.read(read, 5) == b"ready"
-        yield process
-    finally:
-        os.close(read)
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+    return output.path
 
 
 # -------------------------------------------------------------------------------------------------------------- claims
 
 
-def test_a_claimed_name_is_refused_and_a_default_one_counts_up(here: Path) -> None:
-    with claimed(Path("t.json.gz")) as first:
-        with pytest.raises(OutputError, match=r"cannot write t\.json\.gz: another run is writing it - wait"):
-            make(Path("t.json.gz"))
-        with pytest.raises(OutputError, match="another run is writing it"):
-            make(Path("t.json.gz"), force=True)
-        assert make(Path("t.json.gz"), "second", numbered=True) == Path("t-2.json.gz")
-        assert make(Path("t.json.gz"), "third", numbered=True, force=True) == Path("t-3.json.gz")
-        with first.written() as partial:
-            partial.write_text("first")
+def test_three_at_once_that_want_one_name_get_three(here: Path) -> None:
+    outputs = [output_file(Path("t.json.gz"), numbered=True) for _ in range(3)]
+    with outputs[0].written() as first, outputs[1].written() as second, outputs[2].written() as third:
+        for number, partial in enumerate((first, second, third)):
+            partial.write_text(str(number))
     assert {name: Path(name).read_text() for name in left_in(here)} == {
-        "t.json.gz": "first", "t-2.json.gz": "second", "t-3.json.gz": "third",
+        "t-2.json.gz": "1", "t-3.json.gz": "0", "t.json.gz": "2",
     }  # fmt: skip
+    assert [str(output.path) for output in outputs] == ["t-3.json.gz", "t-2.json.gz", "t.json.gz"]
 
 
 def test_only_force_overwrites_and_the_old_file_is_whole_until_then(here: Path) -> None:
@@ -86,45 +58,40 @@ def test_only_force_overwrites_and_the_old_file_is_whole_until_then(here: Path) 
     with pytest.raises(OutputError, match="it exists already - add --force or choose another name"):
         make(Path("t.json"))
     assert make(Path("t.json"), numbered=True) == Path("t-2.json")
-    with claimed(Path("t.json"), force=True) as claim, claim.written() as partial:
+    with output_file(Path("t.json"), force=True).written() as partial:
         partial.write_text("half")
         assert Path("t.json").read_text() == "old"
     assert Path("t.json").read_text() == "half"
-    with pytest.raises(FileNotFoundError), claimed(Path("t.json"), force=True) as claim, claim.written() as partial:
+    with pytest.raises(FileNotFoundError), output_file(Path("t.json"), force=True).written() as partial:
         os.unlink(partial.write_text("less") and "nowhere")
     assert Path("t.json").read_text() == "half"
     assert left_in(here) == ["t-2.json", "t.json"]
 
 
-def test_a_second_default_name_is_not_forced(here: Path) -> None:
-    make(Path("t-2.json"), "of an earlier run")
-    with claimed(Path("t.json")):
-        assert make(Path("t.json"), numbered=True, force=True) == Path("t-3.json")
-    assert Path("t-2.json").read_text() == "of an earlier run"
-
-
 def test_a_name_that_something_else_took_meanwhile(here: Path) -> None:
-    with claimed(Path("t.json")) as claim:
-        claim.partial.write_text("mine")
-        for name in ("t.json", "t-2.json"):
-            Path(name).write_text("another's")
-        said = r"cannot write t\.json: it was made by something else .* is in /.*/here/t-3\.json$"
-        with pytest.raises(OutputError, match=said), claim.written():
-            pass
-    with claimed(Path("d.json"), numbered=True) as claim, claim.written() as partial:
-        partial.write_text("mine")
-        Path("d.json").write_text("another's")
-    assert str(claim.path) == "d-2.json"
-    assert [Path(name).read_text() for name in ("t.json", "t-2.json", "t-3.json", "d.json", "d-2.json")] == [
-        "another's", "another's", "mine", "another's", "mine",
-    ]  # fmt: skip
+    Path("t-2.json").write_text("another's")
+    said = r"cannot write t\.json: it was made by something else .* is in /.*/here/t-3\.json$"
+    with pytest.raises(OutputError, match=said):
+        _write_while_another_does(output_file(Path("t.json")), Path("t.json"))
+    assert [Path(name).read_text() for name in ("t.json", "t-2.json", "t-3.json")] == ["another's", "another's", "mine"]
+
+
+def test_what_a_killed_run_left_is_removed_a_day_later(here: Path) -> None:
+    with output_file(Path("t.json")).written() as partial:
+        for name in ("left", "new"):
+            partial.parent.with_name(f".opanatomy-{name}.partial").mkdir()
+        os.utime(here / ".opanatomy-left.partial", (1, 1))
+        assert make(Path("other.json")) == Path("other.json")
+        partial.write_text("x")
+    assert left_in(here) == [".opanatomy-new.partial", "other.json", "t.json"]
 
 
 def test_a_folder_changed_meanwhile_moves_nothing(here: Path, tmp_path: Path) -> None:
-    with claimed(Path("t.json")) as claim, claim.written() as partial:
+    output = output_file(Path("t.json"))
+    with output.written() as partial:
         os.chdir(tmp_path)
         partial.write_text("x")
-    assert claim.target == here / "t.json"
+    assert output.target == here / "t.json"
     assert left_in(here) == ["t.json"]
     assert left_in(tmp_path) == ["here"]
 
@@ -135,33 +102,18 @@ def test_a_folder_that_is_gone(here: Path) -> None:
         make(Path("t.json"))
 
 
-def test_the_claim_of_a_killed_run_blocks_nothing_and_is_cleaned_up(here: Path) -> None:
-    held = []
-
-    def claim_both() -> None:
-        for name in ("t.json", "other.json"):
-            held.append(claimed(Path(name)))
-            held[-1].__enter__().partial.write_text("half")
-
-    with forked(claim_both):
-        assert len(left_in(here)) == 4
-        with pytest.raises(OutputError, match="another run is writing it"):
-            make(Path("t.json"))
-        make(Path("third.json"))
-        assert len(left_in(here)) == 5, "a live run keeps what it makes"
-    assert make(Path("t.json")) == Path("t.json")
-    assert left_in(here) == ["t.json", "third.json"]
-
-
-def test_a_forked_child_holds_nothing_and_takes_nothing_along(here: Path) -> None:
+def test_a_forked_child_publishes_and_removes_nothing(here: Path) -> None:
     """Workers of a data loader outlive a run that is killed."""
-    claim = claimed(Path("t.json"))
-    entered = claim.__enter__()
-    entered.partial.write_text("parent's")
-    with forked(lambda: claim.__exit__(None, None, None) and None):
-        assert entered.partial.read_text() == "parent's"
-        entered.lock.release()  # type: ignore[union-attr]  # as the kernel does for a process that was killed
-        assert make(Path("t.json")) == Path("t.json")
+    with output_file(Path("t.json")).written() as partial:
+        partial.write_text("parent's")
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            assert left_in(here) == [partial.parent.name]
+            assert partial.read_text() == "parent's"
+    if not child:
+        os._exit(0)
+    assert left_in(here) == ["t.json"]
 
 
 def test_a_file_system_without_hard_links(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,32 +122,12 @@ def test_a_file_system_without_hard_links(here: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "link", refuse)
     assert make(Path("t.json"), "first") == Path("t.json")
-    with claimed(Path("d.json"), numbered=True) as claim, claim.written() as partial:
+    with output_file(Path("d.json"), numbered=True).written() as partial:
         partial.write_text("mine")
         Path("d.json").write_text("another's")
     assert {name: Path(name).read_text() for name in left_in(here)} == {
         "t.json": "first", "d.json": "another's", "d-2.json": "mine",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("missing", ["locks", "module"])
-def test_without_locks_nothing_is_lost(missing: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    if missing == "locks":
-        monkeypatch.setattr(fcntl, "flock", refuse)
-    else:
-        monkeypatch.setitem(sys.modules, "fcntl", None)
-    with claimed(Path("t.json"), numbered=True) as first:
-        assert not first.alone
-        first.partial.write_text("first")
-        assert make(Path("t.json"), "second", numbered=True) == Path("t.json")
-        assert first.partial.read_text() == "first", "nobody can tell that its run is dead"
-        with first.written():
-            pass
-    assert str(first.path) == "t-2.json"
-    assert left_in(here) == ["t-2.json", "t.json"]
 
 
 @pytest.mark.parametrize(
@@ -257,17 +189,6 @@ def test_a_model_that_changes_the_folder_moves_no_output(
     assert json.loads(Path("r.json").read_text())["provenance"]["trace"] == "output_models-moves.trace.json.gz"
 
 
-def test_a_folder_without_locks_is_said(
-    here: Path, models: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    assert main([*PLAIN, "--trace", "t.json"]) == 0
-    assert (
-        f"no file locks in {here}: another run that writes t.json is noticed at the end only" in capfd.readouterr().err
-    )
-    assert left_in(here) == ["t.json"]
-
-
 def test_an_interrupt_between_the_two_outputs_says_which_is_there(
     here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,8 +236,6 @@ def test_reports_and_annotated_traces_in_folders(here: Path, trace: str, capsys:
 def test_python_keeps_to_the_same_rules(here: Path) -> None:
     layer, x = nn.Linear(4, 4), torch.ones(2, 4)
     assert opanatomy.profile(layer, x).provenance.trace is None
-    with claimed(Path("t.json")), pytest.raises(OutputError, match="another run is writing it"):
-        opanatomy.profile(layer, x, trace="t.json")
     assert opanatomy.profile(layer, x, trace="t.json").provenance.trace == "t.json"
     before = Path("t.json").read_bytes()
     with pytest.raises(OutputError, match=r"cannot write t\.json: it exists already - give force=True or choose"):
@@ -447,48 +366,31 @@ def test_ceilings_that_cannot_be_kept_are_said(here: Path) -> None:
     assert left_in(here) == []
 
 
-def test_a_folder_that_may_not_be_written_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.open
-
-    def refuse(path: Any, flags: int, *mode: int) -> int:
-        if flags & os.O_CREAT:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real(path, flags, *mode)
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(OutputError, match=r"cannot write t\.json: Permission denied - choose another folder"):
-        make(Path("t.json"))
-
-
-def test_another_user_can_lock_what_a_killed_run_left(here: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        with claimed(Path("t.json")) as claim:
-            assert claim.lock is not None
-            assert stat.S_IMODE(claim.lock.file.stat().st_mode) == 0o644
-    finally:
-        os.umask(before)
+def test_a_folder_that_may_not_be_written_says_so_at_the_start(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(OutputError, match=r"cannot write t\.json: no permission to write in .*here - choose another"):
+        output_file(Path("t.json"))
 
 
 def test_a_number_that_makes_a_name_too_long_is_refused_at_the_start(here: Path) -> None:
     name = "n" * 250 + ".json"
     Path(name).write_text("taken")
-    with (
-        pytest.raises(OutputError, match="File name too long - choose another name"),
-        claimed(Path(name), numbered=True),
-    ):
-        pytest.fail("nothing can be written there")
+    with pytest.raises(OutputError, match="File name too long - choose another name"):
+        output_file(Path(name), numbered=True)
     assert left_in(here) == [name]
+
+
+def _write_while_another_does(output: OutputFile, other: Path) -> None:
+    with output.written() as partial:
+        partial.write_text("mine")
+        other.write_text("another's")
 
 
 def test_a_taken_name_behind_a_link_says_where_the_file_is(here: Path) -> None:
     Path("elsewhere").mkdir()
     Path("t.json").symlink_to("elsewhere/real.json")
-    with claimed(Path("t.json")) as claim:
-        claim.partial.write_text("mine")
-        Path("elsewhere/real.json").write_text("another's")
-        with pytest.raises(OutputError, match=r"is in /.*/elsewhere/t-2\.json$"), claim.written():
-            pass
+    with pytest.raises(OutputError, match=r"is in /.*/elsewhere/t-2\.json$"):
+        _write_while_another_does(output_file(Path("t.json")), Path("elsewhere/real.json"))
     assert Path("elsewhere/t-2.json").read_text() == "mine"
 
 

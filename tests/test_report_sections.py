@@ -9,7 +9,6 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import Rank, Spread
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import terminal_report, units
-from opanatomy.report.explain import examples
 from opanatomy.report.formats.terminal import section_text, sentence
 from opanatomy.report.section import (
     ByteRate,
@@ -221,12 +220,6 @@ def test_the_rows_below_the_ranks_are_those_of_the_spread() -> None:
     assert [row.cells for row in section.rows] == [
         ("0", Time(10)), ("1", Time(20)), ("min", Time(10)), ("median", Time(15)), ("max", Time(20)),
     ]  # fmt: skip
-
-
-def test_an_example_is_worked_for_one_call() -> None:
-    row = replace(anatomies.bert_on_cpu().operators[0], calls=4, flops=4000, read_bytes=400, written_bytes=40)
-    facts = examples(row.operator, replace(anatomies.nothing(), operators=(row,)))
-    assert sentence(facts[2].text) == "one call: 1,000 FLOP, 100 bytes read, 10 bytes written"
 
 
 def test_work_without_a_formula_that_no_operator_launched_is_in_the_list() -> None:

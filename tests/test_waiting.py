@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.checks import check_parts
 from opanatomy.analysis.waiting import RankTables, by_number_and_order, by_time, calls_of_ranks, clocks_of, waiting_of
-from opanatomy.cli.explanation import explain
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy, CollectiveCalls, Spans, StepSpans
 from opanatomy.records.columns import Categorical, Int64
@@ -343,7 +342,6 @@ def test_how_late_the_straggler_is_has_the_same_words_everywhere(
     texts = {
         "page": terminal_report(anatomy, width=200, sections=("waiting",)),
         "digest": format_named("digest").write(anatomy, Page()),
-        "worked": explain(["straggler"], anatomy).text,
     }
     assert {name: wanted in " ".join(text.split()) for name, text in texts.items()} == dict.fromkeys(texts, True)
     for part in ("was there when", "longer than"):
