@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from opanatomy.capture.model.silence import quiet_libraries  # noqa: E402
+from opanatomy.capture.silence import quiet_libraries  # noqa: E402
 from opanatomy.cost.registry import cost  # noqa: E402
 from tests.observer import Call, Observer, Tally, compare  # noqa: E402
 from tests.test_catalog_anatomy import MENDED  # noqa: E402

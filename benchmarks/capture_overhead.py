@@ -77,7 +77,7 @@ class Bench:
 
     def step(self, *, ranges: bool) -> None:
         """Forward and backward."""
-        from opanatomy.capture.run.ranges import phase_range
+        from opanatomy.capture.step.ranges import phase_range
         from opanatomy.records.taxonomy import Phase
 
         inputs: Any = self.prepared.inputs
@@ -94,7 +94,7 @@ class Bench:
             return run_call(lambda: self.step(ranges=ranges))
 
     def hooks(self, ranges: bool) -> AbstractContextManager[object]:
-        from opanatomy.capture.run.ranges import module_ranges
+        from opanatomy.capture.step.ranges import module_ranges
 
         return module_ranges(self.prepared.module) if ranges else nullcontext()
 
@@ -149,7 +149,7 @@ def cost_of_a_range(rounds: int = 5) -> dict[str, float]:
     """Microseconds of one module range: calls of a module that does nothing, with ranges and without, in turns."""
     import torch
 
-    from opanatomy.capture.run.ranges import module_ranges
+    from opanatomy.capture.step.ranges import module_ranges
 
     module = torch.nn.Identity()
 
@@ -203,7 +203,7 @@ def main() -> None:
     print(pin_to_one_core() + "\n")
     import torch
 
-    from opanatomy.capture.model.silence import quiet_libraries
+    from opanatomy.capture.silence import quiet_libraries
 
     torch.set_num_threads(1)
     with quiet_libraries():

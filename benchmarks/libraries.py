@@ -37,8 +37,8 @@ import torch  # noqa: E402
 import opanatomy  # noqa: E402
 from benchmarks.second_count import SecondCount  # noqa: E402
 from benchmarks.zoo import BY_HAND, KINDS, Built  # noqa: E402
-from opanatomy.capture.model.silence import one_line, quiet_libraries  # noqa: E402
-from opanatomy.capture.run.stepper import Stepper  # noqa: E402
+from opanatomy.capture.silence import one_line, quiet_libraries  # noqa: E402
+from opanatomy.capture.step.stepper import Stepper  # noqa: E402
 from opanatomy.records.anatomy import Anatomy  # noqa: E402
 from opanatomy.records.taxonomy import OperatorClass, Phase  # noqa: E402
 

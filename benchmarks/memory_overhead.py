@@ -14,9 +14,9 @@ from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.observer import observe_step
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.storages import tensors_in
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.run.stepper import StepObserver, Stepper, make_optimizer
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.stepper import StepObserver, Stepper, make_optimizer
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.records.workload import MemoryObservations

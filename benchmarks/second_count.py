@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from opanatomy.capture.run.stepper import Stepper
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.records.taxonomy import Phase
 from tests.test_catalog_anatomy import MENDED
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from opanatomy.api import Anatomy, Comparison, analyze, compare, profile, read, record
-    from opanatomy.cost import formula
+    from opanatomy.cost.registry import formula
     from opanatomy.errors import (
         CaptureError,
         GateError,

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import torch
 
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
-    from opanatomy.capture.run.stepper import Subject
+    from opanatomy.capture.subject import Subject
 
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
 
@@ -207,7 +207,7 @@ def _of_rank(target: Path, module: torch.nn.Module) -> Path:
 def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Subject:
     from opanatomy.capture.distributed.sharing import of_a_group
     from opanatomy.capture.model.workload import given, workload_of
-    from opanatomy.capture.run.stepper import Subject
+    from opanatomy.capture.subject import Subject
 
     workload = workload_of(given(module, inputs), options)
     subject = Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)

@@ -22,11 +22,11 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from transformers import masking_utils
 
 import opanatomy.capture.run.step_runner
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
-from opanatomy.capture.run.ranges import module_ranges
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Subject
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.ranges import module_ranges
+from opanatomy.capture.subject import Subject
 from opanatomy.options import RunOptions
 from opanatomy.records.workload import Workload
 from tests.fake_device import DEVICE, fake_device

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opanatomy.analysis.intervals import LaunchedWork
 from opanatomy.records.anatomy import LinkedTime
-from opanatomy.records.columns import (  # fmt: skip
+from opanatomy.records.columns import (
     GRAPH,
     KERNEL,
     LINKED,

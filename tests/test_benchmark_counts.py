@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.second_count import SecondCount
-from opanatomy.capture.run.stepper import Stepper
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.records.taxonomy import Phase
 
 

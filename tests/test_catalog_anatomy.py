@@ -14,10 +14,10 @@ import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Subject
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.subject import Subject
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, OperatorRow

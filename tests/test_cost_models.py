@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.cost.registry import cost
 from tests.observer import Call, Observer, Tally, compare
 from tests.tiny import DISTINCT, tiny_request

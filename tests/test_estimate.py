@@ -10,9 +10,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import EstimateError, OpanatomyError
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from opanatomy.attribution.attribute import Attribution, attribute
 from opanatomy.attribution.calls import trace_calls_of
 from opanatomy.attribution.table import call_table, kernel_table
-from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.records.columns import NO_FLOWS
 from opanatomy.records.taxonomy import PHASES
 from opanatomy.trace.read import Trace, read_trace

@@ -17,13 +17,13 @@ from opanatomy.analysis.checks import require_agreement
 from opanatomy.api import profile
 from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.observer import observe_step
-from opanatomy.capture.model.shape import cache_shape_of
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare, workload_of
-from opanatomy.capture.run.generation import Generator, generator_of
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
-from opanatomy.capture.run.stepper import Stepper
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.generation import Generator, generator_of
+from opanatomy.capture.step.shape import cache_shape_of
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.cli.parser import make_parser
 from opanatomy.devices.overrides import parse_overrides
 from opanatomy.errors import CaptureError, UsageError

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from msgspec import inspect as types
 
+import opanatomy
 import opanatomy.records
 from opanatomy.api import comparison_of
 from opanatomy.cli.explanation import explain, values_at

@@ -24,7 +24,8 @@ from opanatomy.capture.memory.saved import ForwardSaves, storages
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Subject, backward_roots, materialized
+from opanatomy.capture.step.stepper import backward_roots, materialized
+from opanatomy.capture.subject import Subject
 from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy

@@ -15,7 +15,8 @@ import torch
 from opanatomy.api import analyze, profile
 from opanatomy.capture.model.workload import given, workload_of
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Stepper, Subject
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.capture.subject import Subject
 from opanatomy.cli.parser import make_parser
 from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions

@@ -25,7 +25,7 @@ from opanatomy.capture.memory.measurement import (
     workspace_sizes,
 )
 from opanatomy.capture.memory.observer import Before, StepSettings, block_columns, observations_of, storage_columns
-from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import GateError
 from opanatomy.memory.components import COMPONENTS
 from opanatomy.memory.observed import Held, held_of

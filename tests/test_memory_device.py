@@ -15,11 +15,12 @@ from opanatomy.capture.memory.measurement import Snapshots, storages_observed
 from opanatomy.capture.memory.observer import Before, ObservedStep, StepSettings, observations_of, observe_step
 from opanatomy.capture.memory.saved import saved_tensors
 from opanatomy.capture.memory.storages import Holders, optimizer_tensors, tensors_in
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.run import step_runner
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.subject import Subject
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.memory.warnings import warnings_of
 from opanatomy.options import RunOptions

@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.observer import ObservedStep, observe_step
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.subject import Subject
 from opanatomy.memory.allocations import alike
 from opanatomy.memory.components import ACTIVATIONS, CHECKPOINT_ARGUMENTS, COMPONENTS, OUTPUTS, RNG_STATES, WEIGHT_CASTS
 from opanatomy.memory.observed import memory_of_observations, outside_the_allocator

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 import opanatomy
 from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.observer import observe_step
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.run.stepper import Stepper, make_optimizer
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.errors import TraceError
 from opanatomy.memory.allocations import blocks_of
 from opanatomy.memory.observed import memory_of_observations, table_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.step.shape import shape_of
 from opanatomy.memory.theory import (
     activation_terms,
     is_published,

@@ -18,7 +18,7 @@ from opanatomy.capture.model import building, workload
 from opanatomy.capture.model.configuration import TASKS
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
-from opanatomy.capture.run.stepper import make_optimizer
+from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.cli import main as command_line
 from opanatomy.cli import parser, verbs
 from opanatomy.cli.main import main

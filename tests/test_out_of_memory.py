@@ -12,14 +12,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opanatomy
-from opanatomy.capture.memory import advice
-from opanatomy.capture.memory.advice import less_memory
 from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_failure
 from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.storages import optimizer_tensors
+from opanatomy.capture.run import advice
+from opanatomy.capture.run.advice import less_memory
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.subject import Subject
 from opanatomy.errors import OutOfMemory
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions

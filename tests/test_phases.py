@@ -18,7 +18,8 @@ from opanatomy.attribution.attribute import Attribution, attribute
 from opanatomy.capture.model.building import enable_checkpointing
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Stepper, Subject
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.capture.subject import Subject
 from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.records.workload import Workload

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from opanatomy.__main__ import main
 from opanatomy.attribution import calls
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Subject
+from opanatomy.capture.subject import Subject
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from opanatomy.capture.model.building import Logits, fuse_loss
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.records.taxonomy import Phase
 from tests.test_techniques_options import (

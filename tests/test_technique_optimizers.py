@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from opanatomy.capture.run.stepper import make_optimizer
+from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.memory.theory import state_theory
 from opanatomy.records.taxonomy import BY_NAME
 from opanatomy.records.workload import Workload

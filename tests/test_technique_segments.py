@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from opanatomy.capture.model.building import checkpoint_in_segments
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy

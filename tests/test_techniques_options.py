@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import opanatomy
+from opanatomy.capture.batches import micro_batches
 from opanatomy.capture.model import workload
-from opanatomy.capture.model.batches import micro_batches
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
-from opanatomy.capture.run.stepper import Stepper
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy

@@ -17,14 +17,14 @@ from transformers import PreTrainedTokenizerFast
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from opanatomy.analysis.checks import require_agreement
-from opanatomy.capture import texts
-from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.model import texts
+from opanatomy.capture.model.texts import IGNORED, batches_of, sample
+from opanatomy.capture.model.tokenizing import trained_tokenizer
 from opanatomy.capture.model.workload import Prepared, plan_of, prepare
 from opanatomy.capture.run import step_runner
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
-from opanatomy.capture.texts import IGNORED, batches_of, sample
-from opanatomy.capture.tokenizing import trained_tokenizer
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
@@ -212,8 +212,8 @@ def test_batches_are_made_of_real_tensors_where_tensors_are_fake(comments: str) 
 # ----------------------------------------------------------------------------------------------------------- tokenizers
 
 
-def test_a_slow_tokenizer_is_really_slow(comments: str) -> None:
-    """`use_fast=False` gives a fast one without a word: the class decides. The ids are the same, the time is not."""
+def test_a_slow_tokenizer_is_the_one_written_in_python(comments: str) -> None:
+    """`use_fast=False` gives a fast one without a word: the class decides. The ids are the same."""
     slow, fast = prepared(BERT, comments, tokenizer="slow"), prepared(BERT, comments, tokenizer="fast")
     assert slow.texts is not None
     assert fast.texts is not None
@@ -223,9 +223,6 @@ def test_a_slow_tokenizer_is_really_slow(comments: str) -> None:
     assert used.same_ids
     assert unused.same_ids
     assert used.tokens == unused.tokens == fast.texts.observed.tokenizers[0].tokens
-    again = [prepared(BERT, comments, tokenizer="slow").texts for _ in range(3)]
-    timed = [texts.observed.tokenizers for texts in (slow.texts, *again) if texts is not None]
-    assert min(each.duration_ns for each, _ in timed) > 1.5 * min(each.duration_ns for _, each in timed)
     assert torch.equal(slow.texts.profiled["input_ids"], fast.texts.profiled["input_ids"])
     assert fast.texts.observed.tokenizers[0].name == PreTrainedTokenizerFast.__name__
 

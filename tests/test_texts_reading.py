@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from opanatomy.capture import texts
-from opanatomy.capture.texts import COUNT, batches_of, read_texts, sample
+from opanatomy.capture.model import texts
+from opanatomy.capture.model.texts import COUNT, batches_of, read_texts, sample
 from opanatomy.errors import UsageError
 
 TEXTS = ("One text.", "Another, with a comma", 'a "quoted" one; and more', "zuletzt: größer als 日本")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from msgspec import to_builtins
 
-from opanatomy.capture.run.instruments import observed_gradients
-from opanatomy.capture.run.ranges import module_ranges, phase_range
+from opanatomy.capture.run.gradients import observed_gradients
+from opanatomy.capture.step.ranges import module_ranges, phase_range
 from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Ratio
 from opanatomy.records.taxonomy import OperatorClass, Phase

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.records.taxonomy import Phase
 from tests.fake_captures import foreign_step, in_new_thread, numbers_of, prepared
 from tests.test_fake_accelerator import attributed, flops, operators, without_flows, without_threads

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture.model import batches
-from opanatomy.capture.model.batches import audio_frames
+from opanatomy.capture import batches
+from opanatomy.capture.batches import audio_frames
 from opanatomy.capture.model.catalog import catalog_names
 from opanatomy.capture.model.configuration import parse_value
-from opanatomy.capture.model.silence import one_line, quiet_libraries
 from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.errors import ModelError, UsageError
 from tests.tiny import BERT, TINY, loss_of, message_of, on_cpu, planned, tiny_request
 

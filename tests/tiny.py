@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import OpanatomyError
 from opanatomy.options import RunOptions
 

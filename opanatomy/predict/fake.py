@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from opanatomy.capture.device.accelerators import same_device
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.capture.memory.events import Context, Mark, Moment, ObservedEvents, events_of
 from opanatomy.capture.memory.measurement import Snapshots, element_bytes
@@ -24,22 +25,15 @@ from opanatomy.capture.memory.observer import (
     observations_of,
     rng_bytes,
 )
-from opanatomy.capture.memory.storages import (
-    Storages,
-    address_of,
-    holders_of,
-    same_device,
-    storages_of,
-    tensors_in,
-    unpacked,
-)
-from opanatomy.capture.model.shape import shape_of
-from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.memory.storages import Storages, address_of, holders_of, storages_of, tensors_in, unpacked
 from opanatomy.capture.model.user_function import said_by
 from opanatomy.capture.model.workload import prepare, workload_of
-from opanatomy.capture.run.ranges import forward_hooks
 from opanatomy.capture.run.recorder import make_stepper
-from opanatomy.capture.run.stepper import Stepper, Subject
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.ranges import forward_hooks
+from opanatomy.capture.step.shape import shape_of
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.capture.subject import Subject
 from opanatomy.errors import EstimateError, OpanatomyError
 from opanatomy.options import RunOptions
 from opanatomy.records.experiment import SimulatedCall, SimulatedStep

@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from opanatomy.capture.memory.measurement import DeviceAllocator
 from opanatomy.capture.memory.storages import optimizer_tensors, storages_of, tensors_in
-from opanatomy.capture.run.ranges import phase_range
-from opanatomy.capture.run.stepper import make_optimizer
+from opanatomy.capture.step.ranges import phase_range
+from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import PHASE_RANGE
 from tests.allocator import FOLDER

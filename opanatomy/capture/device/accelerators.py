@@ -10,9 +10,13 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from opanatomy.capture.model.batches import tensors_of
+from opanatomy.capture.batches import tensors_of
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.options import as_asked
+
+if TYPE_CHECKING:
+    import torch
+
 
 if TYPE_CHECKING:
     import torch
@@ -263,3 +267,8 @@ def synchronize_all(devices: Iterable[str]) -> None:
     """Wait for all of them; the host has nothing to wait for."""
     for device in devices:
         synchronize(device)
+
+
+def same_device(first: str, second: str) -> bool:
+    """Whether two names are of one device (`cuda` is `cuda:0`)."""
+    return (first if ":" in first else f"{first}:0") == (second if ":" in second else f"{second}:0")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from opanatomy.capture.device import nvml
 from opanatomy.capture.device.accelerators import is_cuda
-from opanatomy.capture.model.silence import first_line
+from opanatomy.capture.silence import first_line
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 from opanatomy.options import as_asked
 from opanatomy.records.memory import is_out_of_memory

@@ -18,7 +18,7 @@ import msgspec
 from opanatomy import errors
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.capture.distributed.ranks import environment, quiet
-from opanatomy.capture.model.silence import one_line
+from opanatomy.capture.silence import one_line
 from opanatomy.errors import CaptureError, OpanatomyError
 
 _MADE, _FAILED = "made", "failed"

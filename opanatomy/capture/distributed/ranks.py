@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.capture.distributed.launched import Launched, launched
-from opanatomy.capture.model.silence import quiet_libraries
+from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import CaptureError, SaidByRank, UsageError
 from opanatomy.options import CHECKPOINTED, COMPILE, DDP, FSDP2, HSDP, PARALLEL, TP, RunOptions, spelled
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.capture.batches import Shape, make_batch, move
 from opanatomy.capture.device.accelerators import device_of
 from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 from opanatomy.capture.distributed.ranks import Joined, ranks_of_group
 from opanatomy.capture.distributed.training import RankTraining, SharedTraining
-from opanatomy.capture.model.batches import Shape, make_batch, move
 from opanatomy.capture.model.workload import Plan
-from opanatomy.capture.run.stepper import Subject
+from opanatomy.capture.subject import Subject
 from opanatomy.options import CHECKPOINTED, CHECKPOINTING, DDP, TP, RunOptions
 from opanatomy.records.workload import Workload
 

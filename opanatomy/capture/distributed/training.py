@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.distributed.ranks import Joined, Ranks, is_sharded
 from opanatomy.capture.model.parts import class_name, own_modules, stacks_of, unwrapped
-from opanatomy.capture.model.silence import one_line, quiet_libraries
-from opanatomy.capture.run.loss_scale import LossScale
-from opanatomy.capture.run.stepper import Roots, Training, make_optimizer
+from opanatomy.capture.silence import one_line, quiet_libraries
+from opanatomy.capture.step.loss_scale import LossScale
+from opanatomy.capture.step.stepper import Roots, Training, make_optimizer
 from opanatomy.errors import CaptureError, OpanatomyError, UsageError
 from opanatomy.options import DDP, FSDP2, PARALLEL, TP, RunOptions, spelled
 from opanatomy.records.memory import is_out_of_memory

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.model.parts import class_name, own_modules
-from opanatomy.capture.run.ranges import compiled_modules, has_compiled_parts
+from opanatomy.capture.step.ranges import compiled_modules, has_compiled_parts
 from opanatomy.records.workload import MODULE_RANGE
 
 if TYPE_CHECKING:

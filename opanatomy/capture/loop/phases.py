@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.memory.storages import tensors_in
-from opanatomy.capture.run.stepper import StepObserver
+from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import LOOP_RANGE, PHASE_RANGE, between
 

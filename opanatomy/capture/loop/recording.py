@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.capture.batches import input_texts, sizes
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
@@ -34,18 +35,17 @@ from opanatomy.capture.memory.observer import (
 )
 from opanatomy.capture.memory.saved import PointWatch, SavedTensors, StorageSet, saved_form, storages, weight_casts
 from opanatomy.capture.memory.storages import Holders, other_devices
-from opanatomy.capture.model.batches import input_texts, sizes
 from opanatomy.capture.model.parts import class_name, unwrapped
-from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.model.workload import attention_of, data_type_name
 from opanatomy.capture.run.gradients import gradients_by_path
 from opanatomy.capture.run.instruments import Instrument, blamed
 from opanatomy.capture.run.observer import Observation, observing
 from opanatomy.capture.run.profiled import STEP_RANGE, StepProfiler
-from opanatomy.capture.run.ranges import OpenRanges, compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.run.restore import quiet_kineto
 from opanatomy.capture.run.step_runner import profiler_times_ns, tensor_lists
-from opanatomy.capture.run.stepper import StepObserver
+from opanatomy.capture.step.ranges import OpenRanges, compilations, has_compiled_parts, mode_keeps_compiled
+from opanatomy.capture.step.shape import shape_of
+from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS

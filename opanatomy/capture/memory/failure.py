@@ -13,8 +13,8 @@ from opanatomy.capture.memory.measurement import Snapshots, could_have, element_
 from opanatomy.capture.memory.observer import PROFILER_BYTES, observe_step
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.storages import holders_of, on_device, other_devices, tensors_in
-from opanatomy.capture.model.silence import first_line
-from opanatomy.capture.run.stepper import Stepper
+from opanatomy.capture.silence import first_line
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.memory import MemoryFailure, is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase

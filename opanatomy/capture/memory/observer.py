@@ -27,9 +27,10 @@ from opanatomy.capture.memory.measurement import (
 )
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.storages import Holders, Storages, address_of, holders_of, storages_of, unpacked, weakly
-from opanatomy.capture.run.generation import BEFORE_FORWARD, Generator, method_hook
-from opanatomy.capture.run.ranges import forward_hooks, module_ranges
-from opanatomy.capture.run.stepper import StepObserver, Stepper
+from opanatomy.capture.model.parts import BEFORE_FORWARD
+from opanatomy.capture.step.generation import Generator, method_hook
+from opanatomy.capture.step.ranges import forward_hooks, module_ranges
+from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.records.columns import packed
 from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
 from opanatomy.records.taxonomy import Phase

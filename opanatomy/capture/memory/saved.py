@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.device.accelerators import same_device
 from opanatomy.capture.memory.measurement import Snapshots
-from opanatomy.capture.memory.storages import same_device, unpacked
-from opanatomy.capture.run.stepper import StepObserver
+from opanatomy.capture.memory.storages import unpacked
+from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
 
 if TYPE_CHECKING:

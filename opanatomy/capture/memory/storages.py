@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from opanatomy.capture.device.accelerators import same_device
+
 if TYPE_CHECKING:
     import torch
 
-    from opanatomy.capture.run.stepper import Stepper
+    from opanatomy.capture.step.stepper import Stepper
 
 Tensor = TypeVar("Tensor", bound="torch.Tensor")
 
@@ -56,11 +58,6 @@ def other_devices(module: torch.nn.Module, device: str) -> tuple[str, ...]:
 def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
     """The tensors on `device`, all of them without one."""
     return [tensor for tensor in tensors if device is None or same_device(str(tensor.device), device)]
-
-
-def same_device(first: str, second: str) -> bool:
-    """Whether two names are of one device (`cuda` is `cuda:0`)."""
-    return (first if ":" in first else f"{first}:0") == (second if ":" in second else f"{second}:0")
 
 
 def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

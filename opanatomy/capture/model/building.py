@@ -11,11 +11,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from opanatomy.capture.device.accelerators import same_device
 from opanatomy.capture.device.start import device_text
-from opanatomy.capture.memory.storages import same_device
 from opanatomy.capture.model.configuration import hub_answers
 from opanatomy.capture.model.parts import Stack, embeddings_of, head_of, is_bias, stacks_of
-from opanatomy.capture.model.silence import one_line, quiet_libraries
+from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.errors import CaptureError, ModelError, OutOfMemory, UsageError
 from opanatomy.options import CHECKPOINT_EVERY, FREEZE, LORA, RunOptions, as_flag
 from opanatomy.records.memory import is_out_of_memory

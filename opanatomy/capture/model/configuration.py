@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from msgspec import Struct
 
 from opanatomy.capture.model.catalog import catalog_names, find_name, near_names, read_configuration
-from opanatomy.capture.model.silence import one_line, quiet_libraries
+from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.errors import ModelError, UsageError
 
 # The Hub: the folder of a model id's `config.json`, or one line that says why not, within seconds.

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from opanatomy.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
 if TYPE_CHECKING:
     import torch
 
@@ -150,3 +155,17 @@ def _own(module: torch.nn.Module, path: str, seen: set[int]) -> Iterator[tuple[s
     for name, child in module._modules.items():
         if child is not None:
             yield from _own(child, f"{path}.{name}" if path else name, seen)
+
+
+#: What `generate` calls right before each forward.
+BEFORE_FORWARD: Final = "prepare_inputs_for_generation"
+
+
+def check_generates(module: torch.nn.Module, option: str) -> None:
+    """Raise `UsageError` where a model does not generate."""
+    generates = getattr(module, "can_generate", None)
+    if generates is None or not generates() or not hasattr(module, BEFORE_FORWARD):
+        raise UsageError(
+            f"{option}: {type(module).__name__} does not generate - leave it out, or take a model with"
+            " the head of a language model, such as GPT-2, Llama or T5"
+        )

@@ -19,7 +19,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from opanatomy.capture.model.silence import one_line
+from opanatomy.capture.silence import one_line
 from opanatomy.errors import ModelError
 from opanatomy.records.memory import is_out_of_memory
 

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from opanatomy.capture.memory.advice import inputs_fit
-from opanatomy.capture.model.batches import (
+from opanatomy.capture.batches import (
     Shape,
     check_divides,
     choose_shape,
@@ -28,17 +27,19 @@ from opanatomy.capture.model.configuration import (
     find_configuration,
     make_config,
 )
-from opanatomy.capture.model.parts import stacks_of, trained_tables
-from opanatomy.capture.model.silence import one_line
+from opanatomy.capture.model.parts import check_generates, stacks_of, trained_tables
+from opanatomy.capture.model.texts import TextInputs, TextPlan, plan_texts
+from opanatomy.capture.model.tokenizing import OfModel
 from opanatomy.capture.model.user_function import call_function, is_function
-from opanatomy.capture.run.generation import check_generates
-from opanatomy.capture.texts import TextInputs, TextPlan, plan_texts
-from opanatomy.capture.tokenizing import OfModel
-from opanatomy.errors import ModelError, OpanatomyError, UsageError
+from opanatomy.capture.silence import one_line
+from opanatomy.errors import ModelError, OpanatomyError, OutOfMemory, UsageError
 from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, as_flag, recorded
 from opanatomy.records.memory import is_out_of_memory
-from opanatomy.records.taxonomy import SMALL
+from opanatomy.records.taxonomy import ITEM_SIZE, SMALL
 from opanatomy.records.workload import Workload
+
+if TYPE_CHECKING:
+    import torch
 
 if TYPE_CHECKING:
     import torch
@@ -331,3 +332,40 @@ def _modes(model: torch.nn.Module) -> tuple[str, ...]:
         if evaluating
         else ()
     )
+
+
+def either(parts: list[str]) -> str:
+    """The parts as a choice: "a, b or c"."""
+    return listed(parts, "or")
+
+
+def listed(parts: list[str], last: str) -> str:
+    """The parts as words of a sentence, `last` before the last of them: "a, b and c"."""
+    return f" {last} ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
+
+
+def batch_and_length(batch: int | None, length: int | None) -> list[str]:
+    """What of the batch can be lowered: a number that the model has, and that is above 1."""
+    names = [name for name, size in (("--batch", batch), ("--seq", length)) if size is not None and size > 1]
+    return [f"lower {either(names)}"] if names else []
+
+
+@contextmanager
+def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
+    """Where the inputs do not fit next to the weights, raise `OutOfMemory` that says what makes either smaller."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        smaller = either([*batch_and_length(shape.batch, shape.sequence_length), *fewer_weights(dtype)])
+        raise OutOfMemory(f"out of memory while {name} and its inputs were being built - {smaller}") from error
+
+
+def fewer_weights(dtype: str | None) -> list[str]:
+    """What makes the weights of a model that is built by its configuration smaller."""
+    return ["keep fewer --layers", *(["use --dtype bfloat16"] if _is_wide(dtype) else [])]
+
+
+def _is_wide(dtype: str | None) -> bool:
+    return ITEM_SIZE.get(dtype or "", 0) > ITEM_SIZE["bfloat16"]

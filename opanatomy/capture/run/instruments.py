@@ -15,13 +15,13 @@ from msgspec import Struct
 
 from opanatomy.capture.memory import saved, storages
 from opanatomy.capture.memory.saved import ForwardSaves
-from opanatomy.capture.model.silence import one_line
 from opanatomy.capture.run import gradients, progress
 from opanatomy.capture.run.gradients import observed_gradients
 from opanatomy.capture.run.observer import Observation, observing
 from opanatomy.capture.run.progress import Progress, watched
 from opanatomy.capture.run.restore import Kept
-from opanatomy.capture.run.stepper import Stepper
+from opanatomy.capture.silence import one_line
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.records.memory import is_out_of_memory
 
 if TYPE_CHECKING:

@@ -14,14 +14,23 @@ from opanatomy.capture.device.start import device_text, first_use, run_first_ker
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.capture.distributed.ranks import Joined, is_sharded
 from opanatomy.capture.distributed.sharing import shared
-from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import Snapshots, available_bytes, limited_to_available
 from opanatomy.capture.model.building import check_peft
 from opanatomy.capture.model.user_function import is_function
-from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare, workload_of
+from opanatomy.capture.model.workload import (
+    Plan,
+    Prepared,
+    either,
+    fewer_weights,
+    listed,
+    plan_of,
+    prepare,
+    workload_of,
+)
 from opanatomy.capture.run.progress import Progress
 from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.run.stepper import Subject, check_installed
+from opanatomy.capture.step.stepper import check_installed
+from opanatomy.capture.subject import Subject
 from opanatomy.errors import OpanatomyError, OutOfMemory
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import is_out_of_memory

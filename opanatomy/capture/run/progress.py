@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opanatomy.capture.run.ranges import compiled_modules, forward_hooks
+from opanatomy.capture.step.ranges import compiled_modules, forward_hooks
 
 if TYPE_CHECKING:
     import torch

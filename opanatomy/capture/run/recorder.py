@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from opanatomy.capture.batches import micro_batches
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.accelerators import current_device, device_of
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.start import missing_kernels
-from opanatomy.capture.memory.advice import less_memory
 from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_failure
 from opanatomy.capture.memory.measurement import PeakMeter, Snapshots, limited_to_available
 from opanatomy.capture.memory.storages import tensors_in
-from opanatomy.capture.model.batches import micro_batches
-from opanatomy.capture.model.shape import cache_shape_of, shape_of
-from opanatomy.capture.model.silence import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.user_function import said_by
-from opanatomy.capture.run.generation import generator_of
+from opanatomy.capture.run.advice import less_memory
 from opanatomy.capture.run.progress import NullProgress, Progress
 from opanatomy.capture.run.restore import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.run.step_runner import Run
-from opanatomy.capture.run.stepper import Stepper, Subject, make_optimizer
+from opanatomy.capture.silence import first_line, one_line, quiet_libraries
+from opanatomy.capture.step.generation import generator_of
+from opanatomy.capture.step.shape import cache_shape_of, shape_of
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.options import DEVICE, GENERATE, RunOptions, as_argument, as_asked, as_flag
 from opanatomy.records.memory import WEIGHTS, is_out_of_memory

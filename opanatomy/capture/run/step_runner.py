@@ -22,16 +22,17 @@ from opanatomy.capture.memory.observer import ObservedStep, observe_step, why_no
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.storages import holders_of, other_devices, tensors_in
 from opanatomy.capture.model.building import undone_by_checkpointing
-from opanatomy.capture.model.shape import cache_shape_of, shape_of
+from opanatomy.capture.model.texts import TextInputs
 from opanatomy.capture.run.export import export_trace
 from opanatomy.capture.run.instruments import Instrument, Instruments
-from opanatomy.capture.run.loss_scale import prepared_loss_scale, scale_of, skipped_updates
 from opanatomy.capture.run.profiled import profile_steps
 from opanatomy.capture.run.progress import Progress
-from opanatomy.capture.run.ranges import compilations, has_compiled_parts, mode_keeps_compiled, module_ranges
 from opanatomy.capture.run.restore import Kept
-from opanatomy.capture.run.stepper import StepObserver, Stepper, Subject, Training
-from opanatomy.capture.texts import TextInputs
+from opanatomy.capture.run.scaling import prepared_loss_scale, scale_of, skipped_updates
+from opanatomy.capture.step.ranges import compilations, has_compiled_parts, mode_keeps_compiled, module_ranges
+from opanatomy.capture.step.shape import cache_shape_of, shape_of
+from opanatomy.capture.step.stepper import StepObserver, Stepper, Training
+from opanatomy.capture.subject import Subject
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.taxonomy import BY_NAME

@@ -16,13 +16,15 @@ from msgspec.structs import replace
 from opanatomy.capture.device.accelerators import current_device
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.capture.memory.measurement import limited_to_available
-from opanatomy.capture.model.silence import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare, workload_of
-from opanatomy.capture.run.loss_scale import FIRST, LossScale, prepared_loss_scale
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.capture.run.recorder import make_stepper
 from opanatomy.capture.run.restore import Kept, RandomState
-from opanatomy.capture.run.stepper import StepObserver, Stepper, Subject
+from opanatomy.capture.run.scaling import prepared_loss_scale
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.loss_scale import FIRST, LossScale
+from opanatomy.capture.step.stepper import StepObserver, Stepper
+from opanatomy.capture.subject import Subject
 from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
 from opanatomy.records.experiment import Difference, Sameness, ScaledGradients, Underflow

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
-from opanatomy.records.experiment import (
-    Sameness,
-    ScaledGradients,
-    TechniqueRow,
-    Techniques,
-    Underflow,
-)
+from opanatomy.records.experiment import Sameness, ScaledGradients, TechniqueRow, Techniques, Underflow
 from opanatomy.report.section import (
     Bytes,
     Cell,

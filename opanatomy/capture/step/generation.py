@@ -7,18 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.run.ranges import open_phase
+from opanatomy.capture.model.parts import BEFORE_FORWARD, check_generates
+from opanatomy.capture.step.ranges import open_phase
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.options import RunOptions, as_asked
 from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:
     import torch
-
-#: What `generate` calls right before each forward.
-BEFORE_FORWARD: Final = "prepare_inputs_for_generation"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,13 +129,3 @@ def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, o
             )
         arguments = {"inputs": inputs[0]}
     return Generator(module=module, arguments=arguments, new_tokens=options.generate, beams=options.beams or 1)
-
-
-def check_generates(module: torch.nn.Module, option: str) -> None:
-    """Raise `UsageError` where a model does not generate."""
-    generates = getattr(module, "can_generate", None)
-    if generates is None or not generates() or not hasattr(module, BEFORE_FORWARD):
-        raise UsageError(
-            f"{option}: {type(module).__name__} does not generate - leave it out, or take a model with"
-            " the head of a language model, such as GPT-2, Llama or T5"
-        )

@@ -12,24 +12,20 @@ from itertools import islice
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec import Struct
 
+from opanatomy.capture.batches import micro_batches, move
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.memory.measurement import Snapshots
-from opanatomy.capture.model.batches import micro_batches, move
-from opanatomy.capture.run.generation import Generator
-from opanatomy.capture.run.loss_scale import LossScale
-from opanatomy.capture.run.ranges import phase_range
-from opanatomy.capture.texts import TextInputs
+from opanatomy.capture.step.generation import Generator
+from opanatomy.capture.step.loss_scale import LossScale
+from opanatomy.capture.step.ranges import phase_range
 from opanatomy.errors import CaptureError
 from opanatomy.options import as_asked
 from opanatomy.records.taxonomy import BY_NAME, Optimizer, Phase, data_type_of
-from opanatomy.records.workload import SharedWeights, Workload
+from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
     import torch
-
 
 # What backward starts from: the loss of a model's output where there is one, else all that requires a gradient.
 
@@ -614,21 +610,3 @@ class Stepper:
 
 
 # What is recorded.
-
-
-class Subject(Struct, frozen=True, kw_only=True):
-    """What is recorded: a module and the arguments of its forward."""
-
-    module: torch.nn.Module
-    inputs: dict[str, Any] | tuple[Any, ...]
-    workload: Workload
-    #: What the trace says it was made by.
-    command: str = ""
-    #: The snapshots from before the module was made, where its maker took them.
-    snapshots: Snapshots | None = None
-    #: Whether the module is the caller's, and nothing of it may be another afterwards.
-    borrowed: bool = False
-    #: How its steps train; ranks that share them have made their model and optimizer ready for that.
-    training: Training = msgspec.field(default_factory=Training)
-    #: The other batches of the texts of the run.
-    texts: TextInputs | None = None

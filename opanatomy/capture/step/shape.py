@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from opanatomy.capture.device.accelerators import is_cuda
-from opanatomy.capture.run.generation import Generator
+from opanatomy.capture.step.generation import Generator
 from opanatomy.records.memory import CacheShape, ModelShape
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 
 from opanatomy.capture.model.configuration import hub_answers
-from opanatomy.capture.model.silence import one_line, quiet_libraries
+from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.errors import UsageError
 from opanatomy.options import TEXTS, TOKENIZER
 from opanatomy.records.workload import ObservedTokenizer

@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.capture.model.batches import Shape, class_labels, takes_text
-from opanatomy.capture.model.silence import one_line
-from opanatomy.capture.tokenizing import OfModel, Tokenized, tokenized
+from opanatomy.capture.batches import Shape, class_labels, takes_text
+from opanatomy.capture.model.tokenizing import OfModel, Tokenized, tokenized
+from opanatomy.capture.silence import one_line
 from opanatomy.errors import UsageError
 from opanatomy.options import SAMPLE, TEXTS, RunOptions
 from opanatomy.records.workload import TextBatch, TextObservations
@@ -28,7 +28,6 @@ from opanatomy.trace.files import check_no_address
 
 if TYPE_CHECKING:
     import torch
-
 
 # Which texts make a batch, and how long it is: all padded to one length, to the longest of each batch, by length.
 

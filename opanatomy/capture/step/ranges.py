@@ -14,7 +14,6 @@ from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 if TYPE_CHECKING:
     import torch
 
-
 # Which parts of a model `torch.compile` runs, and whether it compiled while a step ran.
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.capture.model.batches import Shape
-from opanatomy.capture.run.stepper import Subject
-from opanatomy.errors import OutOfMemory
+from opanatomy.capture.model.workload import _is_wide, batch_and_length, either, fewer_weights
+from opanatomy.capture.subject import Subject
 from opanatomy.options import BEAMS, GENERATE, RunOptions, Spelling, as_argument, as_flag
-from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE, Phase
 from opanatomy.records.workload import Workload
 
@@ -30,16 +26,6 @@ def less_memory(phase: Phase, subject: Subject, options: RunOptions, *, recorded
     if subject.borrowed:
         return either([*_of_steps(phase, subject, options, recorded=recorded), *_of_code(phase, subject, options)])
     return either([*_of_steps(phase, subject, options, recorded=recorded), *_of_flags(phase, subject, options)])
-
-
-def either(parts: list[str]) -> str:
-    """The parts as a choice: "a, b or c"."""
-    return listed(parts, "or")
-
-
-def listed(parts: list[str], last: str) -> str:
-    """The parts as words of a sentence, `last` before the last of them: "a, b and c"."""
-    return f" {last} ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
 
 
 def _of_steps(phase: Phase, subject: Subject, options: RunOptions, *, recorded: bool) -> list[str]:
@@ -106,29 +92,6 @@ def _more_parts(workload: Workload) -> list[int]:
     return [parts for parts in range(now + 1, batch + 1) if batch % parts == 0][:1]
 
 
-def batch_and_length(batch: int | None, length: int | None) -> list[str]:
-    """What of the batch can be lowered: a number that the model has, and that is above 1."""
-    names = [name for name, size in (("--batch", batch), ("--seq", length)) if size is not None and size > 1]
-    return [f"lower {either(names)}"] if names else []
-
-
-@contextmanager
-def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
-    """Where the inputs do not fit next to the weights, raise `OutOfMemory` that says what makes either smaller."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        smaller = either([*batch_and_length(shape.batch, shape.sequence_length), *fewer_weights(dtype)])
-        raise OutOfMemory(f"out of memory while {name} and its inputs were being built - {smaller}") from error
-
-
-def fewer_weights(dtype: str | None) -> list[str]:
-    """What makes the weights of a model that is built by its configuration smaller."""
-    return ["keep fewer --layers", *(["use --dtype bfloat16"] if _is_wide(dtype) else [])]
-
-
 def smaller_optimizers(chosen: str | None) -> list[str]:
     """The optimizers that need less than the chosen one, of those that are installed."""
     if chosen is None:
@@ -155,10 +118,6 @@ def _could_checkpoint(module: torch.nn.Module, options: RunOptions) -> bool:
 
 def _could_cast(workload: Workload, options: RunOptions) -> bool:
     return options.amp is None and not options.inference and _is_wide(workload.dtype)
-
-
-def _is_wide(dtype: str | None) -> bool:
-    return ITEM_SIZE.get(dtype or "", 0) > ITEM_SIZE["bfloat16"]
 
 
 def _layers(module: torch.nn.Module) -> int:

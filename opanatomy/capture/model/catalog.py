@@ -1,0 +1,93 @@
+"""The embedded configurations: one `config.json` of the Hub per model, `<owner>--<model>.json`.
+
+The values are those published; label names are given as their number (`num_labels`) and preferences of text generation
+are left out, since neither changes a training step. Under the key `catalog` stands what is known of the model that is
+built of it: its class, task and size, which `opanatomy catalog` lists. Adding a model is adding its file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+#: The key of a file that is not of the published configuration.
+_OWN_KEY: Final = "catalog"
+#: A word of a name, without its numbers.
+_LETTERS: Final = re.compile(r"[a-z]{3,}")
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A built-in model as it is built by default; `layers` and `hidden` of each stack."""
+
+    name: str
+    kind: str
+    architecture: str
+    task: str
+    parameters: int
+    #: `None` where it has no layers of one kind, one after another.
+    layers: tuple[int, ...] | None = None
+    hidden: tuple[int, ...] | None = None
+
+
+def catalog_names() -> tuple[str, ...]:
+    """The Hub ids of the embedded models, sorted."""
+    names = (entry.name for entry in files(__name__).iterdir() if entry.name.endswith(".json"))
+    return tuple(sorted((name[: -len(".json")].replace("--", "/", 1) for name in names), key=str.lower))
+
+
+def find_name(model: str) -> str | None:
+    """The Hub id of the embedded model that `model` means, `None` where there is none.
+
+    The full id and the part after its slash (`bert-large-uncased`, `gpt2`) are understood, in any case.
+    """
+    wanted = model.lower()
+    for name in catalog_names():
+        if wanted in (name.lower(), name.lower().split("/")[-1]):
+            return name
+    return None
+
+
+def read_configuration(name: str) -> dict[str, Any]:
+    """The content of the `config.json` of the embedded model `name` (its full Hub id)."""
+    content = _content(name)
+    content.pop(_OWN_KEY)
+    return content
+
+
+def catalog_entries() -> tuple[Entry, ...]:
+    """The embedded models by name."""
+    return tuple(map(_entry, catalog_names()))
+
+
+def _entry(name: str) -> Entry:
+    content = _content(name)
+    return msgspec.convert({**content[_OWN_KEY], "name": name, "kind": content["model_type"]}, Entry)
+
+
+def _content(name: str) -> dict[str, Any]:
+    text = files(__name__).joinpath(name.replace("/", "--", 1) + ".json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def near_names(model: str, count: int = 3) -> tuple[str, ...]:
+    """The Hub ids of embedded models whose full or short name is near `model`, then those of its family; nearest first.
+
+    The family of `Llama-2-7b` is `llama`: a word of the name that begins with it, whatever the organisation.
+    """
+    full = {key: name for name in catalog_names() for key in (name.lower(), name.lower().split("/")[-1])}
+    wanted = model.lower()
+    matches = [
+        *get_close_matches(wanted, full, n=count, cutoff=0.6),
+        *get_close_matches(wanted.split("/")[-1], full, n=count, cutoff=0.6),
+    ]
+    family = _LETTERS.search(wanted.split("/")[-1])
+    words = {name: _LETTERS.findall(name.lower()) for name in catalog_names()}
+    alike = [name for name in words if family and any(word.startswith(family[0]) for word in words[name])]
+    return tuple(dict.fromkeys((*(full[match] for match in matches), *alike)))[:count]
