@@ -1,4 +1,4 @@
-"""The whole report, and its rows."""
+"""Define the report (`Anatomy`) and the rows of its tables."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import FLOAT32, PEAK_OF_COMPUTE_TYPE, TF32, THREE_TF32, IdleCause, OperatorClass, Phase
 from opanatomy.records.workload import Environment, TextFigures, Workload
 
-# The wall clock of a step: busy, idle, launches, streams; the ledger of device work.
+# --- timeline and ledger ---
 
 
-#: The name of what the profiler records of Python where it is told to record the stack.
+#: What the report calls the Python frames that the profiler records under `with_stack`.
 PYTHON_STACK: Final = "Python's stack"
 
 
 class IdleRow(Record, frozen=True, kw_only=True):
-    """The idle time of one cause: in how many gaps it lies, and what most of it was: `events` of that name, `name_ns`
-    of the time.
+    """Idle time of one cause: the number of gaps, and the host event that fills most of it.
 
-    cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`,
-        `operators`, `python` (the host between operators), `stream`, `device` or `unknown`.
-    name: the call, operator or range of the host.
+    cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`, `operators`,
+        `python` (the host between operators), `stream`, `device` or `unknown`.
+    name: the call, operator or range on the host that fills most of the time: `events` of them, `name_ns` in all.
     """
 
     cause: IdleCause
@@ -41,7 +40,7 @@ class IdleRow(Record, frozen=True, kw_only=True):
 
 
 class DeviceRow(Record, frozen=True, kw_only=True):
-    """The steps on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
+    """The steps on one device, with the terms of `Timeline`; `name` is the device's name in the trace."""
 
     device: int
     work: int
@@ -56,7 +55,7 @@ class DeviceRow(Record, frozen=True, kw_only=True):
 
 
 class StreamRow(Record, frozen=True, kw_only=True):
-    """The work of the window on one stream: device events, their union and sum, and the sum of each class."""
+    """Device work of the window on one stream: number of events, their union and sum, and the sum of each class."""
 
     device: int
     stream: int
@@ -69,9 +68,9 @@ class StreamRow(Record, frozen=True, kw_only=True):
 class Launching(Record, frozen=True, kw_only=True):
     """How the host launched the kernels of the window, over all steps.
 
-    A launch starts one kernel, or all kernels of a graph. Its delay is the time from the start of the call on the host
-    to the start of its first kernel; a launch waits in the queue for as long, so `delay_ns` over the window is the
-    mean length of the queue. Only launches that both sides of the trace record have a delay (`delayed`).
+    A launch starts one kernel, or all kernels of a graph. Its delay lasts from the start of the host call to the start
+    of the first kernel. A launch waits in the queue for that time, so `delay_ns` over the window is the mean length of
+    the queue. Only launches recorded on both the host and the device have a delay (`delayed`).
     """
 
     #: Calls that launch kernels or graphs, and the host time inside them.
@@ -85,7 +84,7 @@ class Launching(Record, frozen=True, kw_only=True):
     delay_ns: int
     median_delay_ns: int | None
     longest_queue: int
-    #: Kernels alone, copies and fills apart; the tiny ones are shorter than `tiny_below_ns`.
+    #: Kernels only, without copies and fills; tiny kernels are shorter than `tiny_below_ns`.
     kernels: int
     kernel_ns: int
     tiny_kernels: int
@@ -94,17 +93,17 @@ class Launching(Record, frozen=True, kw_only=True):
 
 
 class Timeline(Record, frozen=True, kw_only=True):
-    """Wall clock of the steps that count; without annotated steps from the first to the last device work.
+    """Wall clock of the steps that count; without annotated steps from the first to the last device event.
 
     window = busy + outside + unrecorded + idle, and idle = host_idle + stream_idle + other_idle = the sum of `causes`,
-    exactly. `busy_ns` is the union of the steps' device work; `outside_ns` the time in which the device only did work
-    of other steps; `unrecorded_ns` the time from a launch whose work is not in the trace to the next work that is.
-    Idle time is host-bound where what comes next was launched after the device fell idle, a stream wait where
-    it was already launched and another stream worked last, other in all other cases. `drained_ns` is the part of it
-    in gaps that began while the host waited for the device: nothing was queued. Communication and memcpy are
-    exposed where no other work of the device runs; `computation_ns` is the union of the work that is neither. With
-    several devices these are means over the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and
-    `streams` are of all. `around_ns` is the time of a trace without steps before and after all device work.
+    exactly. `busy_ns` is the union of the steps' device work, `outside_ns` the time in which the device only did work
+    of other steps, `unrecorded_ns` the time from a launch whose work is missing from the trace to the next recorded
+    work. Idle time is host-bound if the next work was launched after the device fell idle, a stream wait if it was
+    already launched and another stream worked last, and other in all other cases. `drained_ns` is the idle time in gaps
+    that began while the host waited for the device, with nothing queued. Communication and memcpy are exposed while no
+    other work of the device runs; `computation_ns` is the union of the work that is neither. With several devices these
+    are means over the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all
+    devices. In a trace without steps, `around_ns` is its time before and after all device work.
     """
 
     window_ns: int
@@ -130,7 +129,7 @@ class Timeline(Record, frozen=True, kw_only=True):
 
 
 class LinkedTime(Record, frozen=True, kw_only=True):
-    """Device work by how it was traced back to what launched it."""
+    """Device work by how it was linked to its launch."""
 
     linked_ns: int
     graph_launched_ns: int = 0
@@ -143,15 +142,15 @@ class Ledger(Record, frozen=True, kw_only=True):
     """Where each nanosecond of device work went.
 
     linked + graph_launched + no_launch_record + outside_window = device_work, exactly; `set_aside` is the part of
-    outside_window that was launched in steps that do not count. `classed`, `costed` and
-    `unknown` are shares of device_work - outside_window; classed + unknown is that difference, exactly.
+    outside_window that was launched in steps that do not count. `classed`, `costed` and `unknown` are shares of
+    device_work - outside_window; classed + unknown is that difference, exactly.
 
     device_work_ns: all device work of the trace.
     linked_ns: linked to the operator call that launched it.
     graph_launched_ns: launched by a graph.
     no_launch_record_ns: without a record of its launch.
     outside_window_ns: launched before the steps that count, after them or between them.
-    set_aside_ns: of it, launched in steps that are set aside.
+    set_aside_ns: the part of `outside_window_ns` launched in steps that are set aside.
     classed_ns: of a known class.
     costed_ns: of calls whose FLOPs and bytes are known.
     unknown_ns: of no known class.
@@ -168,24 +167,24 @@ class Ledger(Record, frozen=True, kw_only=True):
     set_aside_ns: int = 0
 
 
-# What a device can do, and what of it was reached.
+# --- device ceilings ---
 
 
-#: What the bandwidth is called among the names of peaks.
+#: The name of the bandwidth among the names of peaks.
 BANDWIDTH: Final = "bandwidth"
-#: What the data types of vector peaks come after among them.
+#: Prefix of the data types of vector peaks among those names.
 VECTOR: Final = "vector "
-#: Bursts of which the median stays below the best by more than this part of it were disturbed.
+#: A measurement was disturbed if the median burst is below the best one by more than this share of the best.
 _DISTURBED: Final = 0.5
-#: What a line begins with that says why there are none.
+#: Prefix of the line that says why there are no ceilings.
 NO_CEILINGS: Final = "no ceilings: "
 
 
 class ExceededCeiling(Record, frozen=True, kw_only=True):
-    """A ceiling that the user gave and that work in the trace was faster than, most of all `operator` in `phase`.
+    """A ceiling given by the user that work in the trace exceeded, most of all `operator` in `phase`.
 
-    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` what gave it (`--peak 100T`). Rates are
-    operations or bytes a second: as given, as reached, and as known of the device without the option.
+    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` the option that gave it (`--peak 100T`). Rates
+    are operations or bytes a second: as given, as reached, and as known of the device without the option.
     """
 
     ceiling: str
@@ -198,22 +197,21 @@ class ExceededCeiling(Record, frozen=True, kw_only=True):
 
 
 class DeviceFigures(Record, frozen=True, kw_only=True):
-    """Ceilings of the device and what of them was reached; `source` says where the ceilings are from.
+    """Ceilings of the device, their `source`, and the share of them that was reached.
 
-    `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
-    `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
-    reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
-    knows) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`.
-    `exceeded` are the ceilings of the user's own that the trace is above, the furthest first.
-    `no_ceilings` says why there are no ceilings, and how to get them. `unsure_ns` is the time of float32 products of
-    which neither a kernel's name nor a setting says whether they ran as tf32: they have no bound.
-    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
-    mean over the same time of min(sum over the kernels that run then of min(blocks per multiprocessor, 1), 1),
-    `occupancy` the mean of the kernels' estimated
-    occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
-    has for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels that by their names use tensor
-    (matrix) cores, `None` where the device has none or no name tells; `tensor_core_unknown_ns` that of products, and of
-    kernels of unknown class, whose names do not tell. `None` where the trace lacks what is needed.
+    `peak_flops_per_second` has matrix peaks by data type, `vector_flops_per_second` those of all other arithmetic.
+    `mfu` is the share of the peak of `mfu_dtype` (the data type of most contractions) that the step's contractions
+    reach without recompute, `hfu` with it. `mfu_covered` is the part of the time of contractions (and of work of
+    unknown class) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`. `exceeded`
+    has the user's own ceilings that the trace exceeds, the furthest first. `no_ceilings` says why there are no
+    ceilings, and how to get them. `unsure_ns` is the time of float32 products without a bound: neither a kernel name
+    nor a setting says whether they ran in tf32. `utilization` is the union of the kernels over the total time of the
+    steps. `sm_efficiency` is the mean over the same time of min(sum over the running kernels of min(blocks per
+    multiprocessor, 1), 1), `occupancy` the mean of the kernels' estimated occupancy weighted by duration. Both are
+    fractions that Kineto estimates from launch dimensions, recorded for `dimensioned_ns` of the kernel time.
+    `tensor_core_ns` is the time of kernels that use tensor (matrix) cores by their names, `None` if the device has none
+    or no name tells; `tensor_core_unknown_ns` the time of products, and of kernels of unknown class, whose names do not
+    tell. A figure is `None` if the trace lacks what it needs.
     """
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)
@@ -236,12 +234,12 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
 
     @property
     def why_no_ceilings(self) -> str:
-        """`no_ceilings` under a heading that says what is missing."""
+        """Return `no_ceilings` without its prefix, for use under a heading that says what is missing."""
         return (self.no_ceilings or "").removeprefix(NO_CEILINGS)
 
 
 class GivenCeiling(Record, frozen=True, kw_only=True):
-    """A ceiling that the user gave by `option` (`--peak 100T`), and what is known of the device without it.
+    """A ceiling given by the user with `option` (`--peak 100T`), and the known value of the device without it.
 
     `name` is the data type of a matrix peak, or `BANDWIDTH`.
     """
@@ -253,12 +251,12 @@ class GivenCeiling(Record, frozen=True, kw_only=True):
 
 
 class Ceilings(Record, frozen=True, kw_only=True):
-    """The most a device can do, and where the figures are from.
+    """The most a device can do, and the source of these figures.
 
-    Peaks are dense, in operations a second (a multiply-add is two). Those of matrix multiplication go by torch's name
-    of the data type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit
-    float. Those of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means
-    that the device has no such unit or its speed is not known.
+    Peaks are dense, in operations a second (a multiply-add is two). Matrix peaks are keyed by torch's name of the data
+    type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit float. Peaks
+    of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means that the device
+    has no such unit or its speed is not known.
     """
 
     device: str
@@ -267,17 +265,17 @@ class Ceilings(Record, frozen=True, kw_only=True):
     vector_flops_per_second: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     memory_bytes: int | None = None
-    #: The size of the last cache before the memory that `bandwidth_bytes_per_second` is of: L2, on MI300 the L3.
+    #: The size of the last cache before the memory with `bandwidth_bytes_per_second`: L2, on MI300 the L3.
     cache_bytes: int | None = None
-    #: What was measured while something else was busy on the device: data types of matrix peaks, those of vector peaks
-    #: after `VECTOR`, and `BANDWIDTH`.
+    #: Measured while something else was busy on the device: data types of matrix peaks, data types of vector peaks with
+    #: the prefix `VECTOR`, and `BANDWIDTH`.
     disturbed: tuple[str, ...] = ()
-    #: Those among them that the user gave.
+    #: The ceilings given by the user.
     given: tuple[GivenCeiling, ...] = ()
 
     @property
     def reference(self) -> Ceilings:
-        """These, and where the user gave less than is known of the device that: what second sources say it can do."""
+        """Return the ceilings with the known value wherever the user gave less, for checks against second sources."""
         less = {one.name: known for one in self.given if (known := one.known_per_second or 0) > one.per_second}
         if not less:
             return self
@@ -290,16 +288,17 @@ class Ceilings(Record, frozen=True, kw_only=True):
         )
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
-        """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`.
+        """Return the peak of matrix products of `dtype` (torch's name) in operations a second; float32 in tf32 if
+        `tf32`.
 
-        Of `THREE_TF32` a third of the tf32 peak: three products each.
+        `THREE_TF32` reaches a third of the tf32 peak, with three products for each.
         """
         name = self.matrix_name(dtype, tf32=tf32)
         peak = None if name is None else self.matrix_flops_per_second.get(name)
         return peak / 3 if peak is not None and dtype == THREE_TF32 else peak
 
     def matrix_name(self, dtype: str | None, *, tf32: bool = False) -> str | None:
-        """What the peak of matrix products of `dtype` is called in `matrix_flops_per_second`."""
+        """Return the key of the peak of matrix products of `dtype` in `matrix_flops_per_second`."""
         if dtype is None:
             return None
         if dtype == FLOAT32 and tf32:
@@ -307,21 +306,21 @@ class Ceilings(Record, frozen=True, kw_only=True):
         return "float8" if dtype.startswith("float8") else PEAK_OF_COMPUTE_TYPE.get(dtype, dtype)
 
     def vector_peak(self, dtype: str | None) -> float | None:
-        """Operations a second of element-wise work and reductions of `dtype`; torch computes halves in float32."""
+        """Return the peak of element-wise work and reductions of `dtype`; torch computes halves in float32."""
         return self.vector_flops_per_second.get(vector_name(dtype)) if dtype is not None else None
 
 
 def vector_name(dtype: str | None) -> str:
-    """The data type in which element-wise work and reductions of `dtype` compute."""
+    """Return the data type in which element-wise work and reductions of `dtype` compute."""
     return "float64" if dtype in ("float64", "complex128") else "float32"
 
 
-#: The version of what is kept of a measurement.
+#: Version of the stored form of a measurement.
 MEASURED_SCHEMA = 1
 
 
 class Machine(Record, frozen=True, kw_only=True):
-    """What a measurement holds for: another driver, torch or number of threads is another measurement."""
+    """The machine of a measurement; another driver, torch or number of threads needs another measurement."""
 
     device: str
     kind: str
@@ -333,10 +332,11 @@ class Machine(Record, frozen=True, kw_only=True):
 
 
 class Rate(Record, frozen=True, kw_only=True):
-    """The best of several bursts: operations or bytes a second, what did it, and when (ISO 8601, UTC).
+    """The best of several bursts in operations or bytes a second, with the operation that reached it and when (ISO
+    8601, UTC).
 
     `spread` is how far the median burst stayed below the best, as a share of the best. `operands` are the arrays or
-    matrices that it was done on, `None` in a measurement that was kept before these were.
+    matrices used, `None` in older stored measurements.
     """
 
     per_second: float
@@ -348,34 +348,34 @@ class Rate(Record, frozen=True, kw_only=True):
 
     @property
     def disturbed(self) -> bool:
-        """Whether something else was busy on the device, so that the best burst may be far from what it can do."""
+        """Return True if other work disturbed the bursts, so that even the best may be far below the device's peak."""
         return self.spread > _DISTURBED
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """The rates of one machine: those of matrix products by data type, and those of moving bytes by what moved them."""
+    """The rates of one machine: matrix products by data type, and moved bytes by the operation that moved them."""
 
     machine: Machine
     peaks: dict[str, Rate] = field(default_factory=dict)
     bandwidths: dict[str, Rate] = field(default_factory=dict)
-    #: The data types that were tried, those that cannot be multiplied there included.
+    #: Data types that were tried, including those that cannot be multiplied on this machine.
     tried: tuple[str, ...] = ()
-    #: The size of the last cache, as the system or the driver says it.
+    #: The size of the last cache, as reported by the system or the driver.
     cache_bytes: int | None = None
     schema: int = MEASURED_SCHEMA
 
     @property
     def bandwidth(self) -> Rate | None:
-        """The fastest of the ways to move bytes."""
+        """Return the fastest rate of moving bytes."""
         return max(self.bandwidths.values(), key=lambda rate: rate.per_second, default=None)
 
     @property
     def date(self) -> str:
-        """The day of the newest figure."""
+        """Return the day of the newest rate."""
         return max((rate.measured for rate in (*self.peaks.values(), *self.bandwidths.values())), default="")[:10]
 
     def over(self, older: Measured | None) -> Measured:
-        """These figures, and those of `older` that are not among them."""
+        """Return these rates, filled up with those of `older` that are missing here."""
         if older is None:
             return self
         return Measured(
@@ -388,16 +388,16 @@ class Measured(Record, frozen=True, kw_only=True):
 
 
 def now() -> str:
-    """The time of a measurement."""
+    """Return the current time for a measurement (ISO 8601, UTC)."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-# Figures checked against a second source.
+# --- checks against a second source ---
 
 
-#: The differences of a check that together touch less than this part of the device work are no alarm.
+#: Differences of a check that together touch less than this part of the device work raise no alarm.
 MINOR: Final = 0.01
-#: The quantities of the checks by causality.
+#: Quantities of the checks by causality.
 CLASSES: Final = "classes of kernels"
 ORDER: Final = "order on streams"
 CLOCKS: Final = "clocks of host and device"
@@ -408,9 +408,9 @@ EVENTS: Final = "device events"
 class Difference(Record, frozen=True, kw_only=True):
     """One figure of the report that a second source does not confirm, both in the unit of its check.
 
-    `cause` says why where a known cause does; `None` is an error of this tool, or a trace that cannot be right.
+    `cause` is the known cause of the difference; `None` means an error of this tool, or a trace that cannot be right.
     `evidence` is what a reader can look up: modules, shapes, times. `time_ns` is the device work (on the CPU the self
-    time) of the calls that the difference touches, over all steps; `None` where no time can be named.
+    time) of the calls that the difference touches, over all steps; `None` if no time can be named.
     """
 
     operator: str
@@ -422,7 +422,7 @@ class Difference(Record, frozen=True, kw_only=True):
     time_ns: int | None = None
 
     def share(self, work_ns: float) -> float:
-        """Return the part of the device work that is touched, without a time the part by which the figures differ."""
+        """Return the touched part of the device work, or without a time the relative difference of the figures."""
         if self.time_ns is not None and work_ns:
             return min(self.time_ns / work_ns, 1.0)
         if self.ours is None or self.other is None:
@@ -434,9 +434,8 @@ class Check(Record, frozen=True, kw_only=True):
     """The figures of one kind, checked against a second source that does not share their attribution.
 
     `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "backward contractions", ...)
-    and `unit` its unit ("calls", "FLOPs", "ns"). Of the
-    `compared` figures `equal` agree; each other one has a row in `differences`.
-    `not_checked` says why nothing, or not all, could be compared.
+    and `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` figures `equal` agree; each other one has a row in
+    `differences`. `not_checked` says why nothing, or not all, could be compared.
     """
 
     quantity: str
@@ -449,7 +448,7 @@ class Check(Record, frozen=True, kw_only=True):
 
     @property
     def unexplained(self) -> tuple[Difference, ...]:
-        """The differences of which no cause is known."""
+        """Return the differences without a known cause."""
         return tuple(difference for difference in self.differences if difference.cause is None)
 
     def share(self, work_ns: float) -> float:
@@ -457,17 +456,17 @@ class Check(Record, frozen=True, kw_only=True):
         return min(sum(difference.share(work_ns) for difference in self.unexplained), 1.0)
 
 
-# A generation: the time to its first token, and what each token after that takes.
+# --- generation ---
 
 
 class Generation(Record, frozen=True, kw_only=True):
-    """One step of `new_tokens` for each sample by a search with `beams` (1: greedy).
+    """A generation of `new_tokens` for each sample, by a search with `beams` (1: greedy).
 
-    Times are of generations without the profiler, medians; `None` where none was timed. `first_token_ns` is the
-    prefill, `decoding_ns` what follows it. `decoded_tokens` of each sample are made there, one in each forward:
-    `token_ns` is the time from one to the next, `tokens_per_second` counts those of all samples, of each sample the
-    one that is kept of its beams. `token_flops` and the bytes are those of one forward and what chooses its tokens,
-    the mean over the decoding of the profiled steps; they leave out what took `uncosted_ns` there.
+    Times are medians of generations without the profiler; `None` if none was timed. `first_token_ns` is the prefill,
+    `decoding_ns` the rest. Decoding makes `decoded_tokens` for each sample, one in each forward: `token_ns` is the time
+    from one to the next, `tokens_per_second` counts the tokens of all samples, one beam of each. `token_flops` and the
+    bytes are those of one forward and the choice of its tokens, the mean over the decoding of the profiled steps,
+    without the work that took `uncosted_ns`.
     """
 
     new_tokens: int
@@ -483,14 +482,14 @@ class Generation(Record, frozen=True, kw_only=True):
     uncosted_ns: int = 0
 
 
-# The techniques that would save memory or time, by prediction.
+# --- suggestions ---
 
 
 class Suggestion(Record, frozen=True, kw_only=True):
-    """What a technique is predicted to change of the step, and what to add to the command for it.
+    """A technique's predicted effect on the step, and what to add to the command to try it.
 
-    `peak_bytes` is the predicted peak of all allocations and `now_bytes` that of the step as it is, predicted the same
-    way; the times are predicted steps over the step as it is: `time_ratio` the most likely, then the range.
+    `peak_bytes` is the predicted peak of all allocations, `now_bytes` the peak of the current step, predicted the same
+    way. The times are ratios of the predicted to the current step: `time_ratio` the most likely, then the range.
     """
 
     technique: str
@@ -503,27 +502,27 @@ class Suggestion(Record, frozen=True, kw_only=True):
 
     @property
     def saved_bytes(self) -> int:
-        """What of the peak would be gone."""
+        """Return how much lower the peak would be."""
         return self.now_bytes - self.peak_bytes
 
 
 class Suggestions(Record, frozen=True, kw_only=True):
-    """The techniques that would save most, the most first; `not_reached` are names there was no time to look at."""
+    """The techniques that would save most, the best first; `not_reached` names those not tried for lack of time."""
 
     best: tuple[Suggestion, ...] = ()
     not_reached: tuple[str, ...] = ()
 
 
-# What the time of a step is made of, over like steps: what comparing two runs starts from.
+# --- breakdown of like steps, from which two runs are compared ---
 #
-# The names of operators, signatures, modules and kernels are numbers into the lists of the `Breakdown`, -1 is "none".
+# Names of operators, signatures, modules and kernels are indices into the lists of the `Breakdown`; -1 is "none".
 
 
 class WorkRow(Struct, frozen=True, array_like=True):
-    """The work of one operator with one signature in one module and phase, by one kernel, over the steps that count.
+    """Work of one operator with one signature in one module and phase, by one kernel, over the steps that count.
 
-    `time_ns` is the sum of its device events, of each the part that lies in a step; on the CPU the self time of its
-    calls. `calls` are those of the operator where it is known, device events where it is not; `events` device events.
+    `time_ns` is the sum of its device events, each clipped to its step; on the CPU the self time of its calls. `calls`
+    counts calls of the operator if it is known, else device events; `events` counts device events.
     """
 
     operator: int
@@ -538,8 +537,11 @@ class WorkRow(Struct, frozen=True, array_like=True):
 
 
 class Overlap(Record, frozen=True, kw_only=True):
-    """The time that two kinds of work ("compute", "communication", "copy") ran at once, so that their sum counts it
-    twice. Of several at once each beyond the first overlaps once."""
+    """Time in which two kinds of work ("compute", "communication", "copy") ran at once, so that their sum counts it
+    twice.
+
+    If several run at once, each beyond the first overlaps once.
+    """
 
     first: str
     second: str
@@ -547,11 +549,10 @@ class Overlap(Record, frozen=True, kw_only=True):
 
 
 class LikeStep(Record, frozen=True, kw_only=True):
-    """One step of one device (on the CPU of the process), as it went.
+    """One step of one device (on the CPU of the process).
 
-    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report are without it.
-
-    The times of the phases are those of `StepRow`.
+    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report exclude it. The
+    times of the phases are those of `StepRow`.
     """
 
     number: int | None
@@ -563,7 +564,7 @@ class LikeStep(Record, frozen=True, kw_only=True):
     optimizer_ns: int | None = None
     device: int | None = None
     rank: int | None = None
-    #: The place of the run among several that are compared together.
+    #: Index of the run among several that are compared together.
     run: int | None = None
     set_aside: str | None = None
     left_out: str | None = None
@@ -590,12 +591,12 @@ class StepKind(Record, frozen=True, kw_only=True):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the steps, each once; a step without a number has none."""
+        """Return the distinct numbers of the steps, without steps that have no number."""
         return _numbers(self.steps)
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The numbers of those that are not set aside, wherever they ran."""
+        """Return the numbers of the steps that are not set aside on any device, rank or run."""
         return _numbers(tuple(step for step in self.steps if step.set_aside is None))
 
 
@@ -604,7 +605,7 @@ def _numbers(steps: tuple[LikeStep, ...]) -> tuple[int, ...]:
 
 
 class Breakdown(Record, frozen=True, kw_only=True):
-    """The steps of a run by kind, those with most steps that count first."""
+    """The steps of a run by kind, the kind with most counting steps first."""
 
     operators: tuple[str, ...]
     signatures: tuple[SignatureText, ...]
@@ -616,22 +617,22 @@ class Breakdown(Record, frozen=True, kw_only=True):
 SCHEMA = 1
 
 
-#: A share of a peak or a ceiling says something only where what it is of covers this part of the time.
+#: A share of a peak or ceiling is shown only if its figures cover this part of the time.
 MIN_COVERED = 0.5
-#: What `bound_by` of an operator is.
+#: Values of `bound_by` of an operator.
 COMPUTE, MEMORY = "compute", "memory"
 
 
 class Provenance(Record, frozen=True, kw_only=True):
     """Where the figures come from.
 
-    The first event of the trace begins at `begin_unix_ns`, the last ends at `end_unix_ns` on the clock of its host; a
-    trace whose times are no dates has them as they are.
+    The first event of the trace begins at `begin_unix_ns` and the last ends at `end_unix_ns`, on the clock of its host;
+    if the trace's times are no dates, both are in its own time.
 
     opanatomy: the version of opanatomy that made the report.
-    command: what was typed, or called, for the capture.
+    command: the command line, or the call, of the capture.
     created: when the trace was captured (ISO 8601).
-    trace: the name of the trace, of several ranks how many and which.
+    trace: the name of the trace; of several ranks how many and which.
     trace_sha256: the digest of that file.
     """
 
@@ -645,17 +646,16 @@ class Provenance(Record, frozen=True, kw_only=True):
 
 
 class StepRow(Record, frozen=True, kw_only=True):
-    """One step as it went. On an accelerator it begins with its annotation, or where the step before it ended if that
-    is later, and lasts until the last device work launched in it ends: the steps together cover the window.
+    """One step as it went.
 
-    wall = busy + outside + unrecorded + host_idle + stream_idle + other_idle, exactly; the terms are those of
-    `Timeline`.
-    `kernel_time_ns` is the sum of the `work` device events launched in the step, and for kernels, copies
-    and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU
-    wall = busy + framework, and the rest is not known.
+    On an accelerator it begins with its annotation, or at the end of the step before if that is later, and lasts until
+    the last device work launched in it ends: the steps together cover the window. wall = busy + outside + unrecorded +
+    host_idle + stream_idle + other_idle, exactly; the terms are those of `Timeline`. `kernel_time_ns` is the sum of the
+    `work` device events launched in the step, and for kernels, copies and fills kernel_ns + memcpy_ns + memset_ns =
+    kernel_time_ns. On the CPU wall = busy + framework, and the rest is not known.
 
-    number: what the trace calls the step.
-    set_aside: why the step does not count in any figure; `None` where it does.
+    number: the number of the step in the trace.
+    set_aside: why the step does not count in any figure; `None` if it does.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
     outside_ns: the device did only work of another step.
@@ -694,22 +694,21 @@ class StepRow(Record, frozen=True, kw_only=True):
 class Step(Record, frozen=True, kw_only=True):
     """Figures of one step: the means over the steps that count, so that parts sum to their whole.
 
-    `wall_ns` is the profiled step without the time in which the device did other steps' work only,
-    `unprofiled_wall_ns` the mean of the `unprofiled_count` steps without the profiler, those with a pause left out.
-    `forward_ns` and the other phases are wall time of the phase on the CPU and busy time of its device work
-    on an accelerator. `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` is an estimate of
-    what the profiler adds to a step, profiled less plain; `None` where that is lost in the differences among
-    the steps. On the CPU it is the part of that outside operators, by the number of events in and outside them, and
-    wall = busy + framework + profiler, exactly; where it is `None`, `framework_ns` includes it.
-    `steps` has each step that the trace annotates, also those that do not count; a trace without annotations is one
-    step.
+    `wall_ns` is the profiled step without the time in which the device did other steps' work only, `unprofiled_wall_ns`
+    the mean of the `unprofiled_count` steps without the profiler, steps with a pause excluded. `forward_ns` and the
+    other phases are wall time of the phase on the CPU, and busy time of its device work on an accelerator. `busy_ns` is
+    the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates what the profiler adds to a step:
+    profiled less unprofiled time, `None` if that is lost in the differences among the steps. On the CPU it is the part
+    of that outside operators, by the number of events in and outside them, and wall = busy + framework + profiler,
+    exactly; if it is `None`, `framework_ns` includes it. `steps` has each annotated step of the trace, also those that
+    do not count; a trace without annotations is one step.
 
-    count: how many profiled steps count, of several ranks those of all.
+    count: how many profiled steps count, over all ranks.
     wall_min_ns: the shortest of them; `wall_max_ns` the longest.
     unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
-    forward_ns: of the phases that the step has: also `backward_ns`, `optimizer_ns`, and of a generation `prefill_ns`,
-        `decoding_ns`.
-    samples_per_second: samples of the batch over the plain step, over the profiled one where no other is known.
+    forward_ns: present for the phases of the step: also `backward_ns`, `optimizer_ns`, and of a generation
+        `prefill_ns`, `decoding_ns`.
+    samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if no other is known.
     """
 
     count: int = 1
@@ -736,10 +735,10 @@ class Step(Record, frozen=True, kw_only=True):
 class ClassRow(Record, frozen=True, kw_only=True):
     """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
 
-    `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one. With the
-    ceilings of the device: `bound_ns` is the least time that the calls need, `bounded_ns` what those of them took whose
-    bound is known, `headroom_ns` the sum over operators of what they took beyond it, and `memory_bound_ns` the part
-    of `bound_ns` that the bandwidth sets.
+    `uncosted_ns` is the time of the calls without a formula; `flops` is `None` if no call has one. With the ceilings of
+    the device: `bound_ns` is the least time that the calls need, `bounded_ns` the measured time of the calls with a
+    known bound, `headroom_ns` the sum over operators of the measured time beyond the bound, and `memory_bound_ns` the
+    part of `bound_ns` set by the bandwidth.
 
     operator_class: `tensor_contraction`, `statistical_normalization`, `elementwise`, `data_movement`, `communication`,
         `other` or `unknown`.
@@ -768,9 +767,8 @@ class ClassRow(Record, frozen=True, kw_only=True):
 class Ratio(Record, frozen=True, kw_only=True):
     """Backward (recompute included) over forward of one class.
 
-    `None` where a part of either is unknown, or the forward is next to nothing: less than 1 % of the backward.
-
-    `theory_*` is what the kinds of operators of the class lead to expect, `None` where theory gives no single number.
+    A ratio is `None` if a part of either is unknown, or the forward is less than 1 % of the backward. `theory_*` is the
+    ratio expected of the kinds of operators in the class, `None` if theory gives no single number.
 
     operator_class: the class.
     time: ratio of time; `flops` and `bytes` of FLOPs and minimum bytes, `theory_flops` and `theory_bytes` by theory.
@@ -787,22 +785,22 @@ class Ratio(Record, frozen=True, kw_only=True):
 class OperatorRow(Record, frozen=True, kw_only=True):
     """One operator with one signature in one phase, over all profiled steps.
 
-    `uncosted_ns` is the time of those calls whose cost is not known: FLOPs, bytes and the bound are of the others.
+    `uncosted_ns` is the time of the calls whose cost is not known; FLOPs, bytes and the bound are of the others.
 
     operator: its name.
     signature: shapes and data types of its arguments, as text.
-    operator_class: the class, by `rule`, the row of the table of rules.
+    operator_class: the class, given by `rule`, a row of the table of rules.
     calls: how often it was called.
     time_ns: device work of these calls; on the CPU self time.
     flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
-    causal_flops: of causal attention, those that the mask leaves.
-    normalization_flops: of fused attention, those of its softmax.
-    part_of: the operator whose call this one runs inside as a part of it: its FLOPs and bytes are counted there.
-    bound_ns: the least time of these calls at the device's ceilings, and `bound_by` which of them ("compute",
-        "memory") sets it.
-    compute_type: what float32 operands were computed in by the name of the longest kernel that says: "float32", "tf32",
-        "3 x tf32".
-    crosses_host_link: whether it copies between host and device: no bandwidth of the device bounds it.
+    causal_flops: of causal attention, without the masked part.
+    normalization_flops: of the softmax in fused attention.
+    part_of: the operator that this one runs inside as a part; FLOPs and bytes are counted there.
+    bound_ns: the least time of these calls at the device's ceilings, and `bound_by` the ceiling that sets it
+        ("compute", "memory").
+    compute_type: the type in which float32 operands were computed, by the longest kernel whose name says: "float32",
+        "tf32", "3 x tf32".
+    crosses_host_link: true if it copies between host and device, so that no bandwidth of the device bounds it.
     """
 
     operator: str
@@ -826,17 +824,17 @@ class OperatorRow(Record, frozen=True, kw_only=True):
 
     @property
     def bounded_ns(self) -> int:
-        """The time of the calls that `bound_ns` is the bound of."""
+        """Return the time of the calls that `bound_ns` bounds."""
         return 0 if self.bound_ns is None else self.time_ns - self.uncosted_ns
 
 
 class KernelRow(Record, frozen=True, kw_only=True):
-    """One kernel name: how often it ran, for how long in all, and which operators launched it.
+    """One kernel name: how often it ran, its total time, and the operators that launched it.
 
     kernel: the name.
     operator_class: the class, by the name alone, and by which `rule`.
     count: how often it ran.
-    time_ns: for how long, in all.
+    time_ns: its total time.
     operators: the operators that launched it.
     """
 
@@ -849,7 +847,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
 
 
 class ModuleRow(Record, frozen=True, kw_only=True):
-    """The work of one module (its submodules not included) in one phase and class. `module` is `""` for the root.
+    """Work of one module (submodules not included) in one phase and class; `module` is `""` for the root.
 
     module: its path.
     kind: the name of its class.
@@ -871,36 +869,36 @@ class ModuleRow(Record, frozen=True, kw_only=True):
 class Anatomy(Record, frozen=True, kw_only=True):
     """The whole report: what ran, where its time, FLOPs, bytes and memory went, and what could not be explained.
 
-    A frozen record of frozen records, equal and hashed by what it holds; it can be pickled. Each field is a record or a
-    tuple of rows, one a line of a table: `anatomy.step.wall_ns`, `anatomy.operators[0].time_ns`. The unit is in the
-    name (`_ns`, `_bytes`, `flops`), `None` is "not known". `help(type(anatomy.step))` says what its fields are.
+    A frozen record of frozen records, equal and hashed by value, and picklable. Each field is a record or a tuple of
+    rows, one for each line of a table: `anatomy.step.wall_ns`, `anatomy.operators[0].time_ns`. The unit is in the name
+    (`_ns`, `_bytes`, `flops`); `None` is "not known". `help(type(anatomy.step))` documents the fields of a record.
 
     provenance: the trace that the figures are from, and the command and time of its capture.
     environment: the device, its driver, torch and the other libraries.
     workload: the model, its batch, data types and the options that change the step.
     step: one step: wall time with and without the profiler, phases, busy time; `step.steps` has each step.
     classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
-    ratios: one row for each operator class: backward over forward, and what theory says.
+    ratios: one row for each operator class: backward over forward, measured and by theory.
     operators: one row for each operator, signature and phase, the longest first, over all steps.
     kernels: one row for each name of a kernel, copy or fill, over all steps; empty on the CPU.
     modules: one row for each module, phase and class, submodules not included, over all steps.
-    memory: the peak, its components measured and by theory, the curve, what lives at the peak.
+    memory: the peak, its components measured and by theory, the curve, the tensors alive at the peak.
     timeline: busy and idle time of the window by cause, launches, devices, streams; on an accelerator.
-    device: ceilings of the device, and what of them was reached (`mfu`, `hfu`, `occupancy`).
-    ledger: where each nanosecond of device work went: what was linked, classed, costed.
+    device: ceilings of the device, and the share of them that was reached (`mfu`, `hfu`, `occupancy`).
+    ledger: where each nanosecond of device work went: linked, classed, costed.
     conventions: how FLOPs and bytes are counted.
-    generation: time to the first token, and what each token takes; `None` where the step is no generation.
+    generation: time to the first token, and time of each token; `None` if the step is no generation.
     collectives: one row for each collective, data type and group size, over all steps.
-    communication: what the collectives cost by phase and module, hidden or not; `None` where there are none.
+    communication: time and bytes of the collectives by phase and module, hidden or not; `None` if there are none.
     ranks: one row for each rank of the report; one trace that says its rank has one row, other traces none.
     spread: each figure of a step over several ranks: its minimum, median and maximum.
     waiting: waiting separated from transfer, and the straggler; `None` unless collectives of several ranks are matched.
-    breakdown: what the time of like steps is made of, operator by operator, which two runs are compared by.
-    checks: what was checked against a second source, and what does not agree with it.
-    suggestions: what the run could be given to save memory or time; `None` in the report of a trace alone.
+    breakdown: the time of like steps, operator by operator, from which two runs are compared.
+    checks: figures checked against a second source, and those that disagree.
+    suggestions: techniques that would save memory or time in this run; `None` in the report of a trace alone.
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
-    texts: padding and tokenizers of a run on real texts; `None` elsewhere.
+    texts: padding and tokenizers of a run on real texts; `None` otherwise.
     schema: the version of the JSON report.
     """
 
@@ -934,7 +932,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
 
     @property
     def alarms(self) -> tuple[Check, ...]:
-        """The checks whose differences without a cause touch 1 % of the device work or more."""
+        """Return the checks whose differences without a known cause touch at least 1 % of the device work."""
         work_ns = sum(row.time_ns for row in self.classes)
         return tuple(check for check in self.checks if check.unexplained and check.share(work_ns) >= MINOR)
 
@@ -943,10 +941,10 @@ Better: TypeAlias = Literal["lower", "higher"]
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """One figure in its unit (ns, bytes, flop, fraction, ...), and which direction is good; `None` where neither is.
+    """One figure in its unit (ns, bytes, flop, fraction, ...), and the better direction; `None` if neither is better.
 
-    The figure is no less than `value` where that is a `lower_bound`. `exact` marks FLOPs and bytes, which are counted:
-    they do not vary as what is measured does.
+    With `lower_bound` the figure is at least `value`. `exact` marks FLOPs and bytes, which are counted and do not vary
+    as measurements do.
     """
 
     value: int | float
@@ -956,38 +954,38 @@ class Metric(Struct, frozen=True, kw_only=True):
     exact: bool = False
 
 
-# What is kept of one rank's trace for the report over all ranks: its anatomy, and columns of what it communicated.
+# --- the stored summary of one rank's trace, for the report over all ranks ---
 #
-# Times are nanoseconds since 1970 where the trace counts from there, and of its own clock else; -1 is "not known".
+# Times are nanoseconds since 1970 if the trace counts from there, else of its own clock; -1 is "not known".
 
 
 class CollectiveCalls(Struct, frozen=True, kw_only=True):
-    """One row a collective call of a rank, in the order of their starts.
+    """Collective calls of a rank, one row each, in the order of their starts.
 
     A call lasts from the start of its first device event to the end of its last one; on the CPU it is the annotation
     that the backend leaves on its own threads.
     """
 
-    #: `all_reduce` and the like; by the host's record, where there is one (`named`), else by the kernel's name.
+    #: `all_reduce` and the like, by the host's record if there is one (`named`), else by the kernel's name.
     collective: Categorical[str]
     named: Bool
-    #: The process group by its name and its ranks, as far as the trace has them; none where it has neither.
+    #: The process group by its name and its ranks, as far as the trace has them; none if it has neither.
     group: Categorical[str]
     group_size: Int64
-    #: The number of the call within its group, where the trace has one.
+    #: The number of the call within its group, if the trace has one.
     sequence: Int64
     dtype: Categorical[str]
     sent_bytes: Int64
     received_bytes: Int64
-    #: When the host called it, and how long that call took.
+    #: When the host made the call, and how long the call took.
     launched_ns: Int64
     launching_ns: Int64
-    #: When the host last returned from waiting for the device before that call. On the CPU that is the call itself:
-    #: a collective that has ended by then may have been waited for.
+    #: When the host last returned from waiting for the device before that call. On the CPU it is the call itself: it
+    #: may have waited for any collective that has ended by then.
     synchronized_ns: Int64
     start_ns: Int64
     end_ns: Int64
-    #: Whether it is work of the window's steps, and not of others that runs among them.
+    #: True for calls of the window's steps, false for calls of other steps that run among them.
     inside: Bool
     phase: Categorical[str]
     #: The module that it serves.
@@ -1002,11 +1000,11 @@ class Spans(Struct, frozen=True, kw_only=True):
 
 
 class StepSpans(Struct, frozen=True, kw_only=True):
-    """One row a step of a rank, in order: when it was, how long the rank computed, and how long it did anything.
+    """Steps of a rank, one row each, in order: when it ran, how long the rank computed, and how long it did anything.
 
-    The times are unions: `computing_ns` of the window's work that is no communication, `busy_ns` of all work, the gaps
-    between the device events of one collective included, `outside_ns` what only work of before (or after) the window
-    fills of that. `began_ns` is when the host began the step, -1 where the trace does not say.
+    The times are unions: `computing_ns` of the window's work except communication, `busy_ns` of all work, including the
+    gaps between the device events of one collective, `outside_ns` the part of that in which only work from before (or
+    after) the window ran. `began_ns` is when the host began the step, -1 if the trace does not say.
     """
 
     number: Int64
@@ -1019,7 +1017,7 @@ class StepSpans(Struct, frozen=True, kw_only=True):
 
 
 class Exchanged(Struct, frozen=True, kw_only=True):
-    """What a rank communicated, and when it computed while it did."""
+    """A rank's communication, and when it computed at the same time."""
 
     calls: CollectiveCalls
     #: When the rank computed for the steps of the window while one of `calls` ran.
@@ -1028,7 +1026,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
 
 
 class RankSummary(Struct, frozen=True, kw_only=True):
-    """One rank: small, whatever the size of its trace."""
+    """The summary of one rank, small whatever the size of its trace."""
 
     anatomy: Anatomy
     calls: CollectiveCalls

@@ -1,4 +1,4 @@
-"""What the records have in common that a user gets."""
+"""Define the base class of the records that a user gets."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import fields
 
-#: Characters of a text in a repr, and entries of a tuple or a mapping.
+#: The most characters of a text in a repr, and the most entries of a tuple or a mapping.
 _LONGEST, _ENTRIES = 48, 3
 _CUT: Final = "…"
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """A record that a user gets: equal and hashed by what it holds, mappings included, with a repr of one short line.
+    """A record that a user gets: equal and hashed by value, mappings included, with a short one-line repr.
 
-    The repr leaves out what is not known and what is as it is by default.
+    The repr leaves out unknown values and defaults.
     """
 
     def __hash__(self) -> int:
@@ -31,14 +31,14 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class _Plain(str):
-    """Text that is its own repr."""
+    """A string that is its own repr."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def _informative(record: Record) -> Iterator[tuple[str, Any]]:
-    """The fields that say something."""
+    """Yield the fields that the repr shows, with their values."""
     for field in fields(record):
         value = getattr(record, field.name)
         if value is not None and value != field.default and value not in ((), {}):
@@ -52,7 +52,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    """A value in few characters: of long texts the ends, of many entries the first and how many there are."""
+    """Shorten a value: keep the ends of a long text, or the first of many entries with their number."""
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, str):

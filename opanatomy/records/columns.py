@@ -1,6 +1,6 @@
-"""The tables between the stages: a trace's events, what they are attributed to, its calls and kernels.
+"""Define the tables between the stages: events of a trace, their attribution, calls and kernels, memory events.
 
-Names are numbers into the trace's list of them, times int64 nanoseconds, -1 is "not recorded".
+Names are indices into the trace's list of names, times int64 nanoseconds; -1 is "not recorded".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
-#: Calls of a runtime or driver that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
+#: Runtime or driver calls that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
 _STARTS_WORK: Final = re.compile(
     r"Launch(?!HostFunc)|Mem(?:cpy|set)(?!\w*Node)|USMFill|EnqueueMem|CommandBufferEnqueue", re.IGNORECASE
 )
@@ -25,9 +25,9 @@ _STARTS_WORK: Final = re.compile(
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 Bool: TypeAlias = "npt.NDArray[np.bool_]"
 Float64: TypeAlias = "npt.NDArray[np.float64]"
-#: Of a kernel on a device that has no tensor cores.
+#: Value of `tensor_cores` for a kernel on a device without tensor cores.
 NO_UNITS: Final = -2
-#: What a categorical column is of.
+#: The type of the values of a categorical column.
 Value = TypeVar("Value")
 
 
@@ -42,13 +42,12 @@ class HostEvents(Struct, frozen=True, kw_only=True):
     sequence: Int64
     forward_thread: Int64
     signature: Int64
-    #: 1 where the event is a user annotation (`record_function`), 0 where it is an operator.
+    #: 1 for a user annotation (`record_function`), 0 for an operator.
     annotation: Int64
 
 
 class Flows(Struct, frozen=True, kw_only=True):
-    """The profiler's arrows from an operator of the forward to the autograd node that differentiates it: the threads
-    and starts of both events."""
+    """The profiler's flow arrows from a forward operator to its autograd node: thread and start of both events."""
 
     forward_thread: Int64
     forward_ns: Int64
@@ -71,7 +70,7 @@ class Launches(Struct, frozen=True, kw_only=True):
 
 
 class ProfilerEvents(Struct, frozen=True, kw_only=True):
-    """What the profiler recorded of itself ("Buffer Flush"), and the starts of Python's functions, without a name."""
+    """The profiler's events about itself ("Buffer Flush"), and the starts of Python functions, without names."""
 
     name: Int64
     start_ns: Int64
@@ -80,7 +79,7 @@ class ProfilerEvents(Struct, frozen=True, kw_only=True):
 
 NO_PROFILER_EVENTS = ProfilerEvents(**{name: np.zeros(0, dtype=np.int64) for name in ProfilerEvents.__struct_fields__})
 
-#: The kinds of device work.
+#: Kinds of device work.
 KERNEL, MEMCPY, MEMSET = range(3)
 
 
@@ -96,15 +95,15 @@ class DeviceWork(Struct, frozen=True, kw_only=True):
     external_id: Int64
     #: `KERNEL`, `MEMCPY` or `MEMSET`.
     kind: Int64
-    #: Thread blocks launched for each multiprocessor, and the occupancy estimated in percent; NaN is "not recorded".
+    #: Thread blocks launched for each multiprocessor, and the estimated occupancy in percent; NaN is "not recorded".
     blocks_per_sm: Float64
     occupancy: Float64
 
 
 class TraceDevice(Struct, frozen=True, kw_only=True):
-    """A device that worked, and what the trace's header says of it; `None` is what it does not say.
+    """A device that worked, with what the trace's header says of it; `None` is "not recorded".
 
-    `unnamed` has the names among which the trace does not tell whose this number is.
+    `unnamed` has the candidate names if the trace does not tell which one belongs to this device number.
     """
 
     number: int
@@ -116,56 +115,56 @@ class TraceDevice(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveArguments(Struct, frozen=True):
-    """What a collective says of itself in the arguments of its event; `None` where it does not."""
+    """The arguments that a collective's event records; `None` is "not recorded"."""
 
     collective: str
     in_elements: int | None = None
     out_elements: int | None = None
     group_size: int | None = None
     dtype: str | None = None
-    #: The process group, by its name and its ranks.
+    #: The process group: its name and its ranks.
     group: str | None = None
     #: The number of the call within its group.
     sequence: int | None = None
 
 
 class Categorical(Struct, Generic[Value], frozen=True):
-    """A column of few values: each row is a code, the place of its value in `values`; -1 is "none"."""
+    """A column with few distinct values: each row is a code, an index into `values`; -1 is "none"."""
 
     codes: Int64
-    #: Distinct.
+    #: Distinct values.
     values: Sequence[Value]
 
     def equals(self, value: Value) -> Bool:
-        """Which rows have this value."""
+        """Return a mask of the rows with this value."""
         code = self.values.index(value) if value in self.values else len(self.values)
         rows: Bool = self.codes == code
         return rows
 
     def at(self, row: int) -> Value | None:
-        """The value of a row."""
+        """Return the value of a row."""
         code = int(self.codes[row])
         return None if code < 0 else self.values[code]
 
     def decoded(self) -> list[Value | None]:
-        """The value of each row."""
+        """Return the value of each row."""
         values = (*self.values, None)
         return [values[code] for code in self.codes.tolist()]
 
     def take(self, rows: Int64) -> Categorical[Value]:
-        """The column of these rows; row -1 has no value."""
+        """Return the column of these rows; row -1 has no value."""
         return Categorical(at(self.codes, rows), self.values)
 
 
 def categorical_of(values: Sequence[Value], codes: Int64) -> Categorical[Value]:
-    """The values at these places, -1 being none; `values` may have doubles."""
+    """Build a column from values, which may repeat, and codes into them; -1 is none."""
     numbers: dict[Value, int] = {}
     first = np.array([*(numbers.setdefault(value, len(numbers)) for value in values), -1], dtype=np.int64)
     return Categorical(first[codes], tuple(numbers))
 
 
 def joined(first: Categorical[Value], second: Categorical[Value]) -> Categorical[Value]:
-    """One column under the other."""
+    """Concatenate two columns."""
     if first.values is second.values:
         return Categorical(np.concatenate((first.codes, second.codes)), first.values)
     below = np.where(second.codes >= 0, second.codes + len(first.values), -1)
@@ -173,7 +172,7 @@ def joined(first: Categorical[Value], second: Categorical[Value]) -> Categorical
 
 
 def at(column: Int64, rows: Int64) -> Int64:
-    """The value of a column at each of `rows`, -1 for row -1."""
+    """Return the column's value at each of `rows`, -1 for row -1."""
     return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
 
 
@@ -183,12 +182,12 @@ class Distinct(Struct, frozen=True):
     values: Int64
     #: The first row of each value.
     first: Int64
-    #: For each row of the column the place of its value among `values`.
+    #: For each row of the column the index of its value in `values`.
     inverse: Int64
 
 
 def distinct(column: Int64) -> Distinct:
-    """The distinct values of a column, by sorting it."""
+    """Return the distinct values of a column, by sorting it."""
     order = np.argsort(column, kind="stable")
     ordered = column[order]
     new = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
@@ -198,7 +197,7 @@ def distinct(column: Int64) -> Distinct:
 
 
 def rows_by_value(column: Int64) -> Iterator[tuple[int, Int64]]:
-    """Each distinct value of a column, in order, and its rows."""
+    """Yield each distinct value of a column, in order, with its rows."""
     order = np.argsort(column, kind="stable")
     ordered = column[order]
     begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
@@ -209,7 +208,7 @@ def rows_by_value(column: Int64) -> Iterator[tuple[int, Int64]]:
 
 
 def is_among(column: Int64, values: Int64) -> Bool:
-    """Whether each value of a column is one of these."""
+    """Return a mask of the rows whose value is one of `values`."""
     if not len(values):
         return np.zeros(len(column), dtype=bool)
     known = np.sort(values)
@@ -218,20 +217,20 @@ def is_among(column: Int64, values: Int64) -> Bool:
 
 
 def starts_work(names: Sequence[str], launches: Launches) -> Bool:
-    """Which calls of the runtime or driver start a kernel, a graph, a copy or a fill; each name is looked at once."""
+    """Return a mask of the calls that start a kernel, graph, copy or fill; each name is matched once."""
     known = distinct(launches.name)
     starting = [_STARTS_WORK.search(names[number]) is not None for number in known.values.tolist()]
     return np.array(starting, dtype=bool)[known.inverse]
 
 
 def marked(rows: Int64, count: int) -> Bool:
-    """Which of `count` rows are among these."""
+    """Return a mask of length `count` that is set at `rows`."""
     marks = np.zeros(count, dtype=bool)
     marks[rows] = True
     return marks
 
 
-#: How a device event was traced back to what launched it: the codes of `DeviceEvents.link`, and their names.
+#: How a device event was linked to its launch: codes of `DeviceEvents.link`, and their names.
 LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
 
 
@@ -245,13 +244,13 @@ class HostTable(Struct, frozen=True, kw_only=True):
     self_ns: Int64
     signature: Int64
     annotation: Int64
-    #: Kineto's own number of the event, the sequence number it was dispatched with (of an autograd node: that of its
-    #: forward operator), and of a node the thread that ran the forward, as the profiler numbers it; below 1 none.
+    #: Kineto's number of the event; the sequence number it was dispatched with (of an autograd node: that of its
+    #: forward operator); and of a node the thread that ran the forward, as the profiler numbers it. Below 1: none.
     external_id: Int64
     sequence: Int64
     forward_thread: Int64
     parent: Int64
-    #: Places in `PHASES`.
+    #: Indices into `PHASES`.
     phase: Int64
     module: Categorical[str]
     in_window: Bool
@@ -265,9 +264,11 @@ NO_HOST = HostTable(
 
 
 class WorkTable(Struct, frozen=True, kw_only=True):
-    """Device work in the order of the file; `host` is a row in the host events or -1, `link` one of `LINKED` to
-    `OUTSIDE`, `launch` a row of the launches or -1. `open` is set where several launches of other operators fit as
-    well."""
+    """Device work in the order of the file, with its operator call and launch.
+
+    `host` is a row of the host events or -1, `link` one of `LINKED` to `OUTSIDE`, `launch` a row of the launches or -1.
+    `open` is set if launches of other operators fit as well.
+    """
 
     name: Int64
     device: Int64
@@ -278,15 +279,15 @@ class WorkTable(Struct, frozen=True, kw_only=True):
     link: Int64
     launch: Int64
     open: Bool
-    #: Places in `PHASES`.
+    #: Indices into `PHASES`.
     phase: Int64
     module: Categorical[str]
 
 
 class CallTable(Struct, frozen=True, kw_only=True):
-    """One row a call: an operator call with work of its own, or device work without an operator.
+    """One row for each call: an operator call that does work itself, or device work without an operator.
 
-    Costs are those of the call, of what is part of another one 0; -1 is "not known".
+    Costs are those of the call, 0 for a call that is part of another one; -1 is "not known".
     """
 
     operator: Categorical[str]
@@ -295,13 +296,13 @@ class CallTable(Struct, frozen=True, kw_only=True):
     module: Categorical[str]
     operator_class: Categorical[OperatorClass]
     rule: Categorical[str]
-    #: The operator that computes where this one is called by it.
+    #: The operator that computes, if it calls this one as a part.
     part_of: Categorical[str]
-    #: The row in the host events, -1 for device work without an operator.
+    #: Row in the host events, -1 for device work without an operator.
     host_row: Int64
     start_ns: Int64
     time_ns: Int64
-    #: Device events that it launched.
+    #: Number of device events that it launched.
     kernels: Int64
     inner: Bool
     costed: Bool
@@ -310,14 +311,14 @@ class CallTable(Struct, frozen=True, kw_only=True):
     written_bytes: Int64
     causal_flops: Int64
     normalization_flops: Int64
-    #: Whether it copies between host and device: no bandwidth of the device bounds that.
+    #: True for copies between host and device, which no bandwidth of the device bounds.
     crosses_host_link: Bool
-    #: What float32 operands were computed in, as far as the kernels' names tell.
+    #: The type in which float32 operands were computed, as far as the kernels' names tell.
     compute_type: Categorical[str]
 
 
 class KernelTable(Struct, frozen=True, kw_only=True):
-    """One row a device event, in the order of the file: the call that it is part of, or how it was traced to none."""
+    """One row for each device event, in the order of the file, with its call or the reason why it has none."""
 
     kernel: Categorical[str]
     device: Int64
@@ -326,33 +327,33 @@ class KernelTable(Struct, frozen=True, kw_only=True):
     duration_ns: Int64
     #: `LINKED` to `OUTSIDE`.
     link: Int64
-    #: The host row of its call; -1 where what launched it only dispatches, or is not known.
+    #: The host row of its call; -1 if its launch only dispatches, or is not known.
     call: Int64
     #: The innermost operator around its launch, and its arguments.
     operator: Categorical[str]
     signature: Categorical[SignatureText]
-    #: The row in the host events that launched it, -1 where that is not known.
+    #: The row in the host events that launched it, -1 if not known.
     launched_by: Int64
     phase: Categorical[Phase]
     module: Categorical[str]
-    #: That of its call; where it has none, what its name says.
+    #: The class of its call; without a call the class by its name.
     operator_class: Categorical[OperatorClass]
-    #: By the kernel's name; where that says nothing, by its call.
+    #: The class by the kernel's name; if the name says nothing, by its call.
     kernel_class: Categorical[OperatorClass]
     kernel_rule: Categorical[str]
-    #: 1 where its name says that it uses tensor cores, 0 where that it does not, -1 where it does not tell, `NO_UNITS`
-    #: on a device without.
+    #: 1 if its name says that it uses tensor cores, 0 if it says that it does not, -1 if it does not tell, `NO_UNITS`
+    #: on a device without them.
     tensor_cores: Int64
 
     @property
     def inside(self) -> Bool:
-        """Which device events belong to the window."""
+        """Return a mask of the device events that belong to the window."""
         rows: Bool = self.link != OUTSIDE
         return rows
 
 
 class CollectiveTable(Struct, frozen=True, kw_only=True):
-    """One row a device event of a collective in the window; on the CPU one an annotation of the backend."""
+    """One row for each device event of a collective in the window; on the CPU for each annotation of the backend."""
 
     kernel: Categorical[str]
     duration_ns: Int64
@@ -362,11 +363,13 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 
 
 class Overlay(Struct, frozen=True, kw_only=True):
-    """What an annotated trace adds to its source: each device event (on the CPU: each call) as it was
-    attributed. `flops` and `bytes` are its share of its call by time, so that they add up; -1 is "not known".
+    """The attribution that an annotated trace adds to its source: one row for each device event, on the CPU for each
+    call.
+
+    `flops` and `bytes` are the event's share of its call by time, so that they add up; -1 is "not known".
     """
 
-    #: What `track` and the like number: a stream of a device, or a thread on the host.
+    #: The names that `track` indexes: a stream of a device, or a thread on the host.
     tracks: tuple[str, ...]
     operators: tuple[str, ...]
     modules: tuple[str, ...]
@@ -375,23 +378,23 @@ class Overlay(Struct, frozen=True, kw_only=True):
     duration_ns: Int64
     operator: Int64
     module: Int64
-    #: Places in `OperatorClass` and `Phase`.
+    #: Indices into `OperatorClass` and `Phase`.
     operator_class: Int64
     phase: Int64
     flops: Int64
     bytes: Int64
-    #: Whether it counts in the report: it was launched in the window.
+    #: True for events that count in the report: launched in the window.
     inside: Bool
 
 
-# The tables of memory: a trace's allocator events, a capture's marks among them, and what encloses each event.
+# --- memory tables: allocator events, capture marks, enclosing host events ---
 
 
 class MemoryEvents(Struct, frozen=True, kw_only=True):
-    """What the allocators gave (`bytes` above 0) and took back (below 0), in the order of the file.
+    """Allocations (`bytes` above 0) and frees (below 0) of the allocators, in the order of the file.
 
-    `address`, `total_allocated` and `total_reserved` are -1 where the trace does not record them, as in 2021. On the
-    CPU `total_allocated` is what was given since memory was first profiled. `device_type` is torch's number of it.
+    `address`, `total_allocated` and `total_reserved` are -1 if the trace does not record them, as in 2021. On the CPU
+    `total_allocated` counts from when memory was first profiled. `device_type` is torch's number of the type.
     """
 
     time_ns: Int64
@@ -405,9 +408,11 @@ class MemoryEvents(Struct, frozen=True, kw_only=True):
 
 
 class MemoryMarks(Struct, frozen=True, kw_only=True):
-    """What a capture noted among the memory events of a step: a row for each storage, one without an address (-1)
-    where there is none. `event` is the row of the mark among the events, `kind` a place in `MARK_KINDS`, `tensor` a
-    place in a list of shapes and data types, -1 is none.
+    """The marks that a capture put among the memory events of a step: one row for each storage, or one row with address
+    -1 for a mark without storages.
+
+    `event` is the row of the mark among the events, `kind` an index into `MARK_KINDS`, `tensor` an index into a list of
+    shapes and data types; -1 is none.
     """
 
     event: Int64
@@ -426,14 +431,14 @@ class HostCalls(Struct, frozen=True, kw_only=True):
     thread: Int64
     start_ns: Int64
     end_ns: Int64
-    #: Not 0 where a row is a user annotation.
+    #: Not 0 for a user annotation.
     annotation: Int64
-    #: Places in `PHASES`.
+    #: Indices into `PHASES`.
     phase: Int64
 
 
 class StepCalls(Struct, frozen=True, kw_only=True):
-    """The operators around the memory events of a looked-at step: one row for like calls, its caller (-1 none) before.
+    """The operators around the memory events of an observed step: one row for like calls, after their caller (-1 none).
 
     `recomputed_until_ns` is the end of the outermost module range inside a backward, -1 outside of one.
     """
@@ -449,7 +454,7 @@ NO_MEMORY_EVENTS = MemoryEvents(**{name: np.zeros(0, dtype=np.int64) for name in
 
 
 class MemoryTable(Struct, frozen=True, kw_only=True):
-    """Memory events, what encloses each (`call`, a row of `calls`, -1 none), and a capture's marks and phase ranges."""
+    """Memory events, the call around each (row of `calls`, -1 none), and a capture's marks and phase ranges."""
 
     events: MemoryEvents
     call: Int64
@@ -459,23 +464,23 @@ class MemoryTable(Struct, frozen=True, kw_only=True):
     spans: tuple[tuple[int, int, Phase], ...] = ()
 
 
-# Columns of integers as they stand in a trace's metadata: few bytes, and quick to read.
+# --- packed columns: integers in a trace's metadata, small and quick to read ---
 
 
-#: No step has more events: what unpacks to more was made to fill memory.
+#: No step has more events: data that unpacks to more was made to fill memory.
 _MAX_ROWS: Final = 1 << 24
 _BYTES: Final = 8
 
 
 def packed(values: Int64 | Sequence[int]) -> bytes:
-    """The column in few bytes: differences of neighbours, their lowest bytes, then the next ones, compressed."""
+    """Pack a column: differences of neighbours, stored by byte position (lowest first) and compressed."""
     column = np.asarray(values, dtype=np.int64)
     steps = np.diff(column, prepend=np.int64(0)).astype("<i8")
     return zlib.compress(steps.view(np.uint8).reshape(-1, _BYTES).T.tobytes(), 6)
 
 
 def unpacked(data: bytes) -> Int64:
-    """The column that was packed; `ValueError` where the bytes are none."""
+    """Unpack a packed column; raise `ValueError` if the bytes are none."""
     decoder = zlib.decompressobj()
     try:
         plain = decoder.decompress(data, _MAX_ROWS * _BYTES)
@@ -488,7 +493,7 @@ def unpacked(data: bytes) -> Int64:
 
 
 def is_packed(data: bytes) -> bool:
-    """Whether the bytes are a packed column."""
+    """Return True if the bytes are a packed column."""
     try:
         unpacked(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the collectives of the steps cost: by phase and by the module that they serve, hidden or not."""
+"""Define the records of collectives: cost by phase and module, waiting between ranks, figures of each rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class CommunicationPhase(Record, frozen=True, kw_only=True):
     """The collectives that one phase launched, over all steps.
 
     `launching_ns` is host time in the calls that launched them, `running_ns` the union of the times in which any of
-    them ran, waiting for others included, `exposed_ns` the part of it in which the rank did nothing else. Of several
-    collectives of different phases each phase has all of its own time: phases may overlap. `bytes` is the size of the
-    messages, as nccl-tests counts it, of the `sized` calls whose size is known.
+    them ran, waiting for others included, `exposed_ns` the part of it in which the rank did nothing else. Phases may
+    overlap: each phase has the full time of its own collectives. `bytes` is the size of the messages, as nccl-tests
+    counts it, of the `sized` calls whose size is known.
     """
 
     phase: Phase
@@ -29,7 +29,7 @@ class CommunicationPhase(Record, frozen=True, kw_only=True):
 class ModuleCommunication(Record, frozen=True, kw_only=True):
     """The calls of one collective for one module in one phase, over all steps; times as in `CommunicationPhase`.
 
-    `module` is empty for the model as a whole: what is outside of its parts, and all that no range names a module of.
+    `module` is empty for the model as a whole: calls outside its parts, and calls in no module's range.
     """
 
     module: str
@@ -43,10 +43,10 @@ class ModuleCommunication(Record, frozen=True, kw_only=True):
 
 
 class ExpectedCommunication(Record, frozen=True, kw_only=True):
-    """What one step must communicate of a collective for a module by theory, against what its messages were.
+    """What one step must communicate by theory, for one collective of one module, against its actual messages.
 
-    `wire_bytes` is what each rank puts on its links for that: of n ranks 2 (n - 1) / n of an all-reduce, (n - 1) / n
-    of a gather or a reduce-scatter.
+    `wire_bytes` is what each rank puts on its links for that: of n ranks 2 (n - 1) / n of an all-reduce, (n - 1) / n of
+    a gather or a reduce-scatter.
     """
 
     module: str
@@ -58,7 +58,8 @@ class ExpectedCommunication(Record, frozen=True, kw_only=True):
 
 
 class Communication(Record, frozen=True, kw_only=True):
-    """The communication of the steps: `running_ns` is the union of all collectives, `exposed_ns` what nothing hides.
+    """The communication of the steps: `running_ns` is the union of all collectives, `exposed_ns` the part not hidden by
+    other work.
 
     Over several ranks all figures are sums.
     """
@@ -70,16 +71,16 @@ class Communication(Record, frozen=True, kw_only=True):
     expected: tuple[ExpectedCommunication, ...] = ()
 
 
-# Where the steps of several ranks went once waiting is separated from transfer, and who was waited for.
+# --- waiting between ranks ---
 
 
 class ClockSetting(Record, frozen=True, kw_only=True):
-    """How the clocks of the ranks were brought together.
+    """How the clocks of the ranks were aligned.
 
-    `was_set` is false where the clocks of the traces agree as they are. On the clocks that were taken the ends of short
-    collectives lie within `within_ns` of their middle, nine in ten; where clocks were set, of those that they were not
-    set by, `None` where there are too few to tell. `ended_too_early` counts collectives that end on one rank before
-    they have begun on another, which none can, `ended_too_early_before` the same on the clocks as the traces have them.
+    `was_set` is false if the clocks of the traces agree as recorded. `within_ns` is the accuracy: nine in ten ends of
+    short collectives lie that close to their middle on the clocks used. If clocks were set, only collectives not used
+    to set them count; `None` if these are too few. `ended_too_early` counts collectives that end on one rank before
+    they begin on another, which is impossible, `ended_too_early_before` the same on the clocks as recorded.
     """
 
     was_set: bool
@@ -90,14 +91,13 @@ class ClockSetting(Record, frozen=True, kw_only=True):
 
 
 class StepParts(Record, frozen=True, kw_only=True):
-    """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly, which a check
-    holds: idle is what the union of all work leaves of the step, whatever the work was taken for.
+    """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly.
 
-    `other_work_ns` is the union of the window's work that is no communication; the next three are the times in which
-    only communication of the window ran: in which data of some collective could flow, in which all of them waited for
-    another rank, and in which those ran that are not matched with those of the other ranks. `outside_ns` is the time
-    in which only work launched before (or after) the window ran, no part of `wall_ns`. On the CPU idle time is the
-    framework's too.
+    A check holds this: idle is the rest of the step outside the union of all work, however the work is classed.
+    `other_work_ns` is the union of the window's work except communication. The next three are the times in which only
+    communication of the window ran: data of some collective could flow, all collectives waited for another rank, or the
+    collectives are not matched with those of other ranks. `outside_ns`, no part of `wall_ns`, is the time in which only
+    work launched before (or after) the window ran. On the CPU idle time includes the framework's.
     """
 
     number: int
@@ -114,7 +114,7 @@ class RankWaiting(Record, frozen=True, kw_only=True):
     """One rank: its steps, and their collectives whether hidden or not.
 
     `clock_offset_ns` is how far its clock is ahead. `transferring_ns` and `waiting_ns` are sums over its matched
-    collectives. `charged_ns` is how long the others waited for it: of each collective for the rank that came last.
+    collectives. `charged_ns` is how long the others waited for it: each collective counts for the rank that came last.
     """
 
     rank: int | None
@@ -132,7 +132,8 @@ class MatchedCollective(Record, frozen=True, kw_only=True):
     """Matched calls of one collective with one data type and group size, over all ranks.
 
     `duration_ns = transferring_ns + waiting_ns`. `bytes` is the size of the messages as nccl-tests counts it, of the
-    calls that have one, and the rates are what that puts on the links in the whole duration, and while data could flow.
+    calls that have one. The rates are the resulting traffic on the links over the whole duration, and over the time in
+    which data could flow.
     """
 
     collective: str
@@ -151,12 +152,12 @@ class MatchedCollective(Record, frozen=True, kw_only=True):
 class Straggler(Record, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
-    `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its lead there, how much later it
-    began than the rank before it, has the median `lead_ns`, weighted by the waiting. Of `charged_ns` it was late
-    `before_ns` when its step began, by the host's record of the step; the rest it lost since, within the step. `None`
-    where the traces do not say when steps began or when collectives were launched. In its steps it computed
-    `computing_longer_ns` and was idle `idle_longer_ns` longer than the median of the others, by the unions of its
-    computing and of all its work; 0 where that is no more than 1 %, or than the clocks are known to.
+    `charged_ns` of all waiting `waiting_ns` was for this rank, which came last in `last` of the collectives. Its lead
+    there, how much later it began than the rank before it, has the median `lead_ns`, weighted by the waiting. It was
+    late by `before_ns` of `charged_ns` when its step began, by the host's record of the step, and lost the rest within
+    the step; `None` if the traces do not say when steps began or when collectives were launched. In its steps it
+    computed `computing_longer_ns` and was idle `idle_longer_ns` longer than the median of the others, by the unions of
+    its computing and of all its work; 0 if that is at most 1 %, or within the accuracy of the clocks.
     """
 
     rank: int | None
@@ -173,9 +174,9 @@ class Straggler(Record, frozen=True, kw_only=True):
 class Waiting(Record, frozen=True, kw_only=True):
     """Waiting separated from transfer, over ranks whose collectives were matched.
 
-    `is_lower_bound` where not all ranks of the run were given: another one may have come later still, and no straggler
-    is named. `by_number`, `by_order` and `by_time` are collectives by how they were matched, of the steps alone, as all
-    sums are. `no_straggler` says why none is named.
+    `is_lower_bound` is true if not all ranks of the run were given: another one may have come later still, and no
+    straggler is named. `by_number`, `by_order` and `by_time` count collectives by how they were matched; like all sums
+    they cover the steps alone. `no_straggler` says why none is named.
     """
 
     ranks: int
@@ -191,20 +192,20 @@ class Waiting(Record, frozen=True, kw_only=True):
     no_straggler: str | None = None
 
 
-# The ranks of a distributed run, and their collectives.
+# --- ranks of a distributed run, and their collectives ---
 
 
 class Collective(Record, frozen=True, kw_only=True):
     """The calls of one collective with one data type among one number of ranks, over all steps of the window.
 
-    `time_ns` is the time of its device work, on the CPU that of the backend's annotations; waiting for the slowest rank
-    is part of it. `bytes` is the size of the messages as nccl-tests counts it
-    (what a rank sends in an all-reduce, what it has in the end of an all-gather) and `bus_bytes_per_second` what that
-    puts on the links, over `sized_ns`, the time of the calls whose size the trace has.
+    `time_ns` is the time of its device work, on the CPU that of the backend's annotations, and includes waiting for the
+    slowest rank. `bytes` is the size of the messages as nccl-tests counts it (sent by a rank in an all-reduce, held at
+    the end of an all-gather), `bus_bytes_per_second` the resulting traffic on the links over `sized_ns`, the time of
+    the calls whose size the trace has.
 
     collective: `all_reduce`, `all_gather`, ...
     dtype: the data type of its messages, and `group_size` how many ranks take part.
-    group_assumed: whether the trace names no group, so that all ranks are taken for it.
+    group_assumed: true if the trace names no group, so that a group of all ranks is assumed.
     calls: calls, and the `kernels` of them.
     """
 
@@ -221,17 +222,17 @@ class Collective(Record, frozen=True, kw_only=True):
 
 
 class Rank(Record, frozen=True, kw_only=True):
-    """One rank of a distributed run; `rank` is `None` where neither the trace nor its file's name says which.
+    """One rank of a distributed run; `rank` is `None` if neither the trace nor its file name has the number.
 
     `wall_ns` is the mean step. The other times are sums over the rank's `steps` steps.
 
     rank: its number, of `world_size`.
     trace: its file, and `trace_sha256` the digest of that.
-    device: what it ran on.
+    device: the name of its device.
     window_ns: the window: busy, outside and idle time.
     busy_ns: the union of its device work; `idle_ns` the time without any.
     kernel_time_ns: the sum of its device work.
-    communication_ns: the union of its collectives; `exposed_communication_ns` where no other work runs.
+    communication_ns: the union of its collectives; `exposed_communication_ns` while no other work runs.
     exposed_memcpy_ns: copies while no other work runs.
     """
 
@@ -251,10 +252,10 @@ class Rank(Record, frozen=True, kw_only=True):
     exposed_memcpy_ns: int | None
 
     def a_step(self, figure: str) -> int | None:
-        """One of these figures of a step, sums divided by the number of steps.
+        """Return one figure of the mean step; sums are divided by the number of steps.
 
-        `step` is the mean step, `own` the step less exposed communication: what the rank does of its own while
-        others may be waiting for it.
+        `step` is the mean step, `own` the step less exposed communication: the rank's own part, during which others may
+        be waiting for it.
         """
         if figure == "step":
             return self.wall_ns
@@ -266,7 +267,8 @@ class Rank(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """One figure of a step (`Rank.a_step`) over the ranks: its minimum, median and maximum, and whose the maximum is.
+    """One figure of a step (`Rank.a_step`) over the ranks: its minimum, median and maximum, and the rank of the
+    maximum.
 
     figure: `step`, `own`, `busy`, `kernel_time`, `communication`, `exposed_communication` or `idle`.
     min_ns: the minimum; `median_ns`, `max_ns`.
@@ -282,7 +284,7 @@ class Spread(Record, frozen=True, kw_only=True):
 
 
 def numbers_in_short(numbers: Iterable[int]) -> list[str]:
-    """Numbers of ranks in order, three and more in a row as one: `0-127`, `130`."""
+    """Format numbers of ranks in order, three or more in a row as a range: `0-127`, `130`."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
@@ -293,5 +295,5 @@ def numbers_in_short(numbers: Iterable[int]) -> list[str]:
 
 
 def span_in_short(first: int, last: int) -> list[str]:
-    """The numbers from `first` to `last`, both included."""
+    """Format the numbers from `first` to `last`, both included."""
     return [f"{first}-{last}"] if last - first > 1 else [str(number) for number in range(first, last + 1)]

@@ -1,4 +1,4 @@
-"""Two runs or more side by side, and where the difference of the step time between two comes from."""
+"""Define the records of a comparison of runs, and of the causes of their difference in step time."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from opanatomy.records.experiment import StepFigures, TechniqueRow
 from opanatomy.records.taxonomy import OperatorClass, StrEnum
 
 COMPARISON_SCHEMA = 1
-#: A difference with a smaller p is called significant.
+#: A difference with a smaller p-value is called significant.
 SIGNIFICANT = 0.05
 
 
 class Cause(StrEnum):
-    """The cause of a part of a difference: the wall time of a step is the sum of all parts, overlaps being negative."""
+    """The cause of a part of a difference; all parts sum to the wall time of a step, with negative overlaps."""
 
-    #: Work of the same operator, signature, module, phase and kernel, as often.
+    #: Work of the same operator, signature, module, phase and kernel, called as often.
     SAME_CALLS = auto()
-    #: The same, more or less often.
+    #: The same work, called more or less often.
     MORE_CALLS = auto()
     FEWER_CALLS = auto()
-    #: The same in another phase.
+    #: The same work in another phase.
     MOVED = auto()
     ANOTHER_SIGNATURE = auto()
     ANOTHER_KERNEL = auto()
-    #: The same kernel, signature and phase.
+    #: Another operator with the same kernel, signature and phase.
     ANOTHER_OPERATOR = auto()
     NEW = auto()
     GONE = auto()
@@ -39,17 +39,17 @@ class Cause(StrEnum):
     HOST_IDLE = auto()
     STREAM_IDLE = auto()
     OTHER_IDLE = auto()
-    #: The work of other steps.
+    #: Work of other steps.
     OUTSIDE = auto()
-    #: From launches whose work is not in the trace to the next work that is.
+    #: Time from launches whose work is missing from the trace to the next recorded work.
     UNRECORDED = auto()
     FRAMEWORK = auto()
-    #: What the profiler adds, where that is known of both sides.
+    #: The profiler's overhead, if known of both sides.
     PROFILER = auto()
 
     @property
     def is_work(self) -> bool:
-        """Whether it is of operators."""
+        """Return True if the part is work of operators."""
         return self in _WORK
 
 
@@ -62,16 +62,16 @@ _WORK = frozenset(
 
 
 class Work(Record, frozen=True, kw_only=True):
-    """What a part of the work was on one side; where it was several things, each of them is named."""
+    """The work of a part on one side; if it was several things, each is named."""
 
     operators: tuple[str, ...] = ()
     signatures: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    #: A step's calls of the operator, kernels where that is not known or not of one kernel alone.
+    #: Calls of the operator in a step; kernels if it is not known or ran more than one kernel.
     calls: float = 0.0
-    #: Of one call, where its cost is known.
+    #: FLOPs of one call, if its cost is known.
     flops: float | None = None
     bytes: float | None = None
 
@@ -79,7 +79,7 @@ class Work(Record, frozen=True, kw_only=True):
 class Part(Record, frozen=True, kw_only=True):
     """A part of a step, before and after, in nanoseconds of the mean step; `change_ns = after_ns - before_ns`.
 
-    Of an overlap the times are negative, `pair` says what overlaps.
+    The times of an overlap are negative; `pair` names the two kinds of work that overlap.
     """
 
     cause: Cause
@@ -92,7 +92,7 @@ class Part(Record, frozen=True, kw_only=True):
 
     @property
     def change_ns(self) -> int:
-        """What it adds to the difference."""
+        """Return the part's contribution to the difference."""
         return self.after_ns - self.before_ns
 
 
@@ -105,7 +105,7 @@ class Sample(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """A figure of one side over its samples. With `interval` the median has that range with 95 % confidence."""
+    """A figure of one side over its samples; the median lies in `interval`, if given, with 95 % confidence."""
 
     median: float
     low: float
@@ -115,13 +115,13 @@ class Spread(Record, frozen=True, kw_only=True):
 
 
 class FigureRow(Record, frozen=True, kw_only=True):
-    """One figure on all sides; `None` where a side does not have it.
+    """One figure on all sides; `None` for a side that does not have it.
 
-    `better` is "lower" or "higher". `all_steps` marks a figure that a like step does not have by itself, where steps
-    of other kinds count too: it is of all of them. `lower_bounds` says of each side whether the figure is no
-    less than its value; empty where none is. `exact` marks counts of FLOPs and bytes: any change of them is one.
-    `ranges` is "apart" or "overlapping" where both of two sides have several samples of what is measured; `p` is that
-    of a Mann-Whitney test, where there are runs enough to claim something.
+    `better` is "lower" or "higher". `all_steps` marks a figure that is known only of all steps together, steps of other
+    kinds included, not of like steps. `lower_bounds` says of each side whether its value is a lower bound; empty if
+    none is. `exact` marks counts of FLOPs and bytes, in which any change is a real one. `ranges` is "apart" or
+    "overlapping" if both of two sides have several measured samples; `p` is that of a Mann-Whitney test, given if there
+    are enough runs for a claim.
     """
 
     name: str
@@ -137,13 +137,13 @@ class FigureRow(Record, frozen=True, kw_only=True):
 
     @property
     def change(self) -> float | None:
-        """Of two sides: after over before, less one."""
+        """Return the relative change between two sides: after over before, less one."""
         before, after = self.values[0], self.values[-1]
         return None if before is None or after is None or not before else after / before - 1
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One side of a comparison: its runs, what they ran on, and its like steps."""
+    """One side of a comparison: its runs, their device, and its like steps."""
 
     name: str
     model: str | None
@@ -152,15 +152,15 @@ class Side(Record, frozen=True, kw_only=True):
     runs: int
     ranks: int
     began_ns: tuple[int | None, ...] = ()
-    #: All steps of the kind that is compared.
+    #: All steps of the compared kind.
     steps: tuple[Sample, ...] = ()
 
 
 class Decomposition(Record, frozen=True, kw_only=True):
-    """Where the difference of two steps comes from; the parts sum to both, in whole nanoseconds.
+    """The parts of the difference of two steps, which sum to both steps in whole nanoseconds.
 
-    The steps are the means over like steps: `before_steps` and `after_steps` have the numbers of those that count,
-    `before_count` and `after_count` how many that are on all devices, ranks and runs.
+    The steps are the means over like steps: `before_steps` and `after_steps` have the numbers of the steps that count,
+    `before_count` and `after_count` how many these are on all devices, ranks and runs.
     """
 
     before_ns: int
@@ -173,12 +173,12 @@ class Decomposition(Record, frozen=True, kw_only=True):
 
     @property
     def change_ns(self) -> int:
-        """After less before."""
+        """Return the time after less the time before."""
         return self.after_ns - self.before_ns
 
 
 class Kinds(Record, frozen=True, kw_only=True):
-    """Steps of another kind, of which both sides have some, and their means."""
+    """Steps of another kind that both sides have, and their means."""
 
     before_steps: tuple[int, ...]
     after_steps: tuple[int, ...]
@@ -187,9 +187,9 @@ class Kinds(Record, frozen=True, kw_only=True):
 
 
 class GateResult(Record, frozen=True, kw_only=True):
-    """A gate and whether it was met; `unknown` where it was not as its condition cannot be decided.
+    """A gate and its outcome; `unknown` if its condition cannot be decided.
 
-    `measured` is what its condition is about, the figure or its change; `reason` says which figure, and the rest.
+    `measured` is the value of the condition, a figure or its change; `reason` says which figure, and the rest.
     """
 
     gate: str
@@ -200,22 +200,22 @@ class GateResult(Record, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """`FAILED: time > +5% (is +6.5 %): ...`; of a gate that was met and of one that is unknown the same."""
+        """Return the outcome as one line: `FAILED: time > +5% (is +6.5 %): ...`, likewise for met and unknown gates."""
         verdict = "passed" if self.met else "UNKNOWN" if self.unknown else "FAILED"
         measured = "" if self.measured is None else f" (is {self.measured})"
         return f"{verdict}: {self.gate}{measured}: {self.reason}"
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """Sides next to each other: the figures of all of them, and of two where the difference of the step comes from.
+    """Two or more runs next to each other: the figures of all, and for two the causes of the difference in step time.
 
-    not_comparable: why the sides are not of the same, if they are not: there are no changes, causes and claims then.
-    sides: what is compared, in the order in which it was given.
-    figures: each figure on all sides; `None` where a side does not have it.
-    decomposition: of two sides the parts that sum to the difference; `None` of more, and where it is not known.
-    other_kinds: steps of other kinds than those that are compared, of which both sides have some.
-    no_claim: why nothing is called significant; `None` where the runs allow it.
-    gates: what was asked for with `fail_if`, and whether it was met.
+    not_comparable: why the sides cannot be compared; there are no changes, causes and claims then.
+    sides: the compared sides, in the order in which they were given.
+    figures: each figure on all sides; `None` for a side that does not have it.
+    decomposition: for two sides the parts that sum to the difference; `None` for more, and if it is not known.
+    other_kinds: steps of other kinds than the compared one that both sides have.
+    no_claim: why nothing is called significant; `None` if the runs allow it.
+    gates: the gates given by `fail_if`, and whether they were met.
     warnings: what a reader must know of the figures.
     comparison_schema: the version of the JSON report.
     """
@@ -231,34 +231,35 @@ class Comparison(Record, frozen=True, kw_only=True):
     comparison_schema: int = COMPARISON_SCHEMA
 
 
-# How far two runs are apart, and whether that is more than the noise.
+# --- differences and noise of technique runs ---
 
 
-#: A prediction of memory that is off by more disagrees; one of time where the measured time is out of its range.
+#: A memory prediction with a larger error disagrees; a time prediction disagrees if the measured time is out of its
+#: range.
 MEMORY_AGREES = 0.02
 
 
 def figures_of(row: TechniqueRow) -> StepFigures | None:
-    """The measured figures, those of the prediction where nothing was measured."""
+    """Return the measured figures, or the predicted ones if nothing was measured."""
     return row.measured if row.measured is not None else row.predicted
 
 
 def within_noise(one: StepFigures, other: StepFigures) -> bool:
-    """Whether the ranges of the repetitions overlap."""
+    """Return True if the ranges of the repetitions overlap."""
     if one.low_ns is None or one.high_ns is None or other.low_ns is None or other.high_ns is None:
         return False
     return one.low_ns <= other.high_ns and other.low_ns <= one.high_ns
 
 
 def memory_error(row: TechniqueRow) -> float | None:
-    """Predicted over measured peak, less one."""
+    """Return predicted over measured peak, less one."""
     if row.predicted is None or row.measured is None or not row.measured.peak_bytes:
         return None
     return None if row.predicted.peak_bytes is None else row.predicted.peak_bytes / row.measured.peak_bytes - 1
 
 
 def time_error(row: TechniqueRow, baseline: TechniqueRow) -> float | None:
-    """Predicted over measured change of the time, less one: the machine's drift since the baseline's capture is out."""
+    """Return predicted over measured change of the time, less one; the baseline's prediction cancels machine drift."""
     predicted, measured = row.predicted, row.measured
     if predicted is None or measured is None or not measured.step_ns or predicted.step_ns is None:
         return None
@@ -270,7 +271,7 @@ def time_error(row: TechniqueRow, baseline: TechniqueRow) -> float | None:
 
 
 def time_agrees(row: TechniqueRow, baseline: TechniqueRow) -> bool | None:
-    """Whether the measured time, in parts of the baseline's, is within the predicted range."""
+    """Return True if the measured time, relative to the baseline's, is within the predicted range."""
     predicted, error = row.predicted, time_error(row, baseline)
     if error is None or predicted is None or predicted.low_ns is None or predicted.high_ns is None:
         return None
@@ -280,19 +281,19 @@ def time_agrees(row: TechniqueRow, baseline: TechniqueRow) -> bool | None:
 
 
 def peaks_differ(predicted: int | None, measured: int | None) -> bool:
-    """Whether a predicted peak is off by more than 2 % of the measured; not where one is not known."""
+    """Return True if a predicted peak is off by more than 2 % of the measured one; False if one is not known."""
     if predicted is None or not measured:
         return False
     return abs(predicted / measured - 1) > MEMORY_AGREES
 
 
 def memory_agrees(row: TechniqueRow) -> bool | None:
-    """Whether the predicted peak is within 2 % of the measured."""
+    """Return True if the predicted peak is within 2 % of the measured one."""
     error = memory_error(row)
     return None if error is None else abs(error) <= MEMORY_AGREES
 
 
-# The breakdowns of several ranks or runs, taken one at a time -> that of their steps together.
+# --- sums of the breakdowns of several ranks or runs ---
 
 
 _SUMS: Final = (
@@ -302,7 +303,7 @@ _SUMS: Final = (
 
 
 class _Kind(Struct):
-    """The sums of the steps of one kind; work by the texts of its names."""
+    """Sums over the steps of one kind; work is keyed by the texts of its names."""
 
     steps: list[LikeStep] = field(default_factory=list)
     sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMS, 0))
@@ -311,13 +312,13 @@ class _Kind(Struct):
 
 
 class BreakdownSums:
-    """Steps are of one kind where they have the same numbers in all that are added."""
+    """Adds up breakdowns; steps are of one kind if their numbers agree in all breakdowns added."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[int, ...], _Kind] = {}
 
     def add(self, breakdown: Breakdown | None, *, rank: int | None = None, run: int | None = None) -> None:
-        """Take one more; its steps are those of this rank or run."""
+        """Add one breakdown, whose steps belong to this rank or run."""
         if breakdown is None:
             return
         for kind in breakdown.kinds:
@@ -334,7 +335,7 @@ class BreakdownSums:
             _add_rows(known.work, breakdown, kind)
 
     def breakdown(self) -> Breakdown | None:
-        """The sums, whatever the order in which they came; `None` where nothing was added."""
+        """Return the sums, independent of the order of adding; `None` if nothing was added."""
         if not self._kinds:
             return None
         names: tuple[dict[Any, int], ...] = ({}, {}, {}, {})

@@ -1,4 +1,4 @@
-"""What techniques change of a training step: predicted, measured, and how far the two are apart."""
+"""Define the records of experiments: predicted and measured effects of techniques on a training step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment, MemoryObservations, Workload
 
-# What float16 makes of gradients: those that become zero, and those that are too large for it.
+# --- gradients under float16 ---
 
 
 class ScaledGradients(Record, frozen=True, kw_only=True):
     """The gradient elements of one step whose loss was multiplied by `scale` before backward.
 
-    `zeros` are exactly zero, or not there, where those of the same step without autocast are finite and not zero.
-    `not_finite` are inf or NaN: with one of them the scaler skips the update.
+    `zeros` are exactly zero, or absent, although finite and not zero in the same step without autocast. `not_finite`
+    are inf or NaN: with one of them the scaler skips the update.
     """
 
     scale: float
@@ -27,12 +27,12 @@ class ScaledGradients(Record, frozen=True, kw_only=True):
 
 
 class Underflow(Record, frozen=True, kw_only=True):
-    """Gradients of one step under float16 autocast next to those of the same step without autocast: the same weights
-    and data, no dropout, no update.
+    """Gradients of one step under float16 autocast next to those of the same step without autocast.
 
-    `elements` is the number of elements of all gradients, `nonzero` that of those that are finite and not zero without
-    autocast. `scaled` is at the scale that a run finds before its warm-up, `unscaled` at 1, and `at_first_scale` at
-    that which `torch.amp.GradScaler` begins with, where the run's is another.
+    Both steps have the same weights and data, no dropout and no update. `elements` is the number of elements of all
+    gradients, `nonzero` of those that are finite and not zero without autocast. `scaled` is at the scale that a run
+    finds before its warm-up, `unscaled` at 1, and `at_first_scale` at the initial scale of `torch.amp.GradScaler`, if
+    the run's differs.
     """
 
     elements: int
@@ -42,30 +42,32 @@ class Underflow(Record, frozen=True, kw_only=True):
     at_first_scale: ScaledGradients | None = None
 
     def share(self, gradients: ScaledGradients) -> float | None:
-        """Zeros of the elements that are not zero without autocast; `None` where there are none of these."""
+        """Return zeros as a share of the elements that are not zero without autocast; `None` if there are none of
+        these.
+        """
         return gradients.zeros / self.nonzero if self.nonzero else None
 
 
-# Whether a technique leaves the training the same.
+# --- whether a technique leaves the training the same ---
 
 
-#: Differences up to this many units of rounding are those of sums in another order: a loss is a sum of few numbers, a
-#: gradient of many products of many. An update that is left out is some thousand units of the weights.
+#: Differences up to this many units of rounding come from sums in another order: a loss is a sum of few numbers, a
+#: gradient of many products of many. A skipped update is some thousand units of the weights.
 LOSS_UNITS, GRADIENT_UNITS, WEIGHT_UNITS = 64.0, 4096.0, 64.0
 
 
 class Difference(Record, frozen=True, kw_only=True):
-    """How far one parameter's gradient is off, as norms, in units of rounding of float32."""
+    """The difference of one parameter's gradient, as norms, in units of rounding of float32."""
 
     name: str
     units: float
 
 
 class Sameness(Record, frozen=True, kw_only=True):
-    """One step without dropout against the baseline's, from the same weights and data: norms of the differences over
-    norms of what they are of, in units of rounding of float32 (2^-23).
+    """One step without dropout against the baseline's, from the same weights and data.
 
-    `first_operator` is the first whose result is another one, where the step is not the same; `not_compared` are
+    Figures are norms of the differences over norms of the compared values, in units of rounding of float32 (2^-23).
+    `first_operator` is the first operator with another result, if the step is not the same; `not_compared` are
     parameters that only one of the two has or trains.
     """
 
@@ -78,7 +80,7 @@ class Sameness(Record, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        """Whether all parameters were compared, and all differences are those of rounding."""
+        """Return True if all parameters were compared and all differences are within rounding."""
         loss = self.loss_units is None or self.loss_units <= LOSS_UNITS
         values = self.gradient_units <= GRADIENT_UNITS and self.weight_units <= WEIGHT_UNITS
         return loss and values and not self.not_compared
@@ -92,7 +94,7 @@ class LossCurve(Record, frozen=True, kw_only=True):
 
     @property
     def largest_difference(self) -> float:
-        """The largest difference of two losses over the baseline's, as a share."""
+        """Return the largest difference of two losses as a share of the baseline's."""
         pairs = zip(self.losses, self.baseline, strict=True)
         return max((abs(ours - theirs) / max(abs(theirs), 1e-30) for ours, theirs in pairs), default=0.0)
 
@@ -101,13 +103,13 @@ TECHNIQUES_SCHEMA = 1
 
 
 class StepFigures(Record, frozen=True, kw_only=True):
-    """The figures of one step; `None` where one is not known.
+    """The figures of one step; `None` if one is not known.
 
-    `peak_bytes` is that of all allocations, `components` are each at its fullest, `at_peak` sum to the peak. `step_ns`
-    is the median without the profiler (of a prediction the most likely time), `low_ns` and `high_ns` the range of the
-    repetitions (of the prediction). The other times are those of the profiled step, of a prediction the parts of
-    `step_ns`. `flops` are those of tensor contractions by phase, `calls` those of operators. `tokens` are those of all
-    batches that the texts of a run make, with padding.
+    `peak_bytes` is the peak of all allocations, `components` are each at its fullest, `at_peak` sum to the peak.
+    `step_ns` is the median without the profiler (of a prediction the most likely time), `low_ns` and `high_ns` the
+    range of the repetitions (of the prediction). The other times are those of the profiled step, of a prediction the
+    parts of `step_ns`. `flops` counts tensor contractions by phase, `calls` operator calls, `tokens` those of all
+    batches of a run on texts, with padding.
     """
 
     peak_bytes: int | None = None
@@ -126,12 +128,12 @@ class StepFigures(Record, frozen=True, kw_only=True):
 
     @property
     def samples_per_second(self) -> float | None:
-        """Samples of the batch over the time of the step."""
+        """Return samples of the batch over the time of the step."""
         return None if self.samples is None or not self.step_ns else self.samples / (self.step_ns / 1e9)
 
     @property
     def backward_ratio(self) -> float | None:
-        """FLOPs of contractions in backward, recomputation included, over those of forward."""
+        """Return FLOPs of contractions in backward, recomputation included, over those of forward."""
         forward = self.flops.get(Phase.FORWARD)
         if not forward:
             return None
@@ -139,7 +141,7 @@ class StepFigures(Record, frozen=True, kw_only=True):
 
     @property
     def all_flops(self) -> int | None:
-        """FLOPs of contractions in the whole step."""
+        """Return FLOPs of contractions in the whole step."""
         return sum(self.flops.values()) if self.flops else None
 
 
@@ -155,8 +157,8 @@ class OperatorError(Record, frozen=True, kw_only=True):
 class TechniqueRow(Record, frozen=True, kw_only=True):
     """One technique compared with the baseline, which is the first row.
 
-    `option` is what to add to `opanatomy profile MODEL`. `not_predicted` and `failed` say why there is no prediction
-    or no measurement. `repetitions_ns` are the medians of the repetitions.
+    `option` is the option to add to `opanatomy profile MODEL`. `not_predicted` and `failed` say why there is no
+    prediction or no measurement. `repetitions_ns` are the medians of the repetitions.
     """
 
     name: str
@@ -169,10 +171,10 @@ class TechniqueRow(Record, frozen=True, kw_only=True):
     failed: str | None = None
     repetitions_ns: tuple[float, ...] = ()
     offenders: tuple[OperatorError, ...] = ()
-    #: Of techniques that must leave the training the same, and of those that need not.
+    #: Set for techniques that must leave the training the same, and for those that need not.
     sameness: Sameness | None = None
     losses: LossCurve | None = None
-    #: Of those that compute in float16 under autocast.
+    #: Set for techniques that compute in float16 under autocast.
     underflow: Underflow | None = None
     trace: str | None = None
     report: str | None = None
@@ -182,8 +184,8 @@ class TechniqueRow(Record, frozen=True, kw_only=True):
 class Techniques(Record, frozen=True, kw_only=True):
     """An experiment: the baseline and each technique, in the order of the table.
 
-    `order` has the names in the order in which they ran, with a comma between repetitions; `predicted_only` where
-    nothing ran but the baseline.
+    `order` has the names in the order in which they ran, with a comma between repetitions; `predicted_only` is true if
+    only the baseline ran.
     """
 
     opanatomy: str
@@ -203,29 +205,29 @@ class Techniques(Record, frozen=True, kw_only=True):
 
     @property
     def baseline(self) -> TechniqueRow:
-        """What all others are compared with."""
+        """Return the row that all others are compared with."""
         return self.rows[0]
 
 
-# What a step is predicted to take: its time as a range, by class and phase, and what it rests on.
+# --- predicted time of a step ---
 
 
 class Basis(str, Enum):
-    """What the time of a call is known from, the best first."""
+    """The source of the predicted time of a call, the best first."""
 
     SAME_CALL = "same_call"
     SAME_OPERATOR = "same_operator"
     OTHER_DTYPE = "other_dtype"
     SAME_CLASS = "same_class"
     NOTHING = "nothing"
-    #: A contraction in another data type, of which the device's peak is not known: no prediction.
+    #: A contraction in a data type whose peak is unknown for the device: no prediction.
     NO_PEAK = "no_peak"
 
     __str__ = str.__str__
 
 
 class PredictedRow(Record, frozen=True, kw_only=True):
-    """Like calls of one operator in one phase: what they are predicted to take together, and their FLOPs."""
+    """Like calls of one operator in one phase: their predicted time together, and their FLOPs."""
 
     operator: str
     phase: Phase
@@ -239,9 +241,9 @@ class PredictedRow(Record, frozen=True, kw_only=True):
 
 
 class PredictedTime(Record, frozen=True, kw_only=True):
-    """The wall time of a step, the most likely and the range, and the operators that it is the sum of.
+    """The predicted wall time of a step, the most likely value and the range, and the operators that it sums.
 
-    `framework_ns` is what passes between the operators.
+    `framework_ns` is the time between the operators.
     """
 
     time_ns: float
@@ -252,11 +254,11 @@ class PredictedTime(Record, frozen=True, kw_only=True):
 
     @property
     def lacks_peak(self) -> bool:
-        """Whether a part of it is in a data type of which the device's peak is not known: then it says nothing."""
+        """Return True if some rows use a data type with unknown peak, so that the prediction is unusable."""
         return any(row.basis is Basis.NO_PEAK for row in self.rows)
 
 
-# A step that was not run: its calls and its memory, as seen on fake tensors.
+# --- simulated step: calls and memory on fake tensors ---
 
 
 class SimulatedCall(Record, frozen=True, kw_only=True):
@@ -269,12 +271,12 @@ class SimulatedCall(Record, frozen=True, kw_only=True):
 
 
 class SimulatedStep(Record, frozen=True, kw_only=True):
-    """What one step after the first would call and allocate on `device`."""
+    """The calls and the memory of one step after the first on `device`, as simulated."""
 
     workload: Workload
     device: str
     calls: tuple[SimulatedCall, ...]
     memory: MemoryObservations
-    #: The calls of a step on each batch of a run on texts; `calls` are of the one that is profiled, `memory` of the
+    #: The calls of a step on each batch of a run on texts; `calls` are those of the profiled batch, `memory` is of the
     #: longest.
     batches: tuple[tuple[SimulatedCall, ...], ...] = ()

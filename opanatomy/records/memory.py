@@ -1,4 +1,6 @@
-"""The memory of a step: components, curve, blocks, theory, failure."""
+"""Define the records of a step's memory (components, curve, blocks, theory, failure) and detect out-of-memory
+errors.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,10 @@ class MemoryComponent(Record, frozen=True, kw_only=True):
     """One part of the memory of a step: measured and by theory, with the formula as text.
 
     component: `weights`, `gradients`, `optimizer_state`, `forward_activations`, ...
-    measured_bytes: at its fullest in the step; of a trace, where it is inferred from the times of the blocks, at the
-        peak.
+    measured_bytes: at its fullest in the step; if inferred from the times of a trace's blocks, at the peak.
     theory_bytes: by `formula`.
-    at_peak_bytes: what of it is live at the peak; these sum to `peak_bytes` exactly. `None` for what the allocator does
-        not count (context, cache) and where the step was not looked at in depth.
+    at_peak_bytes: the part live at the peak; these sum to `peak_bytes` exactly. `None` for memory that the allocator
+        does not count (context, cache), and if the step was not observed allocation by allocation.
     """
 
     component: str
@@ -30,21 +31,21 @@ class MemoryComponent(Record, frozen=True, kw_only=True):
     at_peak_bytes: int | None = None
 
 
-#: The snapshots in the order of a run.
+#: Names of the snapshots, in the order of a run.
 START, CONTEXT, WEIGHTS = "before_the_device", "context", "weights"
 AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_backward", "after_optimizer", "peak"
 
 
 class MemorySnapshot(Record, frozen=True, kw_only=True):
-    """What is in use at one place of the run; `None` where it is not known (no allocator touched, no NVML)."""
+    """Memory in use at one point of the run; `None` if it is not known (no allocator touched, no NVML)."""
 
     name: str
     allocated_bytes: int | None = None
-    #: What the allocator holds of the device, blocks free for use again included.
+    #: Device memory held by the allocator, including blocks that are free for use again.
     reserved_bytes: int | None = None
-    #: What is used of the whole device (of the MIG instance), by everyone, as NVML says.
+    #: Memory in use on the whole device (or MIG instance), by all processes, according to NVML.
     nvml_used_bytes: int | None = None
-    #: What NVML says that this process holds of it, its context included.
+    #: Device memory of this process according to NVML, its context included.
     nvml_process_bytes: int | None = None
     #: The resident set of the process on the host.
     rss_bytes: int | None = None
@@ -53,7 +54,7 @@ class MemorySnapshot(Record, frozen=True, kw_only=True):
 class SavedActivations(Record, frozen=True, kw_only=True):
     """Storages of one shape that forward saved for backward in like modules (`*` for a number in the path).
 
-    `operator` made them, `saved_by` are the operators whose backward needs them.
+    `operator` made them; `saved_by` are the operators whose backward needs them.
     """
 
     module: str
@@ -66,20 +67,20 @@ class SavedActivations(Record, frozen=True, kw_only=True):
 
 
 class MemoryFailure(Record, frozen=True, kw_only=True):
-    """Where a step ran out of memory: what was allocated then, and the request that could not be met."""
+    """Where a step ran out of memory: the memory allocated then, and the request that failed."""
 
     phase: Phase
     message: str
     requested_bytes: int | None = None
     allocated_bytes: int | None = None
-    #: Whether the components are those of the moment at which it broke.
+    #: True if the components are those of the moment of the failure.
     seen: bool = True
 
 
 class MemoryTerm(Record, frozen=True, kw_only=True):
-    """One term of the closed formula of a component: `formula` in the letters of the literature, its bytes.
+    """One term of the closed formula of a component: `formula` in the letters of the literature, and its bytes.
 
-    `per_layer` terms are of all layers, the others of what lies outside them.
+    `per_layer` terms cover all layers, the others the rest of the model.
     """
 
     component: str
@@ -90,7 +91,7 @@ class MemoryTerm(Record, frozen=True, kw_only=True):
 
 
 class MemorySaving(Record, frozen=True, kw_only=True):
-    """What one technique takes from the theoretical need, and whether the step then fits."""
+    """The memory that one technique saves by theory, and whether the step then fits."""
 
     technique: str
     option: str
@@ -110,9 +111,9 @@ class PublishedFigure(Record, frozen=True, kw_only=True):
 
 
 class ModelShape(Record, frozen=True, kw_only=True):
-    """The numbers of a transformer's configuration that its memory is a function of.
+    """The numbers of a transformer's configuration that determine its memory.
 
-    `kind` says which closed formula is its own ("bert", "gpt2", "llama").
+    `kind` selects the closed formula ("bert", "gpt2", "llama").
     """
 
     kind: str
@@ -124,7 +125,7 @@ class ModelShape(Record, frozen=True, kw_only=True):
     key_value_heads: int
     head_size: int
     labels: int = 0
-    #: What stands on top: "classification", "language_model", "none".
+    #: The head of the model: "classification", "language_model", "none".
     head: str = "none"
     #: Bytes of a dropout-mask element: 1 on CUDA, those of the activations on the CPU.
     mask_bytes: int | None = None
@@ -135,12 +136,12 @@ class ModelShape(Record, frozen=True, kw_only=True):
 
 
 class CacheShape(Record, frozen=True, kw_only=True):
-    """The numbers of a generation that its key-value cache is a function of.
+    """The numbers of a generation that determine its key-value cache.
 
-    `windows` has one entry a layer: the tokens that its attention slides over, 0 where it sees all. `prompt` is what
-    the decoder begins with; of each token `prompt_copies` 8-byte integers (its id, its position) are repeated for each
-    beam, `None` where other inputs are too. `cross_length` is what each layer keeps of the encoder's output, which has
-    `encoder_hidden` numbers a token.
+    `windows` has one entry for each layer: the tokens that its attention slides over, 0 for all. `prompt` is what the
+    decoder begins with; `prompt_copies` 8-byte integers of each token (its id, its position) are repeated for each
+    beam, `None` if other inputs are repeated too. `cross_length` is the number of tokens of the encoder's output, each
+    of `encoder_hidden` numbers, that each layer keeps.
     """
 
     windows: tuple[int, ...]
@@ -167,15 +168,15 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     time_ns: int
     phase: Phase
     allocated_bytes: int
-    #: What the allocator held of the device, blocks free for use again included.
+    #: Device memory held by the allocator, including blocks that are free for use again.
     reserved_bytes: int | None = None
     components: dict[str, int] = field(default_factory=dict)
 
 
 class MemoryBlocks(Record, frozen=True, kw_only=True):
-    """The blocks, live at the peak, that one operator of a module allocated in one phase and one rule classified.
+    """Blocks live at the peak that one operator of a module allocated in one phase and one rule classified.
 
-    `bytes` is the sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` where the
+    `bytes` is their sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` if the
     component was measured.
     """
 
@@ -190,14 +191,14 @@ class MemoryBlocks(Record, frozen=True, kw_only=True):
 
 
 class MemoryDevice(Record, frozen=True, kw_only=True):
-    """What the allocator of one device recorded in the trace.
+    """The memory of one device, as its allocator's events in the trace record it.
 
-    `peak_bytes` is the maximum in the window; its `components` and `inferences` sum to it exactly. Blocks that were
-    allocated before the first event (`before_window_bytes`) are known as a sum where the events say the allocator's
-    total (that of the CPU begins with profiling), else as far as their frees were seen, `None` where none was.
-    `unmatched_frees` are the frees of such blocks; `never_freed` blocks outlive the trace; of `unseen_frees` the
-    address was given again without a free between. `uneven_frees` gave back other than what was allocated there.
-    `checked_events` say the allocator's total; in `equal_events` it is the sum of our blocks and a constant.
+    `peak_bytes` is the maximum in the window; its `components` and `inferences` sum to it exactly.
+    `before_window_bytes` are blocks allocated before the first event: a sum if the events record the allocator's total
+    (the CPU's begins with profiling), else the part whose frees were recorded, `None` if none was. `unmatched_frees`
+    are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of `unseen_frees` were
+    allocated again without a free between. `uneven_frees` freed another size than was allocated there. `checked_events`
+    record the allocator's total; in `equal_events` it is the sum of our blocks and a constant.
     """
 
     device: str
@@ -206,7 +207,7 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
     peak_bytes: int
     peak_ns: int
     peak_at: Phase
-    #: "address", or where the trace has none "size": the last block of a size is taken for the one that is freed.
+    #: "address", or "size" in a trace without addresses: a free then matches the last block of its size.
     matched_by: str
     before_window_bytes: int | None = None
     reserved_peak_bytes: int | None = None
@@ -221,21 +222,21 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
     checked_events: int = 0
     equal_events: int = 0
     largest_difference_bytes: int = 0
-    #: Our bytes and the allocator's where they differ most.
+    #: Our bytes and the allocator's at the largest difference.
     at_largest_difference: tuple[int, int] | None = None
     components: tuple[MemoryComponent, ...] = ()
     inferences: tuple[MemoryInference, ...] = ()
 
 
 class AllocatorFigures(Record, frozen=True, kw_only=True):
-    """What the allocator of a device says itself of the step that was looked at in depth: a second source.
+    """The allocator's own figures for the step observed allocation by allocation: a second source.
 
-    `backend` is torch's name of it ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu". `peak_bytes` is the
-    maximum that it had handed out (`torch.cuda.max_memory_allocated`), which the CPU's does not keep. `before_bytes` is
-    its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the sum of the blocks of its
-    snapshot. In `equal_events` of `checked_events` its total is what the replayed blocks sum to;
-    `at_largest_difference` has (ours, the allocator's) where they differ most. Of `unseen_frees` the address was given
-    again without a free.
+    `backend` is torch's name of the allocator ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu".
+    `peak_bytes` is the maximum that it had handed out (`torch.cuda.max_memory_allocated`), not kept by the CPU's.
+    `before_bytes` is its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the sum of the
+    blocks of its snapshot. In `equal_events` of `checked_events` its total is the sum of the replayed blocks;
+    `at_largest_difference` has (ours, the allocator's) at the largest difference. The addresses of `unseen_frees` were
+    allocated again without a free.
     """
 
     device: str
@@ -254,25 +255,25 @@ class AllocatorFigures(Record, frozen=True, kw_only=True):
 class Memory(Record, frozen=True, kw_only=True):
     """The memory of a step.
 
-    `allocator_peak_bytes` is the most that an allocator had handed out at one time, `process_peak_bytes` the most that
-    the process had resident, all of Python in it. `peak_bytes` is the first of the two that is known, the only one that
-    older reports have, and `measured_by` says what measured it.
+    `allocator_peak_bytes` is the most that an allocator had handed out at one time, `process_peak_bytes` the peak
+    resident memory of the process, Python included. `peak_bytes` is the first of the two that is known, the only one in
+    older reports, and `measured_by` names its source.
 
     `timeline` is the curve of allocated bytes over the window, its peak among the points; `blocks` are the largest at
-    that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. The components are
-    inferred, not measured, where there are `inferences`.
+    that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. If there are
+    `inferences`, the components are inferred, not measured.
 
     peak_at: the phase of the peak.
     components: weights, gradients, activations and the like.
-    devices: what the allocator of each device recorded in the trace.
-    snapshots: what is in use at places of the run.
-    activations: what forward saved for backward, by module and operator.
-    allocator: what the allocator says of the step that `memory=True` looked at.
-    uncovered_devices: other devices that hold a part of the module: what is on them is none of these figures.
+    devices: the memory of each device, as recorded in the trace.
+    snapshots: memory in use at points of the run.
+    activations: tensors that forward saved for backward, by module and operator.
+    allocator: the allocator's own figures for the step observed with `memory=True`.
+    uncovered_devices: other devices that hold a part of the module, which no figure here includes.
     notes: what could not be measured, and why.
-    shape: the numbers of the configuration that theory is a function of.
+    shape: the numbers of the configuration that determine the theory.
     terms: the closed formula of the activations, term by term.
-    needed_bytes: what theory says the step needs, temporary buffers apart, and `savings` what would lower it.
+    needed_bytes: the step's need by theory, without temporary buffers, and `savings` techniques that would lower it.
     published: figures of a published run next to these.
     failure: where a step ran out of memory.
     """
@@ -301,19 +302,19 @@ class Memory(Record, frozen=True, kw_only=True):
     failure: MemoryFailure | None = None
 
 
-# Whether an error says that memory ran out, and how much was requested: in the words of each library.
+# --- out-of-memory errors and the size of the failed request ---
 #
-# The one table of these wordings: for a step that breaks, for the first use of a device, and for a process that has no
-# memory left to load a library with.
+# This is the only table of these messages: for a step that fails, for the first use of a device, and for a process
+# without memory left to load a library.
 
 
-#: What says that memory ran out. Sources: `c10/cuda/CUDACachingAllocator.cpp`, its XPU and MPS likes and NPU's plug-in
-#: ("... out of memory. Tried to allocate ..."); the CUDA and HIP runtimes' own "out of memory", in Triton's and NCCL's
-#: messages too; `c10/core/impl/alloc_cpu.cpp` ("can't allocate memory", on Windows "not enough memory"); the C library
-#: ("Cannot allocate memory") and C++; `aten/src/ATen/cuda/Exceptions.h`, which gives the status of cuBLAS, cuSOLVER and
-#: cuDNN by its name and that of cuSPARSE by its text; cuDNN 9's own two; hipBLAS, rocBLAS, MIOpen and cuFFT by name;
-#: NCCL's `alloc.h`; Level Zero and the unified runtime below XPU; the device driver of AMD; numpy and TensorFlow's
-#: allocators.
+#: Messages that memory ran out. Sources: `c10/cuda/CUDACachingAllocator.cpp`, its XPU and MPS counterparts and NPU's
+#: plug-in ("... out of memory. Tried to allocate ..."); the CUDA and HIP runtimes' own "out of memory", also in
+#: Triton's and NCCL's messages; `c10/core/impl/alloc_cpu.cpp` ("can't allocate memory", on Windows "not enough
+#: memory"); the C library ("Cannot allocate memory") and C++; `aten/src/ATen/cuda/Exceptions.h`, which gives the status
+#: of cuBLAS, cuSOLVER and cuDNN by its name and that of cuSPARSE by its text; cuDNN 9's own two; hipBLAS, rocBLAS,
+#: MIOpen and cuFFT by name; NCCL's `alloc.h`; Level Zero and the unified runtime below XPU; AMD's device driver;
+#: numpy's and TensorFlow's allocators.
 _SAYS: Final = re.compile(
     r"out of memory\b|outofmemory|out_of_memory|not enough memory|bad_alloc|\bcan(?:'|no)t allocate memory"
     r"|(?:cublas|cudnn|cusolver|cusparse|cutensor|cudss|curand|hipblas|hipblaslt|hipsolver|hipsparse|hiprand|hipdnn|rocblas|rocsparse)"
@@ -325,12 +326,12 @@ _SAYS: Final = re.compile(
     r"|unable to allocate [\d.]+ [kmgtp]?i?b for an array",
     re.IGNORECASE,
 )
-#: What has such words and is something else: the loader's block for thread-local variables of libraries (glibc), the
-#: on-chip memory of one kernel (Triton: "out of resource: shared memory", older: "out of memory: shared memory").
+#: Messages with these words but another meaning: the loader's block for thread-local variables of libraries (glibc),
+#: the on-chip memory of one kernel (Triton: "out of resource: shared memory", older: "out of memory: shared memory").
 _IS_NOT: Final = re.compile(
     r"static TLS block|shared memory, required|out of (?:memory|resource)s?: shared memory", re.I
 )
-#: Errors of a program, whatever their text: what was given cannot be, however much memory there is.
+#: Errors of a program, whatever their text: more memory would not help.
 _OF_PROGRAMS: Final = (
     ValueError,
     TypeError,
@@ -342,8 +343,8 @@ _OF_PROGRAMS: Final = (
     NotImplementedError,
 )
 
-#: What native code says where a process cannot load a library or start a thread: the thread pools of Python and
-#: C++, the loader, and allocators that only say that they allocate.
+#: Messages of native code if a process cannot load a library or start a thread: the thread pools of Python and C++, the
+#: loader, and allocators that only say that they allocate.
 _STARVED: Final = ("can't start new thread", "failed to map segment", "allocat", "out of memory")
 
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
@@ -358,7 +359,7 @@ _REQUESTS: Final = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error`, or what it was explicitly raised from, says that memory ran out, on the host or on a device."""
+    """Return True if `error`, or an explicit cause of it, says that memory ran out, on the host or on a device."""
     seen: set[int] = set()
     now: BaseException | None = error
     while now is not None and id(now) not in seen:
@@ -379,14 +380,14 @@ def _says_so(error: BaseException) -> bool:
 
 
 def is_starved(error: BaseException) -> bool:
-    """Whether a process has no memory left, as a library that is loaded then, or starts a thread, says it."""
+    """Return True if the error is that of a process without memory left to load a library or start a thread."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     return isinstance(error, (RuntimeError, ImportError)) and any(words in str(error).lower() for words in _STARVED)
 
 
 def requested_bytes(message: str) -> int | None:
-    """The bytes of the request that failed, as the message says them (CUDA's allocator rounds to two digits)."""
+    """Return the bytes of the failed request from the message (CUDA's allocator rounds to two digits)."""
     for pattern in _REQUESTS:
         if match := pattern.search(message):
             return round(float(match[1]) * _UNITS[match[2].upper()])

@@ -1,4 +1,4 @@
-"""What a report is of."""
+"""Report = Anatomy or Techniques or Comparison."""
 
 from __future__ import annotations
 

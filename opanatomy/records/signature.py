@@ -1,4 +1,4 @@
-"""What one operator call is given, how its name is classed, what it costs."""
+"""Define the signature, the classification and the cost of one operator call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass, is_floating, is
 
 
 class Stored(Struct, frozen=True):
-    """What a tensor without strides keeps: its stored elements and the bytes of their indices; `None` if not said.
+    """The stored elements of a tensor without strides, and the bytes of their indices; `None` if not known.
 
-    A trace shows the shape of a sparse tensor and no strides; how many elements it stores only a capture observes.
+    A trace shows the shape of a sparse tensor but no strides; only a capture observes how many elements it stores.
     """
 
     elements: int | None = None
@@ -26,8 +26,8 @@ class Stored(Struct, frozen=True):
 class Tensor(Struct, frozen=True):
     """A tensor argument: its shape, data type (torch's name without `torch.`) and strides in elements.
 
-    `dtype` is `None` where the trace does not record it (elements of a tensor list); `strides` likewise. `sparse` is
-    set where the trace says that there are no strides: for sparse tensors, and those in oneDNN's own layout.
+    `dtype` and `strides` are `None` if the trace does not record them (elements of a tensor list). `sparse` is set if
+    the trace says that there are no strides: for sparse tensors, and those in oneDNN's own layout.
     """
 
     shape: tuple[int, ...]
@@ -37,24 +37,24 @@ class Tensor(Struct, frozen=True):
 
     @property
     def numel(self) -> int:
-        """Elements of the shape."""
+        """Return the number of elements of the shape."""
         return prod(self.shape)
 
     @property
     def stored(self) -> int:
-        """Distinct elements in memory: a dimension of stride 0 counts once."""
+        """Return the number of distinct elements in memory; a dimension of stride 0 counts once."""
         if self.strides is None or len(self.strides) != len(self.shape):
             return self.numel
         return prod(size if stride else min(size, 1) for size, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def item_bytes(self) -> int | None:
-        """Bytes of one element; `None` where the data type is not known."""
+        """Return the bytes of one element; `None` if the data type is not known."""
         return None if self.dtype is None else ITEM_SIZE.get(self.dtype)
 
     @property
     def bytes(self) -> int | None:
-        """Bytes that reading each distinct element once moves; those of a sparse tensor with its indices."""
+        """Return the bytes of reading each distinct element once, including the indices of a sparse tensor."""
         size, sparse = self.item_bytes, self.sparse
         if size is None or sparse is None:
             return None if size is None else self.stored * size
@@ -81,19 +81,19 @@ class Signature(Struct, frozen=True):
     arguments: tuple[Argument, ...]
 
     def tensor(self, index: int) -> Tensor:
-        """The tensor at `index`; `LookupError` where there is none."""
+        """Return the tensor at `index`; raise `LookupError` if there is none."""
         value = self.arguments[index]
         if not isinstance(value, Tensor):
             raise LookupError(f"argument {index} is {value!r}, not a tensor")
         return value
 
     def get(self, index: int, default: Argument = None) -> Argument:
-        """The argument at `index`, or `default` where the trace has none or it is absent."""
+        """Return the argument at `index`, or `default` if it is absent or not in the trace."""
         value = self.arguments[index] if index < len(self.arguments) else None
         return default if value is None else value
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor argument, those inside lists included."""
+        """Yield every tensor argument, including those inside lists."""
         tensors: list[Tensor] = []
         for value in self.arguments:
             if isinstance(value, Tensor):
@@ -104,9 +104,9 @@ class Signature(Struct, frozen=True):
 
     @property
     def compute_dtype(self) -> str | None:
-        """The data type that the operator computes in: that of its first tensor of numbers with a fraction.
+        """Return the data type that the operator computes in: that of its first floating-point tensor.
 
-        Integers stand where there are no others (an int8 product).
+        Without one it is an integer type (an int8 product).
         """
         dtypes = [tensor.dtype for tensor in self.tensors()]
         return next(filter(is_floating, dtypes), next(filter(is_integer, dtypes), None))
@@ -122,14 +122,14 @@ def _text(value: Argument) -> str:
 
 
 class Classification(Struct, frozen=True, kw_only=True):
-    """What a name was classed as, and the rule that decided.
+    """The class of a name, and the rule that decided it.
 
-    `operator_class` is `None` for an operator that does no work of its own: composite, view, allocation, autograd
-    node. `delegates` marks an operator that computes only where no operator below it can do its work
-    (`aten::_convolution` calls `aten::mkldnn_convolution`, but runs a transposed convolution itself), `composite` one
-    of those that never has a kernel: it is what it calls, be that copies alone (`aten::matrix_power` of exponent 1).
-    `contains` names the other classes inside a fused operator. `annotation` is set for what is no operator's name but
-    that of a range (or of a kernel: such names look alike).
+    `operator_class` is `None` for an operator that does no work itself: composite, view, allocation, autograd node.
+    `delegates` marks an operator that computes only if no operator below it can (`aten::_convolution` calls
+    `aten::mkldnn_convolution`, but runs a transposed convolution itself). `composite` marks one that never has a
+    kernel: its work is that of its calls, even if these only copy (`aten::matrix_power` of exponent 1). `contains`
+    names the other classes inside a fused operator. `annotation` is set for a name of a range (or of a kernel: the two
+    look alike), not of an operator.
     """
 
     operator_class: OperatorClass | None
@@ -141,7 +141,7 @@ class Classification(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What one operator call must compute and move at least.
+    """The minimum that one operator call must compute and move.
 
     `flops` are those of the operator's class, in the full convention (a causal mask does not halve them).
     """
@@ -149,13 +149,13 @@ class Cost(Struct, frozen=True, kw_only=True):
     flops: int
     read_bytes: int
     written_bytes: int
-    #: The same FLOPs counting only what a causal mask leaves; `None` where the operator has no such notion.
+    #: The same FLOPs without the part that a causal mask removes; `None` if no causal mask applies to the operator.
     causal_flops: int | None = None
     #: FLOPs of a normalization fused into a contraction (softmax inside flash attention), not part of `flops`.
     normalization_flops: int = 0
 
 
-# A signature as reports write it, with the record that it is the text of.
+# --- text of a signature ---
 
 
 _TENSOR: Final = re.compile(
@@ -164,19 +164,19 @@ _TENSOR: Final = re.compile(
     re.ASCII,
 )
 _INTEGER: Final = re.compile(r"-?\d{1,18}", re.ASCII)
-#: Lists in lists; those of a call have one level.
+#: The deepest nesting of lists that is read; a call's lists have one level.
 _DEEPEST: Final = 8
 
 
 class SignatureText(str):
-    """A signature as JSON and people have it; equal, ordered and hashed as its text.
+    """A signature as it is written in JSON and tables; equal, ordered and hashed as its text.
 
-    Those of a trace carry their record. Of one from a report that is read back it is read from the text: all but the
-    strides, which no text has.
+    A signature from a trace carries its record. One from a stored report reads the record from the text, without
+    strides, which the text omits.
     """
 
     def __new__(cls, text: str, record: Signature | None = None) -> SignatureText:
-        """The text; with `record` what it is the text of."""
+        """Return the text, with the record it was made from if given."""
         signature = super().__new__(cls, text)
         if record is not None:
             signature.__dict__["record"] = record
@@ -184,21 +184,21 @@ class SignatureText(str):
 
     @cached_property
     def record(self) -> Signature:
-        """The arguments."""
+        """Return the arguments."""
         return Signature(tuple(_values(self, 0)))
 
 
-#: That of a call of which the trace has no arguments.
+#: The text for a call without recorded arguments.
 NO_SIGNATURE: Final = SignatureText("", Signature(()))
 
 
 def text_of(signature: Signature | None) -> SignatureText:
-    """The text of a signature, of none empty."""
+    """Return the text of a signature; empty for `None`."""
     return NO_SIGNATURE if signature is None else SignatureText(str(signature), signature)
 
 
 def _values(text: str, depth: int) -> Iterator[Argument]:
-    """The values that are written in a row; what is none is its text, so that they are written alike again."""
+    """Yield the comma-separated values; text that is no value is yielded as it is, so that writing restores it."""
     if not text:
         return
     start = level = 0

@@ -1,4 +1,4 @@
-"""The classes of operators and the phases of a step."""
+"""Define operator classes, phases, causes of idle time, data types and optimizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ else:
     from enum import Enum
 
     class StrEnum(str, Enum):
-        """What Python 3.11 has: members are their lower-case names."""
+        """`enum.StrEnum` of Python 3.11: members are their lower-case names."""
 
         @staticmethod
         def _generate_next_value_(name: str, start: int, count: int, last_values: list[str]) -> str:
@@ -24,7 +24,7 @@ else:
 
 
 class OperatorClass(StrEnum):
-    """What kind of arithmetic an operator does; the first three are those of Ivanov et al., arXiv 2007.00072."""
+    """The kind of arithmetic of an operator; the first three are those of Ivanov et al., arXiv 2007.00072."""
 
     TENSOR_CONTRACTION = auto()
     STATISTICAL_NORMALIZATION = auto()
@@ -42,21 +42,21 @@ class Phase(StrEnum):
     BACKWARD = auto()
     RECOMPUTE = auto()
     OPTIMIZER = auto()
-    #: Of a generation: what it takes to the first new token of each sample, and all after it.
+    #: Phases of a generation: up to the first new token of each sample, and all after it.
     PREFILL = auto()
     DECODING = auto()
     OTHER = auto()
 
 
 class IdleCause(StrEnum):
-    """What kept a device idle: what the host did in that gap, or what the device itself waited for."""
+    """The cause of idle time on a device: the host's activity in the gap, or the device's own wait."""
 
-    #: What the profiler recorded of itself, or Python under a recording of its stack.
+    #: Events of the profiler itself, or Python while its stack is recorded.
     PROFILER = auto()
     COMPILATION = auto()
-    #: Loading of data, and copies from the host that hold the host up.
+    #: Loading of data, and copies from the host that block the host.
     INPUT = auto()
-    #: Calls that allocate or free memory of the device, or pinned memory of the host.
+    #: Calls that allocate or free device memory, or pinned host memory.
     ALLOCATOR = auto()
     #: A launch that takes many times as long as others, loading of modules.
     SLOW_LAUNCH = auto()
@@ -68,43 +68,43 @@ class IdleCause(StrEnum):
     OPERATORS = auto()
     #: The host between operators.
     PYTHON = auto()
-    #: What comes next was launched already; another stream worked last.
+    #: The next work was already launched; another stream worked last.
     STREAM = auto()
-    #: What comes next was launched already, on the stream that worked last.
+    #: The next work was already launched, on the stream that worked last.
     DEVICE = auto()
-    #: Nothing is recorded that says.
+    #: Nothing recorded shows the cause.
     UNKNOWN = auto()
 
 
-#: A class or a phase in a column is its code: its place here. -1 is "none".
+#: A class or phase in a column is its index here; -1 is "none".
 CLASSES: Final = tuple(OperatorClass)
 PHASES: Final = tuple(Phase)
 CLASS_CODE: Final = {name: code for code, name in enumerate(CLASSES)}
 PHASE_CODE: Final = {phase: code for code, phase in enumerate(PHASES)}
 
 FLOAT32, TF32 = "float32", "tf32"
-#: Three tf32 products for one of float32: CUTLASS' OpMultiplyAddFastF32, which memory-efficient attention is built on.
+#: Three tf32 products for each float32 one: CUTLASS' OpMultiplyAddFastF32, used by memory-efficient attention.
 THREE_TF32: Final = "3 x tf32"
-#: What float32 operands are computed in; a column has the place here.
+#: Types in which float32 operands are computed; a column has the index.
 COMPUTE_TYPES: Final = (FLOAT32, TF32, THREE_TF32)
-#: The peak that each of them is a share of.
+#: The peak against which each of them is measured.
 PEAK_OF_COMPUTE_TYPE: Final = {FLOAT32: FLOAT32, TF32: TF32, THREE_TF32: TF32}
-#: The codes of the phases in a column.
+#: Codes of the phases in a column.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
-#: Those in which a model goes forward: a step's forward, or what a generation has instead.
+#: Phases in which a model goes forward, in a training step or a generation.
 FORWARDS: Final = tuple(PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.PREFILL, Phase.DECODING))
 
 
-# Torch's data types: one table of their sizes, and of what users, C++ code, torch's records and NCCL call them.
+# --- data types: sizes, and names in torch, C++, NCCL and user input ---
 
 
 class DataType(Struct, frozen=True):
     """A data type by torch's name, without `torch.`.
 
     `size` is in bytes, `None` below a byte. `code` is its number in `c10::ScalarType` (torch/headeronly, ScalarType.h),
-    which Kineto records for a `dtype` argument. `short` are the names that people give it, `cpp` those in template
+    which Kineto records for a `dtype` argument. `short` are user-facing short names, `cpp` the names in template
     arguments and in Kineto's "Input type", `c10d` those in the arguments of collectives.
     """
 
@@ -150,54 +150,54 @@ DATA_TYPES: Final = (
     DataType("bits16", None, 22),
 )
 
-#: Bytes of one element by torch's name; a data type below a byte has none.
+#: Bytes of one element by torch's name; a data type below a byte has no entry.
 ITEM_SIZE: Final = {kind.name: kind.size for kind in DATA_TYPES if kind.size is not None}
-#: Torch's name by that in C++ template arguments and Kineto's "Input type".
+#: Torch's name by the name in C++ template arguments and Kineto's "Input type".
 BY_CPP_NAME: Final = {name: kind.name for kind in DATA_TYPES for name in kind.cpp}
-#: Torch's name by c10d's, in small letters.
+#: Torch's name by c10d's, in lower case.
 BY_C10D_NAME: Final = {name: kind.name for kind in DATA_TYPES for name in kind.c10d}
 #: Torch's name by the number in `c10::ScalarType`.
 BY_CODE: Final = {kind.code: kind.name for kind in DATA_TYPES if kind.code is not None}
 _BY_NAME: Final = {name: kind.name for kind in DATA_TYPES for name in (kind.name, *kind.short)}
 
-#: The data types that have a peak of matrix products, in the order in which they are shown; "tf32" is float32 rounded
-#: by the matrix units, "float8" any float of 8 bits.
+#: Data types with a peak of matrix products, in display order; "tf32" is float32 rounded by the matrix units, "float8"
+#: any float of 8 bits.
 PEAK_TYPES: Final = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
 _PEAK_NAMES: Final = {"tf32": "tf32", "tfloat32": "tf32", "float8": "float8", "fp8": "float8", "f8": "float8"}
 
 
 def is_floating(dtype: str | None) -> bool:
-    """Whether it is a data type of numbers with a fraction, by torch's name."""
+    """Return True if the data type (torch's name) is floating-point."""
     return dtype is not None and dtype.startswith(("float", "bfloat", "complex"))
 
 
 def is_integer(dtype: str | None) -> bool:
-    """Whether it is a data type of whole numbers, by torch's name; quantized ones and `bool` are none."""
+    """Return True if the data type (torch's name) is an integer type; quantized types and `bool` are not."""
     return dtype is not None and dtype.startswith(("int", "uint"))
 
 
 def data_type_of(name: str) -> str | None:
-    """Torch's name of the data type that a user names (`bf16`, `torch.bfloat16`, `Half`); `None` where it is none."""
+    """Return torch's name of a data type from user input (`bf16`, `torch.bfloat16`, `Half`), else `None`."""
     return _BY_NAME.get(name.strip().lower().removeprefix("torch."))
 
 
 def peak_type_of(name: str) -> str | None:
-    """The data type of a peak (`PEAK_TYPES`) that a user names; `None` where it has no peak."""
+    """Return the data type of a peak (`PEAK_TYPES`) from user input; `None` if it has no peak."""
     lower = name.strip().lower().removeprefix("torch.")
     full = data_type_of(lower) or lower
     full = "float8" if full.startswith("float8") else _PEAK_NAMES.get(lower, full)
     return full if full in PEAK_TYPES else None
 
 
-# The optimizers that a step can be taken with: one table of their names, their state and what they need.
+# --- optimizers: names, state and requirements ---
 
 
 class Optimizer(Struct, frozen=True, kw_only=True):
     """An optimizer by the name of the option.
 
-    `state_copies` of a parameter's size, in its data type, are kept for it; `state_bytes_per_parameter` is the state
-    of one whose state has its own. `update_copies` live during an update besides (the intermediates of the foreach
-    form: torch's documentation of `foreach`). `factored` state (Adafactor) is a row and a column of each matrix.
+    It keeps `state_copies` of each parameter, in the parameter's size and data type, or `state_bytes_per_parameter` if
+    its state has another type. `update_copies` live only during an update (the intermediates of the foreach form:
+    torch's documentation of `foreach`). `factored` state (Adafactor) is a row and a column of each matrix.
     """
 
     name: str
@@ -209,35 +209,36 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     state_bytes_per_parameter: float | None = None
     update_copies: int = 0
     factored: bool = False
-    #: State of its own is kept for the weights of embeddings in 32 bits, two copies of it, as for small tensors.
+    #: The state of embedding weights is kept in 32 bits, two copies of it, as for small tensors.
     full_embeddings: bool = False
-    #: Whether its update is compiled by `torch.compile`, in the first step.
+    #: The update is compiled by `torch.compile`, in the first step.
     compiled: bool = False
-    #: The package that has it where that is not torch, and the extra of ours that installs it.
+    #: The package with the class if it is not torch, and our extra that installs it.
     package: str | None = None
-    #: What others call the same: transformers' `OptimizerNames`.
+    #: Other names of it, from transformers' `OptimizerNames`.
     aliases: tuple[str, ...] = ()
 
     def state_bytes(self, item_bytes: int) -> float:
-        """Bytes of state for each trained parameter of that many bytes, factored rows and columns apart."""
+        """Return bytes of state for each trained parameter of that many bytes, without factored rows and columns."""
         if self.state_bytes_per_parameter is not None:
             return self.state_bytes_per_parameter
         return self.state_copies * item_bytes
 
     def full_parameters(self, small: int, embeddings: int) -> int:
-        """The parameters whose state is kept in 32 bits, of `small` ones and those of `embeddings`, where the others
-        have state of few bits."""
+        """Return how many of the `small` and `embeddings` parameters have 32-bit state while the others have 8-bit
+        state.
+        """
         if self.state_bytes_per_parameter is None:
             return 0
         return small + (embeddings if self.full_embeddings else 0)
 
     def update_bytes(self, item_bytes: int) -> float:
-        """The most that an update needs for each trained parameter: its state, and what lives only while it runs."""
+        """Return the most bytes that an update needs for each trained parameter: its state and temporaries."""
         return self.state_bytes(item_bytes) + self.update_copies * item_bytes
 
 
-#: Bytes of a parameter's AdamW state in 32 bits; optimizers with 8-bit state keep that of a tensor of fewer elements
-#: than `SMALL` so (bitsandbytes' `min_8bit_size`, torchao's `_new_buffer`).
+#: Bytes of a parameter's AdamW state in 32 bits; optimizers with 8-bit state keep it for tensors of fewer elements than
+#: `SMALL` (bitsandbytes' `min_8bit_size`, torchao's `_new_buffer`).
 FULL_STATE_BYTES: Final = 8
 SMALL: Final = 4096
 
@@ -279,5 +280,5 @@ OPTIMIZERS: Final = (
     Optimizer(name="adafactor", label="Adafactor", torch_class="Adafactor", factored=True),
 )  # fmt: skip
 
-#: By the name of the option.
+#: Optimizers by the name of the option.
 BY_NAME: Final = {optimizer.name: optimizer for optimizer in OPTIMIZERS}

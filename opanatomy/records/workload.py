@@ -1,4 +1,4 @@
-"""What a capture writes into its trace: what ran, where, and what Kineto does not record."""
+"""Define the metadata that a capture writes into its trace: the run, the machine, and what Kineto does not record."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opanatomy.records.codec import Record
 from opanatomy.records.memory import CacheShape, MemoryFailure, MemorySnapshot, ModelShape
 from opanatomy.records.taxonomy import Phase
 
-# Real inputs of a run: what a capture observed of its texts, their tokenizers and batches, and the figures of them.
+# --- runs on real texts: tokenizers, batches and their figures ---
 
 
 class TextBatch(Record, frozen=True, kw_only=True):
-    """One batch: the tokens of each of its texts, the length that they are padded to, the wall times of its steps.
+    """One batch: the tokens of each of its texts, their padded length, and the wall times of its steps.
 
     A model that decodes has the texts twice, as input and as labels.
     """
@@ -30,20 +30,20 @@ class TextBatch(Record, frozen=True, kw_only=True):
 
     @property
     def useful_tokens(self) -> int:
-        """Tokens that are of a text."""
+        """Return the number of tokens without padding."""
         return sum(self.lengths)
 
     @property
     def tokens(self) -> int:
-        """Tokens with the padding."""
+        """Return the number of tokens with padding."""
         return len(self.lengths) * self.length
 
 
 class ObservedTokenizer(Record, frozen=True, kw_only=True):
-    """A tokenizer: its class, whether it is a Python one (`slow`), and how long it took for that many tokens.
+    """A tokenizer: its class, `slow` if it is a Python one, and its time for that many tokens.
 
-    `same_ids` says whether it gives the ids of the one that was used. `trained_because` is why it is not the model's
-    own but one trained on the texts; `None` for the model's own.
+    `same_ids` is true if it gives the ids of the tokenizer in use. `trained_because` says why it was trained on the
+    texts instead of being the model's own; `None` for the model's own.
     """
 
     name: str
@@ -56,12 +56,12 @@ class ObservedTokenizer(Record, frozen=True, kw_only=True):
 
 
 class TextObservations(Record, frozen=True, kw_only=True):
-    """What a capture observed of the texts that it ran on.
+    """The texts of a run, as its capture observed them.
 
     `file` is the name of their file, `None` for the embedded sample; `column` that of a table. `count` texts (with
     `more` the first of more), `cut` of them cut at `maximum` tokens, make `all_batches` batches of `all_tokens` tokens
-    with padding, `all_useful_tokens` without; `batches` are those of them that were run, evenly spread by length, of
-    which `profiled` is the number of the profiled one. `longest` is the batch that the memory is of.
+    with padding, `all_useful_tokens` without. `batches` are those that were run, evenly spread by length; `profiled` is
+    the number of the profiled one. `longest` is the batch of the memory figures.
     """
 
     file: str | None = None
@@ -83,8 +83,9 @@ class TextObservations(Record, frozen=True, kw_only=True):
 
 
 class PaddingFlops(Record, frozen=True, kw_only=True):
-    """FLOPs of the contractions of one profiled step: all, those whose shapes tell their tokens, and of these those on
-    padding."""
+    """FLOPs of the contractions of one profiled step: all, those whose shapes tell their tokens, and of these
+    padding.
+    """
 
     flops: int
     assigned_flops: int
@@ -103,7 +104,7 @@ class TextBatchRow(Record, frozen=True, kw_only=True):
 
 
 class TokenizerRow(Record, frozen=True, kw_only=True):
-    """One tokenizer compared with the step: `holds_back` where it makes fewer tokens a second than the steps take."""
+    """One tokenizer compared with the step; `holds_back` if it makes fewer tokens a second than the steps take."""
 
     name: str
     slow: bool
@@ -115,11 +116,11 @@ class TokenizerRow(Record, frozen=True, kw_only=True):
 
 
 class TextFigures(Record, frozen=True, kw_only=True):
-    """Real inputs in figures: of all batches that the texts make (`all_*`), and of those that were run.
+    """Figures of real inputs: of all batches that the texts make (`all_*`), and of those that were run.
 
-    `mean_step_ns` is the mean over the run batches of their mean steps, which is that of all batches as the run ones
-    are spread over them; tokens and samples a second go by it. `padding_flops` are of the profiled batch.
-    `memory_length` is the length of the longest batch, which the memory is of.
+    `mean_step_ns` is the mean over the run batches of their mean steps. It estimates the mean of all batches, as the
+    run ones are spread over them; tokens and samples a second follow from it. `padding_flops` are of the profiled
+    batch, `memory_length` is the length of the longest batch, from which the memory figures come.
     """
 
     file: str | None
@@ -144,17 +145,17 @@ class TextFigures(Record, frozen=True, kw_only=True):
     tokenizers: tuple[TokenizerRow, ...]
 
 
-# What a capture observed of the memory of its steps: facts, from which `memory/` makes the figures of the report.
+# --- observed memory: facts from which `memory/` computes the figures of the report ---
 #
-# Fields of type `Packed` are columns of integers (`records/packed.py`).
+# Fields of type `Packed` are columns of integers (`packed` in `records/columns.py`).
 
 
-#: A column as `records/packed.py` packs it.
+#: A packed column of integers.
 Packed: TypeAlias = bytes
 
 
 class MarkKind(str, Enum):
-    """What a mark among the allocations says: what the storages at its addresses are, or a place of the step."""
+    """The meaning of a mark among the allocations: the storages at its addresses, or a point of the step."""
 
     SAVED = "saved"
     WEIGHTS = "weights"
@@ -163,17 +164,16 @@ class MarkKind(str, Enum):
     OPTIMIZER_STATE = "optimizer_state"
     OPTIMIZER_STEP_COUNTERS = "optimizer_step_counters"
     OUTPUTS = "outputs"
-    #: Storages from before the step that live no more, which the allocator did not report.
+    #: Storages from before the step that no longer live, without an allocator event.
     GONE = "gone"
     AFTER_FORWARD = "after_forward"
     AFTER_BACKWARD = "after_backward"
     AFTER_OPTIMIZER = "after_optimizer"
     AFTER_STEP = "after_step"
     BROKEN = "broken"
-    #: What a forward in a user's own loop was called with.
+    #: The inputs of a forward in the user's own loop.
     INPUTS = "inputs"
-    #: What the cache of a generation holds after a forward, and after it was put in the order of the beams: the
-    #: storages of each in the same order.
+    #: The storages of a generation's cache after a forward, and after reordering by beams, both in the same order.
     KEY_VALUE_CACHE = "key_value_cache"
     REORDERED_CACHE = "reordered_cache"
     #: The inputs, repeated for each beam.
@@ -182,15 +182,15 @@ class MarkKind(str, Enum):
     __str__ = str.__str__
 
 
-#: A kind in a column is its place here.
+#: A kind in a column is its index here.
 MARK_KINDS = tuple(MarkKind)
 
 
 class EventColumns(Struct, frozen=True, kw_only=True):
     """Allocations (bytes above 0), frees (below 0) and marks (0) of one device, in order of time.
 
-    `total_allocated` is what the allocator says that it has given in all after each, less the sum of `bytes` so far;
-    `context` is a row of the contexts. An address is -1 of a mark, a reserved size of what does not say it.
+    `total_allocated` is the allocator's total after each event, less the sum of `bytes` so far; `context` is a row of
+    the contexts. The address of a mark is -1, as is a reserved size that is not recorded.
     """
 
     time_ns: Packed
@@ -202,9 +202,9 @@ class EventColumns(Struct, frozen=True, kw_only=True):
 
 
 class ContextColumns(Struct, frozen=True, kw_only=True):
-    """In what the events happened: one row for all like calls of an operator in one place, its caller before it.
+    """The contexts of the events: one row for all like calls of an operator in one place, after its caller.
 
-    `operator` and `module` are places in the names, -1 is none. `casts_weight` is 1 in a cast of a parameter.
+    `operator` and `module` are indices into the names, -1 is none. `casts_weight` is 1 in a cast of a parameter.
     `recomputed_until_ns` is the end of the outermost module range inside a backward, -1 outside of one.
     """
 
@@ -225,9 +225,10 @@ class TensorType(Struct, frozen=True, kw_only=True):
 
 
 class MarkColumns(Struct, frozen=True, kw_only=True):
-    """The marks: a row for each storage of one, a row without an address (-1) for one without storages.
+    """The marks: a row for each storage of one, or a row without an address (-1) for a mark without storages.
 
-    `event` is its row among the events, `kind` a place in `MARK_KINDS`, `tensor` a place in `tensors`, -1 is none.
+    `event` is its row among the events, `kind` an index into `MARK_KINDS`, `tensor` an index into `tensors`; -1 is
+    none.
     """
 
     tensors: tuple[TensorType, ...]
@@ -239,7 +240,7 @@ class MarkColumns(Struct, frozen=True, kw_only=True):
 
 
 class StorageColumns(Struct, frozen=True, kw_only=True):
-    """The storages before the step: the component (a place in `components`), address and bytes of each."""
+    """The storages before the step: component (index into `components`), address and bytes of each."""
 
     components: tuple[str, ...]
     component: Packed
@@ -248,7 +249,7 @@ class StorageColumns(Struct, frozen=True, kw_only=True):
 
 
 class BlockColumns(Struct, frozen=True, kw_only=True):
-    """The blocks that an allocator had handed out before the step, by address; the requested size, -1 not known."""
+    """Blocks that an allocator had handed out before the step, by address; the requested size is -1 if not known."""
 
     address: Packed
     bytes: Packed
@@ -256,8 +257,10 @@ class BlockColumns(Struct, frozen=True, kw_only=True):
 
 
 class AllocatorObservation(Struct, frozen=True, kw_only=True):
-    """What the allocator says of itself: its name in reports, torch's name of it, its peaks in the step, its total
-    before the step, the sizes that a workspace of a BLAS library has there, and why it reports no blocks."""
+    """The allocator's own figures: names in reports and in torch, peaks in the step, total before the step.
+
+    Also the sizes of a BLAS library's workspace there, and the reason if it reports no blocks.
+    """
 
     name: str
     backend: str | None = None
@@ -269,7 +272,7 @@ class AllocatorObservation(Struct, frozen=True, kw_only=True):
 
 
 class PhaseSpan(Struct, frozen=True, kw_only=True):
-    """When a phase of the step began and ended."""
+    """The begin and end of a phase of the step."""
 
     phase: Phase
     begin_ns: int
@@ -277,11 +280,11 @@ class PhaseSpan(Struct, frozen=True, kw_only=True):
 
 
 class StepObservations(Struct, frozen=True, kw_only=True):
-    """One step, looked at allocation by allocation.
+    """One step, observed allocation by allocation.
 
-    `blocks` are `None` on the CPU, whose allocator does not report them. Without hooks on saved tensors (`hooked`)
-    nothing says what autograd saved; `rng_bytes` is the size of a random state that checkpointing keeps. `broken_in`
-    is the phase in which the step broke.
+    `blocks` are `None` on the CPU, whose allocator does not report them. Without hooks on saved tensors (`hooked`) it
+    is not known what autograd saved. `rng_bytes` is the size of a random state that checkpointing keeps, `broken_in`
+    the phase in which the step failed.
     """
 
     device: str
@@ -300,11 +303,11 @@ class StepObservations(Struct, frozen=True, kw_only=True):
 
 
 class MemoryObservations(Struct, frozen=True, kw_only=True):
-    """What was observed of a run's memory.
+    """The observed memory of a run.
 
     `storage_bytes` are those of the distinct storages of each component on `device` after a step; `parameter_bytes` and
-    `trainable_bytes` the elements of its parameters times their bytes. `peak_bytes` is of an unprofiled step, as
-    `measured_by` says; `failure` is of a step that ran out of memory.
+    `trainable_bytes` the elements of its parameters times their bytes. `peak_bytes` is of an unprofiled step, measured
+    by `measured_by`; `failure` is of a step that ran out of memory.
     """
 
     device: str = "cpu"
@@ -324,34 +327,33 @@ class MemoryObservations(Struct, frozen=True, kw_only=True):
     failure: MemoryFailure | None = None
 
 
-#: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
+#: Prefixes of the ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
 PHASE_RANGE = "opanatomy.phase/"
-#: The same around a call in a loop of the user's own: what lies between two of these is of the phase that
-#: `records/phase_spans.py` says.
+#: Prefix of ranges around a call in the user's own loop; `loop_spans` finds the phases between two of them.
 LOOP_RANGE = f"{PHASE_RANGE}loop/"
 MODULE_RANGE = "opanatomy.module/"
 
 
-#: The metadata key of a trace under which a capture keeps what Kineto does not record.
+#: The metadata key of a trace for what Kineto does not record.
 METADATA_KEY = "opanatomy"
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """The machine and the libraries of a run; `None` where the trace does not say.
+    """The machine and the libraries of a run; `None` if the trace does not say.
 
     device: its name.
     device_kind: `cpu`, `cuda`, `rocm`, `xpu`, ...
-    host_only: whether the step ran on an accelerator of whose work nothing is recorded: times are those of its
-        launching, on the host.
-    device_count: how many there are.
+    host_only: true if the step ran on an accelerator whose work is not recorded: times are those of launching, on the
+        host.
+    device_count: the number of devices.
     device_memory_bytes: the memory of one.
     multiprocessors: multiprocessors (compute units) of the device.
-    architecture: what its kernels are compiled for: `sm_90`, `gfx942`.
-    mig: whether it is a MIG instance, a part of a GPU; `None` where the driver was not asked.
+    architecture: the target of its kernels: `sm_90`, `gfx942`.
+    mig: true for a MIG instance, a part of a GPU; `None` if the driver was not asked.
     torch: versions: also `cuda`, `driver`, `transformers`, `python`.
     host_threads: threads that torch computes on, on `processor`.
-    matmul_float32: what torch was allowed to compute float32 matrix products in: "tf32", or "ieee" for float32;
-        `convolution_float32` convolutions.
+    matmul_float32: the type allowed for float32 matrix products: "tf32", or "ieee" for float32; `convolution_float32`
+        that for convolutions.
     """
 
     device: str | None = None
@@ -376,39 +378,39 @@ class Environment(Record, frozen=True, kw_only=True):
 class Workload(Record, frozen=True, kw_only=True):
     """What was run: the model, its batch and the options that change the step.
 
-    model: what it is called: a name of the catalog or the Hub, a path, a class.
+    model: its name: a name of the catalog or the Hub, a path, a class.
     architecture: the class of the module.
     model_source: `catalog`, `hub`, `folder`, `function` or `object` (of Python).
-    parameters: how many, and `trainable_parameters` those that are trained.
-    small_parameters: of the trained ones those in tensors of fewer than 4096 elements, and `embedding_parameters` those
-        of embeddings' larger tables: for them optimizers with 8-bit state may keep 32 bits.
+    parameters: the number of parameters, `trainable_parameters` of those trained.
+    small_parameters: the trained ones in tensors of fewer than 4096 elements, and `embedding_parameters` those of
+        embeddings' larger tables: for them optimizers with 8-bit state may keep 32 bits.
     task: `causal-lm`, `masked-lm`, `sequence-classification`, ...
     batch: the samples of a step; of several ranks those of each.
     sequence_length: the tokens of a sample.
     inputs: name, data type and shape of each input.
     dtype: the data type of most weights, and `amp` that of autocast.
-    loss_scale: what the loss is multiplied by before backward, under float16 autocast: that of the last profiled step.
+    loss_scale: the factor of the loss before backward, under float16 autocast, in the last profiled step.
     attention: its implementation: `eager`, `sdpa`, ...
     checkpointing: how activations are recomputed.
-    checkpoint_every: how many layers are recomputed together; each by itself where it is `None`.
-    compiled: whether by torch.compile.
-    optimizer: the one that updates the weights.
-    accumulate: into how many micro-batches `batch` is cut, whose gradients are accumulated for one update.
+    checkpoint_every: the number of layers recomputed together; `None` for each layer alone.
+    compiled: true if compiled by torch.compile.
+    optimizer: the optimizer that updates the weights.
+    accumulate: the number of micro-batches that `batch` is cut into; their gradients are accumulated for one update.
     clip: the norm that gradients are scaled down to before the update.
     frozen: the parts of the model that are not trained, as they were given: `embeddings,layers:3`.
-    lora: the rank of the adapters, which alone are trained with the head of a classifier.
-    fused_loss: whether head and cross entropy are one function, which has the logits of some tokens at a time.
-    inference: whether there is no backward.
-    generate: the new tokens of each sample where a step is a generation, and `beams` those that its search keeps (1:
+    lora: the rank of the adapters; only they and a classifier's head are trained.
+    fused_loss: true if head and cross entropy are one function, which holds the logits of only some tokens at a time.
+    inference: true if there is no backward.
+    generate: the new tokens of each sample if a step is a generation, and `beams` those that its search keeps (1:
         greedy).
     steps: profiled steps, and `warmup` those before.
-    parallel: how ranks train together (`ddp`, `fsdp2`, ...), `world_size` how many they are, and `samples_together` the
-        samples that they have together: the ranks of a tensor-parallel group have the same.
-    bucket_mb: the gradients that DDP reduces together in MiB, where given, and `bucket_view` whether gradients are
-        views of its buckets.
+    parallel: how ranks train together (`ddp`, `fsdp2`, ...), `world_size` the number of ranks, and `samples_together`
+        the samples of all: the ranks of a tensor-parallel group have the same.
+    bucket_mb: the gradients that DDP reduces together in MiB, if given, and `bucket_view` true if gradients are views
+        of its buckets.
     seed: of weights and inputs.
-    backward_from: what backward started from: an expression of the model's output, and why that one.
-    changes: what was altered of the configuration.
+    backward_from: the start of backward: an expression of the model's output, and why that one.
+    changes: alterations of the configuration.
     """
 
     model: str | None = None
@@ -451,12 +453,12 @@ class Workload(Record, frozen=True, kw_only=True):
 
     @property
     def micro_batch(self) -> int | None:
-        """The samples of one forward."""
+        """Return the samples of one forward."""
         return None if self.batch is None else self.batch // (self.accumulate or 1)
 
 
 class ObservedCall(Record, frozen=True, kw_only=True):
-    """A call of which Kineto drops arguments, all of them as JSON: a tensor is `{"shape", "dtype", "strides"}`."""
+    """A call whose arguments Kineto drops, with all of them as JSON: a tensor is `{"shape", "dtype", "strides"}`."""
 
     operator: str
     arguments: str
@@ -465,7 +467,7 @@ class ObservedCall(Record, frozen=True, kw_only=True):
 class ObservedCount(Record, frozen=True, kw_only=True):
     """How often one step called an operator in a phase, as a dispatch mode below autograd saw it.
 
-    `flops` are those of all these calls by a second formula, that of `source`; `None` where there is none.
+    `flops` are those of all these calls by a second formula, from `source`; `None` if there is none.
     """
 
     operator: str
@@ -476,19 +478,19 @@ class ObservedCount(Record, frozen=True, kw_only=True):
 
 
 class SharedWeights(Record, frozen=True, kw_only=True):
-    """Weights that ranks share, as the model has them: what one update must communicate follows from it.
+    """Weights that ranks share in the model, from which the communication of one update follows.
 
     DDP reduces the gradients of all together (`module` is empty, nothing is gathered). FSDP gathers the weights of one
-    `module` before its forward, again before its backward where it is `regathered`, and reduces their gradients and
-    scatters them; its messages are padded so that each of the `ranks` has an equal part. With `replicas` the parts are
-    reduced once more between groups of ranks that have copies.
+    `module` before its forward, again before its backward if `regathered`, and reduces their gradients and scatters
+    them; its messages are padded so that each of the `ranks` has an equal part. With `replicas` the parts are reduced
+    once more between groups of ranks that have copies.
     """
 
     module: str
     ranks: int
     gathered_bytes: int
     reduced_bytes: int
-    #: The weights themselves, and those of them that are trained; of FSDP each rank keeps the part of one of `ranks`.
+    #: The weights themselves, and the trained ones; under FSDP each rank keeps one part in `ranks`.
     weight_bytes: int
     trained_bytes: int
     regathered: bool = False
@@ -496,7 +498,7 @@ class SharedWeights(Record, frozen=True, kw_only=True):
 
 
 class Capture(Record, frozen=True, kw_only=True):
-    """What a capture writes into the trace under `METADATA_KEY`: all that Kineto does not record."""
+    """The metadata of a capture in its trace, under `METADATA_KEY`: all that Kineto does not record."""
 
     version: str
     command: str
@@ -507,35 +509,35 @@ class Capture(Record, frozen=True, kw_only=True):
     #: Wall time of each unprofiled and each profiled step.
     unprofiled_step_ns: tuple[int, ...] = ()
     profiled_step_ns: tuple[int, ...] = ()
-    #: Of each unprofiled generation the time to its first new token.
+    #: Time to the first new token of each unprofiled generation.
     unprofiled_first_token_ns: tuple[int, ...] = ()
     #: Module path -> class name, in the order of `named_modules`.
     modules: dict[str, str] = field(default_factory=dict)
     #: Kineto drops the data types of tensor lists, and the shapes of long ones: the distinct lists as text
-    #: (`float32[2,3];float32[4]`), and for the External id of each call with lists which of them its arguments are.
+    #: (`float32[2,3];float32[4]`), and by External id of each call with lists the indices of its arguments in them.
     lists: tuple[str, ...] = ()
     list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: The calls of one step, in order, of operators with arguments that Kineto drops (indices, strings).
     observed: tuple[ObservedCall, ...] = ()
-    #: What a dispatch mode saw run in a step of the warm-up; empty, and `not_observed` why, where none could watch.
+    #: Operators that a dispatch mode saw in a step of the warm-up; if it could not watch, empty with `not_observed`.
     observed_counts: tuple[ObservedCount, ...] = ()
-    #: Which step of the warm-up that was, from 1: a first step also does what is done only once.
+    #: The number of that step in the warm-up, from 1: a first step also does one-time work.
     observed_step: int | None = None
     not_observed: str | None = None
-    #: Time of each operator by its name as the profiler itself sums it up (`key_averages`): that of the device work it
-    #: launched, on the CPU its self time, over all profiled steps.
+    #: Time of each operator by name in the profiler's own summary (`key_averages`): device work that it launched, on
+    #: the CPU its self time, over all profiled steps.
     profiler_times_ns: dict[str, int] = field(default_factory=dict)
-    #: Module path -> what of its products needs a gradient, as a step showed it: "weight", "input", "both", "none". A
-    #: module without weights of its own has products of activations: "both" or "none".
+    #: Module path -> which of its products need a gradient, as observed in a step: "weight", "input", "both", "none". A
+    #: module without weights has products of activations: "both" or "none".
     gradients: dict[str, str] = field(default_factory=dict)
-    #: What was observed of the texts that the run was on.
+    #: The texts of the run.
     texts: TextObservations | None = None
-    #: The weights that ranks share by DDP or FSDP; empty where they do not, or not in a way that is known.
+    #: Weights that ranks share by DDP or FSDP; empty if they share none, or not in a known way.
     shared: tuple[SharedWeights, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-# The phases of a user's own loop over time: that of each marked call, and of what lies between two of them.
+# --- phases of a user's own loop: marked calls, and the time between two of them ---
 #
 # A loop marks its outermost calls of modules, of backward and of optimizers. A loss is computed between a module and
 # backward, gradients are clipped between backward and the optimizer; neither is a call that could be marked.
@@ -544,8 +546,8 @@ class Capture(Record, frozen=True, kw_only=True):
 #: Begin and end in ns, and the phase.
 Span: TypeAlias = "tuple[int, int, Phase]"
 
-#: What lies between a marked call (`None`: the beginning of the step) and the next one. Where two forwards follow each
-#: other what comes after them decides. All else, such as data loading after an optimizer, is of no pass.
+#: The phase between a marked call (`None`: the beginning of the step) and the next one. Between two forwards the call
+#: after them decides. All else, such as data loading after an optimizer, belongs to no pass.
 _BETWEEN: Final[Mapping[tuple[Phase | None, Phase], Phase]] = {
     (None, Phase.BACKWARD): Phase.FORWARD,
     (Phase.FORWARD, Phase.BACKWARD): Phase.FORWARD,
@@ -557,14 +559,16 @@ _BETWEEN: Final[Mapping[tuple[Phase | None, Phase], Phase]] = {
 
 
 def between(before: Phase | None, after: Phase) -> Phase | None:
-    """The phase of what ran between two calls; `None` where the call that follows does not decide it."""
+    """Return the phase between two calls; `None` if the second call does not decide it."""
     if before is after is Phase.FORWARD:
         return None
     return _BETWEEN.get((before, after), Phase.OTHER)
 
 
 class MarkedCall(NamedTuple):
-    """The range of a call; one with `decides` takes part in what lies between, others (data loading) lie over it."""
+    """The range of a call; with `decides` it affects the phase between calls, without it (data loading) it only covers
+    it.
+    """
 
     begin_ns: int
     end_ns: int
@@ -574,17 +578,17 @@ class MarkedCall(NamedTuple):
 
 @dataclass(slots=True)
 class _Level:
-    """The calls directly inside of an optimizer's (a closure), or outside of all."""
+    """The calls directly inside an optimizer's call (a closure), or outside all calls."""
 
     end_ns: int
     phase: Phase
     before: Phase | None = None
-    #: Where the last call ended, and the beginnings and ends of what is not decided yet.
+    #: The end of the last call, and the begin and end of each span that is not decided yet.
     since_ns: int = 0
     undecided: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def begin(self, call: MarkedCall) -> list[Span]:
-        """What `call` decides."""
+        """Return the spans that `call` decides."""
         self.undecided.append((self.since_ns, call.begin_ns))
         phase = between(self.before, call.phase)
         decided: list[Span] = []
@@ -597,7 +601,7 @@ class _Level:
 
 
 def loop_spans(calls: Iterable[MarkedCall], step_begins: Sequence[int]) -> tuple[Span, ...]:
-    """The spans of forward, backward and optimizer in order, none inside another; the rest is of no pass."""
+    """Return the disjoint spans of forward, backward and optimizer in order; the rest belongs to no pass."""
     ordered = sorted(calls, key=lambda call: (call.begin_ns, -call.end_ns))
     spans: list[Span] = []
     levels: list[_Level] = []
@@ -610,7 +614,7 @@ def loop_spans(calls: Iterable[MarkedCall], step_begins: Sequence[int]) -> tuple
             levels = [_Level(1 << 63, Phase.OTHER, since_ns=begins[step] if step >= 0 else call.begin_ns)]
         while levels[-1].end_ns <= call.begin_ns:
             levels.pop()
-        # What lies between calls inside of a backward, or inside of a forward, is of that.
+        # Time between calls inside a backward, or inside a forward, belongs to that.
         if call.decides and levels[-1].phase in (Phase.OTHER, Phase.OPTIMIZER):
             spans += levels[-1].begin(call)
         spans.append((call.begin_ns, call.end_ns, call.phase))
@@ -619,7 +623,7 @@ def loop_spans(calls: Iterable[MarkedCall], step_begins: Sequence[int]) -> tuple
 
 
 def _apart(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """The spans without those parts of theirs that others lie over."""
+    """Return the spans without the parts that others cover."""
     starts, phases = flattened(spans)
     ends = [*starts[1:], 0]
     return tuple(
@@ -630,7 +634,7 @@ def _apart(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def flattened(spans: Sequence[Span]) -> tuple[list[int], list[Phase | None]]:
-    """Times, and the phase from each on: that of the span that began last among those that have not ended."""
+    """Return times, and the phase from each on: that of the running span that began last."""
     ordered = sorted(spans)
     starts: list[int] = []
     phases: list[Phase | None] = []

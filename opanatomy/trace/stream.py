@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from opanatomy.errors import TraceError
 from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, is_among
 from opanatomy.records.workload import Capture, Environment, MemoryObservations, StepObservations, Workload
-from opanatomy.trace.salvage import NOT_DECODABLE, EventDecoder, last_boundary, mend, next_boundary, salvage
+from opanatomy.trace.salvage import NOT_DECODABLE, Damaged, EventDecoder, last_boundary, mend, single_events
 from opanatomy.trace.schema import Event
 
 # The SHA-256 of a file, taken while it is read.
@@ -312,10 +312,6 @@ CHUNK = 1 << 18
 #: gzip packs traces 15 to 75 times; what it packs better than this, beyond the first megabytes, is a bomb.
 _MAX_PACKED: Final = 200
 _PACKED_FROM: Final = 16 << 20
-#: From this many entries on that are no events, most of them and shorter than any event, a file is no trace.
-_MAX_LOST: Final = 5_000
-#: `}, {` with as much white space as anybody writes.
-_LONGEST_BOUNDARY: Final = 256
 
 _EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: How a JSON report of ours begins.
@@ -336,13 +332,11 @@ class EventStream:
         self.events = 0
         #: Whether the text ends before the array of events does.
         self.cut_off = False
-        self._lost = 0
         self._damage = ""
         self._closed = False
         self._buffer = b""
         self._file_bytes = 0
         self._ended = False
-        self._adrift = False
         self._decoder = EventDecoder()
         self._raw: HashedFile
         #: That of the file, once all of it is read.
@@ -377,7 +371,6 @@ class EventStream:
             self.cut_off = True
             self._tell_cut()
             self.metadata = read_metadata(head, b"}", self.warnings) if head else {}
-        self._tell_lost()
 
     def _find_events(self, text: Decompressor) -> bytes:
         """The text before the first event; the buffer then starts at that event."""
@@ -432,31 +425,23 @@ class EventStream:
             )
 
     def _take(self) -> list[Event]:
-        """The events of the buffer, which is then what is left of it."""
-        if self._adrift:
-            boundary = next_boundary(self._buffer)
-            if boundary < 0:
-                self._buffer = self._buffer[-_LONGEST_BOUNDARY:]
-                return []
-            self._buffer, self._adrift = self._buffer[boundary:], False
+        """Return the events of the buffer, which is then what is left of it."""
         self._buffer = self._buffer.lstrip(_SEPARATORS)
         cut = 0 if self._ended else last_boundary(self._buffer)
         events = self._decoder.many(memoryview(self._buffer)[:cut]) if cut else None
         if events is not None:
             self._buffer = self._buffer[cut:].lstrip(_SEPARATORS)
             return events
-        return self._salvage()
-
-    def _salvage(self) -> list[Event]:
-        patience = max(_MAX_LOST, self.text_bytes // (4 * MIN_EVENT_BYTES), self.events)
-        salvaged = salvage(self._buffer, self._decoder, patience - self._lost)
-        self._lost += salvaged.lost
-        self._closed, self._adrift = salvaged.closed, salvaged.adrift
-        self._buffer = self._buffer[salvaged.rest + salvaged.closed :]
-        if self._lost > patience + len(salvaged.events):
+        try:
+            salvaged = single_events(mend(self._buffer), self._decoder, ended=self._ended)
+        except Damaged as error:
+            place = self.text_bytes - len(self._buffer) + error.place
             raise TraceError(
-                f"cannot read {self.path}: {self._lost:,} of its entries are not events - is this a trace?"
-            )
+                f"cannot read {self.path}: the entry near byte {place:,} of its text is no event, {error} - copy or"
+                " record the trace again"
+            ) from error
+        self._buffer = mend(self._buffer)[salvaged.rest + salvaged.closed :]
+        self._closed = salvaged.closed
         return salvaged.events
 
     def _finish(self, head: bytes, text: Decompressor) -> None:
@@ -477,7 +462,6 @@ class EventStream:
 
     def _tell_cut(self) -> None:
         inside = " inside an event" if self._buffer.strip() else ""
-        inside = " inside an entry that cannot be read" if self._adrift else inside
         read = f"{self.events:,} events in {self.text_bytes / 1e6:.2f} MB of text"
         if not self._damage:
             self.caveats.append(f"the file is cut off{inside}; it is read up to the cut: {read}")
@@ -488,10 +472,3 @@ class EventStream:
         self.caveats.append(
             f"the compressed file is damaged or cut off{place} ({self._damage}); it is read up to there: {read}{wrong}"
         )
-
-    def _tell_lost(self) -> None:
-        if self._lost:
-            entries = (
-                "entry is not a valid event and was" if self._lost == 1 else "entries are not valid events and were"
-            )
-            self.warnings.append(f"{self._lost:,} {entries} left out")
