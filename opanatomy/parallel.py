@@ -365,8 +365,9 @@ def _made(task: Task) -> Outcome:
 # All traces of a run.
 
 
-#: What a process must have to do, in bytes of packed traces, to be worth its start; text is this many times larger.
-_WORTH_BYTES: Final = 256 << 10
+#: What a process must have to do, in bytes of packed traces, to be worth its start: it imports all that an analysis
+#: does, in the time in which it reads as much. Text is this many times larger.
+_WORTH_BYTES: Final = 1 << 20
 _PACKING: Final = 10
 #: From here on a trace that takes all memory is kept from taking the run with it, on one core too.
 _LARGE_BYTES: Final = 8 << 20

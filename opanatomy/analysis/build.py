@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -83,6 +82,8 @@ def _timed(generation: Generation, capture: Capture) -> Generation:
     walls, firsts = capture.unprofiled_step_ns, capture.unprofiled_first_token_ns
     if not firsts or len(firsts) != len(walls):
         return generation
+    from statistics import median
+
     generation = replace(generation, first_token_ns=int(median(firsts)))
     decoding_ns = int(median(wall - first for wall, first in zip(walls, firsts, strict=True)))
     if not generation.decoded_tokens or decoding_ns <= 0:

@@ -32,7 +32,9 @@ from opanatomy.records.columns import (
     distinct,
     is_among,
     marked,
+    order_by,
     rows_by_value,
+    rows_named,
     starts_work,
 )
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
@@ -103,22 +105,22 @@ class _Events:
             np.where(self.launch >= 0, column[self.launch], 0)
             for column in (launches.start_ns, launches.start_ns + launches.duration_ns)
         )
-        graphs = self.named(_GRAPH)[launches.name]
+        graphs = self.launches_named(_GRAPH)
         self.of_graph: Bool = (self.launch >= 0) & graphs[self.launch]
         #: Whether a launch of its own is sure.
         self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.open
         #: Its time in the figures.
         self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
-        self.waits_ns = np.sort(launches.start_ns[self.named(_WAITS)[launches.name]])
+        self.waits_ns = np.sort(launches.start_ns[self.launches_named(_WAITS)])
         processes = {str(trace.threads[number][0]) for number in distinct(launches.thread).values.tolist()}
         self.one_process = len(processes) == 1
         self.streams = [
             (self._name_of_stream(rows), rows) for _, rows in rows_by_value(_pairs(self.work.device, self.work.stream))
         ]
 
-    def named(self, pattern: re.Pattern[str]) -> Bool:
-        """Which names of the trace the pattern is found in."""
-        return np.array([pattern.search(name) is not None for name in self.names], dtype=bool)
+    def launches_named(self, pattern: re.Pattern[str]) -> Bool:
+        """Which calls of the runtime have a name that the pattern is found in."""
+        return rows_named(pattern, self.names, self.trace.launches.name)
 
     def in_order(self, rows: Int64) -> Int64:
         """These events as they ran."""
@@ -164,8 +166,7 @@ def _classes(events: _Events) -> Check:
             sure[number] = CLASS_CODE[known.operator_class]
     kernel = events.work.name[linked]
     of_operator, of_kernel = sure[name], calls.kernels.operator_class[kernel]
-    compiled = events.named(_COMPILED)
-    compiled_kernel, compiled_operator = compiled[kernel], compiled[name]
+    compiled_kernel, compiled_operator = (rows_named(_COMPILED, names, column) for column in (kernel, name))
     wrong = is_among(of_operator, np.array(_PROJECTED)) & ((of_kernel == _CONTRACTION) | (of_kernel == _COMMUNICATION))
     wrong |= (of_operator == _CONTRACTION) & (of_kernel == _COMMUNICATION)
     wrong |= (of_operator == _COMMUNICATION) & ((of_kernel == _CONTRACTION) | compiled_kernel)
@@ -319,7 +320,7 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
         return late_ns
     launches = events.trace.launches
     ends = launches.start_ns + launches.duration_ns
-    of_device = np.flatnonzero(events.named(_ON_DEVICE)[launches.name] & (launches.duration_ns > 0))
+    of_device = np.flatnonzero(events.launches_named(_ON_DEVICE) & (launches.duration_ns > 0))
     of_stream = _stream_of_waits(events)
     for _, stream in events.streams:
         number = int(events.work.stream[stream[0]])
@@ -332,8 +333,9 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
         first = np.searchsorted(launches.start_ns[waits], events.launch_end_ns[rows])
         waited = first < len(waits)
         late_ns[rows[waited]] = events.end_ns[rows[waited]] - returned[first[waited]]
-    blocking = events.named(_BLOCKING)[launches.name] & ~events.named(_COPIES)[launches.name]
-    to_host = events.sure & events.named(_TO_HOST)[events.work.name] & blocking[np.maximum(events.launch, 0)]
+    blocking = events.launches_named(_BLOCKING) & ~events.launches_named(_COPIES)
+    to_host = rows_named(_TO_HOST, events.names, events.work.name)
+    to_host &= events.sure & blocking[np.maximum(events.launch, 0)]
     late_ns[to_host] = np.maximum(late_ns[to_host], (events.end_ns - events.launch_end_ns)[to_host])
     return late_ns
 
@@ -346,9 +348,9 @@ def _stream_of_waits(events: _Events) -> Int64:
     launches, host = events.trace.launches, events.calls.host
     streams = np.full(len(launches.name), -1, dtype=np.int64)
     streams[events.launch[events.sure]] = events.work.stream[events.sure]
-    waits, copies = (events.named(pattern)[launches.name] for pattern in (_ON_STREAM, _COPIES))
+    waits, copies = map(events.launches_named, (_ON_STREAM, _COPIES))
     order = np.lexsort((launches.start_ns, launches.thread))
-    order = order[events.named(re.compile(r"Launch|Memcpy|Memset|Synchronize"))[launches.name[order]]]
+    order = order[events.launches_named(re.compile(r"Launch|Memcpy|Memset|Synchronize"))[order]]
     before, wait = order[:-1], order[1:]
     chosen = copies[before] & waits[wait] & (launches.thread[before] == launches.thread[wait]) & (streams[before] >= 0)
     before, wait = before[chosen], wait[chosen]
@@ -383,7 +385,7 @@ def _held_ns(events: _Events, stream: Int64) -> int:
 def _behind_waits(events: _Events) -> Bool:
     """Which launches follow a wait for an event on their thread, with no other launch in between."""
     launches = events.trace.launches
-    waits, starts = events.named(_WAITS)[launches.name], starts_work(events.names, launches)
+    waits, starts = events.launches_named(_WAITS), starts_work(events.names, launches)
     chosen = np.flatnonzero(waits | starts)
     chosen = chosen[np.lexsort((launches.start_ns[chosen], launches.thread[chosen]))]
     behind = waits[chosen[:-1]] & (launches.thread[chosen[:-1]] == launches.thread[chosen[1:]])
@@ -457,11 +459,11 @@ def _offset_ns(events: _Events, stream: Int64) -> tuple[int, bool]:
 def _launches(events: _Events, window: tuple[int, int]) -> Check:
     """Each launch against its work: that it has some, and of the kind that it starts."""
     launches, calls, host = events.trace.launches, events.calls, events.calls.host
-    kinds = np.full(len(events.names), -1, dtype=np.int64)
+    kinds = np.full(len(launches.name), -1, dtype=np.int64)
     for pattern, started in _STARTS:
-        kinds[events.named(pattern)] = started
+        kinds[events.launches_named(pattern)] = started
     sure = np.flatnonzero(events.sure & (calls.work.link != OUTSIDE))
-    kind = kinds[launches.name[events.launch[sure]]]
+    kind = kinds[events.launch[sure]]
     unlike = sure[(kind >= 0) & (kind != events.work.kind[sure])]
     differences = []
     for call, chosen in rows_by_value(launches.name[events.launch[unlike]]):
@@ -484,7 +486,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
     phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
     after = launches.start_ns[lost] > last
-    graphs = events.named(_GRAPH)[launches.name[lost]]
+    graphs = events.launches_named(_GRAPH)[lost]
     for _, alike in rows_by_value(_pairs(_pairs(name, phase), 2 * after + graphs)):
         rows, first = lost[alike], int(alike[0])
         operator, is_graph = int(name[first]), bool(graphs[first])
@@ -519,10 +521,10 @@ def _doubled(events: _Events) -> Check:
     work = events.work
     differences = []
     wrong = 0
-    overlapping = events.named(_OVERLAPPING)[events.trace.launches.name]
+    overlapping = events.launches_named(_OVERLAPPING)
     for name, stream in events.streams:
         rows = stream[work.duration_ns[stream] > 0]
-        rows = rows[np.lexsort((work.correlation[rows], work.name[rows], work.duration_ns[rows], work.start_ns[rows]))]
+        rows = rows[order_by((work.start_ns[rows],), (work.duration_ns[rows], work.name[rows], work.correlation[rows]))]
         same = np.ones(max(len(rows) - 1, 0), dtype=bool)
         for column in (work.start_ns, work.duration_ns, work.name, work.correlation):
             same &= column[rows[1:]] == column[rows[:-1]]

@@ -28,6 +28,7 @@ from opanatomy.records.columns import (
     distinct,
     is_among,
     rows_by_value,
+    rows_named,
     starts_work,
 )
 from opanatomy.records.taxonomy import IdleCause
@@ -236,40 +237,39 @@ class _Host:
 
     def __init__(self, launched: LaunchedWork) -> None:
         self._names, self._launches, host = launched.names, launched.launches, launched.host
-        names = _Names(launched.names)
-        calls, rows = launched.launches, np.arange(len(host.name))
-        is_operator = (host.annotation == 0) & ~names.matching(_RANGES)[host.name]
+        names, calls, rows = launched.names, launched.launches, np.arange(len(host.name))
+        is_operator = (host.annotation == 0) & ~rows_named(_RANGES, names, host.name)
         if not host.annotation.any():  # in 2021 ranges were written as operators are
-            is_operator &= names.matching(re.compile(r"::|\bBackward\d*$"))[host.name] | (host.sequence >= 0)
+            is_operator &= rows_named(re.compile(r"::|\bBackward\d*$"), names, host.name) | (host.sequence >= 0)
         self._parent = host.parent
         #: The events that show each cause: host rows, calls of the runtime, and events of the profiler's own.
         copies = launched.work.kind == MEMCPY
-        into, out = (copies & names.matching(re.compile(text))[launched.work.name] for text in ("HtoD", "DtoH"))
+        into, out = (copies & rows_named(re.compile(text), names, launched.work.name) for text in ("HtoD", "DtoH"))
         launching = starts_work(launched.names, calls)
         usual = int(np.median(calls.duration_ns[launching])) if launching.any() else 0
         slow = launching & (calls.duration_ns >= max(_SLOW * usual, _SLOW_NS))
         is_input = _launches_of(launched, into) & (calls.duration_ns >= _HELD_UP_NS)
-        is_waiting = names.matching(_WAITS)[calls.name] | _launches_until_done(launched, out)
+        is_waiting = rows_named(_WAITS, names, calls.name) | _launches_until_done(launched, out)
         of_calls = {
             IdleCause.INPUT: is_input,
-            IdleCause.ALLOCATOR: names.matching(_ALLOCATES)[calls.name],
-            IdleCause.SLOW_LAUNCH: (slow & ~is_input & ~is_waiting) | names.matching(_LOADS)[calls.name],
+            IdleCause.ALLOCATOR: rows_named(_ALLOCATES, names, calls.name),
+            IdleCause.SLOW_LAUNCH: (slow & ~is_input & ~is_waiting) | rows_named(_LOADS, names, calls.name),
             IdleCause.SYNCHRONIZATION: is_waiting,
             IdleCause.OPERATORS: np.ones(len(calls.name), dtype=bool),
         }
         of_rows = {
-            IdleCause.COMPILATION: names.matching(_COMPILES)[host.name],
-            IdleCause.INPUT: names.matching(_LOADS_DATA)[host.name],
-            IdleCause.COLLECTIVE: names.matching(_COMMUNICATES)[host.name],
+            IdleCause.COMPILATION: rows_named(_COMPILES, names, host.name),
+            IdleCause.INPUT: rows_named(_LOADS_DATA, names, host.name),
+            IdleCause.COLLECTIVE: rows_named(_COMMUNICATES, names, host.name),
             IdleCause.OPERATORS: is_operator,
-            IdleCause.PYTHON: ~is_operator & ~names.matching(_SAYS_NOTHING)[host.name],
+            IdleCause.PYTHON: ~is_operator & ~rows_named(_SAYS_NOTHING, names, host.name),
         }
         self._of_calls = {cause: np.flatnonzero(marked) for cause, marked in of_calls.items()}
         self._of_rows = {cause: rows[marked] for cause, marked in of_rows.items()}
         self._host, self._profiler = host, launched.profiler
         own = launched.profiler.name >= 0
         loads = np.zeros(len(own), dtype=bool)
-        loads[own] = names.matching(_LOADS)[launched.profiler.name[own]]
+        loads[own] = rows_named(_LOADS, names, launched.profiler.name[own])
         self._of_profiler = {
             IdleCause.PROFILER: np.flatnonzero(own & ~loads), IdleCause.SLOW_LAUNCH: np.flatnonzero(loads),
         }  # fmt: skip
@@ -307,8 +307,10 @@ class _Host:
             left = gaps[0][here], ends[here]
             for of_thread in (thread, _OTHERS):
                 for cause in _ORDER:
+                    if not len(left[0]):
+                        break
                     layer = self._layer(cause, of_thread)
-                    if len(left[0]) and len(layer[0]):
+                    if len(layer[0]):
                         yield _Charged(cause, of_thread, overlap(left, layer))
                         left = without(left, layer)
             yield from self._silent(left, thread, latency=(returned[here], ends[here]))
@@ -348,10 +350,11 @@ class _Host:
             (calls, self._launches.name, within(part.time, *_span(self._launches, calls))),
             (own, self._profiler.name, within(part.time, *_span(self._profiler, own))),
         ):
-            groups = distinct(name[events])
+            touched = np.flatnonzero(times)
+            groups = distinct(name[events[touched]])
             sums = np.zeros((2, len(groups.values)), dtype=np.int64)
-            np.add.at(sums[0], groups.inverse, times)
-            np.add.at(sums[1], groups.inverse, times > 0)
+            np.add.at(sums[0], groups.inverse, times[touched])
+            sums[1] = np.bincount(groups.inverse[times[touched] > 0], minlength=len(groups.values))
             columns = zip(groups.values.tolist(), *sums.tolist(), strict=True)
             yield from ((self._names[number], ns, count) for number, ns, count in columns if ns)
 
@@ -400,17 +403,6 @@ class _Host:
 
     def _is_of(self, threads: Int64, thread: int) -> Bool:
         return is_among(threads, self._threads) if thread == _OTHERS else threads == thread
-
-
-class _Names:
-    """Which names fit a pattern, one entry a name."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-
-    def matching(self, pattern: re.Pattern[str]) -> Bool:
-        """Whether the pattern is found in each name."""
-        return np.array([pattern.search(name) is not None for name in self._names], dtype=bool)
 
 
 def _launches_of(launched: LaunchedWork, work: Bool) -> Bool:

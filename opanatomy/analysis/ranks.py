@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from statistics import median
 from typing import Any, Final
 
 import msgspec
@@ -133,6 +132,8 @@ def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> Devi
 
 def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
     """Each figure of a step over the ranks that all of them have; first the step itself."""
+    from statistics import median
+
     spreads = []
     for figure in FIGURES:
         known = [time for rank in ranks if (time := rank.a_step(figure)) is not None]
@@ -148,6 +149,8 @@ def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
 
 
 def _median(values: list[Any]) -> Any:
+    from statistics import median
+
     known = [value for value in values if value is not None]
     return (int(median(known)) if isinstance(known[0], int) else median(known)) if known else None
 

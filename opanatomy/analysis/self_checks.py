@@ -20,7 +20,7 @@ from opanatomy.attribution.ownership import above_any
 from opanatomy.cost.convolution import output_shape
 from opanatomy.cost.operands import flag, integer
 from opanatomy.records.anatomy import Check, Difference
-from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value
+from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value, rows_named
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
 
@@ -255,7 +255,7 @@ def base(name: str) -> str:
 def without_data(calls: TraceCalls) -> Bool:
     """Which rows lie in a compilation and started no device work: operators on tensors without data."""
     host = calls.host
-    compiles = np.array([_COMPILING.search(name) is not None for name in calls.names], dtype=bool)[host.name]
+    compiles = rows_named(_COMPILING, calls.names, host.name)
     rows: Bool = nearest_above(compiles, host.parent) >= 0
     if not calls.on_device or not rows.any():
         return rows
@@ -1165,8 +1165,9 @@ def judge_twice(contractions: Contractions) -> Tally:
         row = int(numbered[known.first[place]])
         verdict = Verdict(findings=(_twice(contractions, row, int(counts[place])),))
         tally.add(verdict.explained(MERGED) if merged else verdict, (row,), contractions.where(row))
-    times = dict(zip(known.values.tolist(), counts.tolist(), strict=True))
-    for row in distinct(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist():
+    suspects = distinct(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist()
+    times = dict(zip(known.values.tolist(), counts.tolist(), strict=True)) if suspects else {}
+    for row in suspects:
         if times.get(number := int(host.external_id[row]), 1) == 1:
             tally.equal -= number in times
             tally.compared += number not in times

@@ -32,7 +32,9 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     distinct,
+    order_by,
     rows_by_value,
+    rows_named,
 )
 from opanatomy.records.communication import Communication
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
@@ -52,14 +54,14 @@ SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream
 def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
     """Launches and kernels of the window, over all devices; `within` says which calls of the runtime are of it."""
     launches, work = launched_work.launches, launched_work.work
-    calls = within & _outermost(launched_work, _named(launched_work, _LAUNCH))
-    waits = within & _outermost(launched_work, _named(launched_work, SYNCHRONIZE))
+    calls = within & _outermost(launched_work, _LAUNCH)
+    waits = within & _outermost(launched_work, SYNCHRONIZE)
     kernel_ns = work.duration_ns[launched_work.kernels()]
     tiny = kernel_ns < TINY_NS
     launched, begun = _waits(launched_work)
     delays = np.maximum(begun - launched, 0)
     return Launching(
-        calls=int(calls.sum()), graph_calls=int((calls & _named(launched_work, _GRAPH)).sum()),
+        calls=int(calls.sum()), graph_calls=int((calls & rows_named(_GRAPH, launched_work.names, launches.name)).sum()),
         call_ns=int(launches.duration_ns[calls].sum()),
         synchronizing_calls=int(waits.sum()), synchronizing_ns=int(launches.duration_ns[waits].sum()),
         delayed=len(delays), delay_ns=int(delays.sum()),
@@ -78,20 +80,13 @@ def _median(values: Int64) -> int | None:
     return int(ordered[half]) if len(values) % 2 else int((ordered[half - 1] + ordered[half]) / 2)
 
 
-def _named(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
-    """Which launches have a name that matches; each name is looked at once."""
-    names = distinct(launched_work.launches.name)
-    fits = [bool(pattern.search(launched_work.names[number])) for number in names.values.tolist()]
-    return np.array(fits, dtype=bool)[names.inverse]
-
-
-def _outermost(launched_work: LaunchedWork, marked: Bool) -> Bool:
-    """The marked calls without those that a runtime makes of its driver for one of them: on XPU both are recorded."""
+def _outermost(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
+    """The calls of such a name without those that a runtime makes of its driver for one: on XPU both are recorded."""
     launches = launched_work.launches
-    rows = np.flatnonzero(marked)
-    rows = rows[np.lexsort((-launches.duration_ns[rows], launches.start_ns[rows], launches.thread[rows]))]
+    rows = np.flatnonzero(rows_named(pattern, launched_work.names, launches.name))
+    rows = rows[order_by((launches.thread[rows], launches.start_ns[rows]), (-launches.duration_ns[rows],))]
     end = launches.start_ns[rows] + launches.duration_ns[rows]
-    outermost = np.zeros(len(marked), dtype=bool)
+    outermost = np.zeros(len(launches.name), dtype=bool)
     for _, places in rows_by_value(launches.thread[rows]):
         calls, ends = rows[places], end[places]
         before = np.append(-1, np.maximum.accumulate(ends)[:-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean, median
 from typing import Final
 
 import numpy as np
@@ -641,6 +640,8 @@ def _longer(parts: Sequence[Sequence[StepParts]], rank: int, field: str, allowed
 
     Ranks without steps are none of the others.
     """
+    from statistics import fmean, median
+
     means = [fmean(getattr(step, field) for step in own) if own else None for own in parts]
     own, others = means[rank], [mean for place, mean in enumerate(means) if mean is not None and place != rank]
     if own is None or not others:

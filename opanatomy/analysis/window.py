@@ -28,6 +28,7 @@ from opanatomy.records.columns import (
     distinct,
     is_among,
     rows_by_value,
+    rows_named,
     starts_work,
 )
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
@@ -189,8 +190,8 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
 
 def launches_of_work(trace: Trace) -> Bool:
     """Which launches start a kernel or a copy; fills leave no event where the library has nothing to fill."""
-    starts = np.array([_STARTS_KERNEL.search(name) is not None for name in trace.names], dtype=bool)
-    rows: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
+    starts = rows_named(_STARTS_KERNEL, trace.names, trace.launches.name)
+    rows: Bool = starts & (trace.launches.correlation > 0)
     return rows
 
 
@@ -206,13 +207,13 @@ def lost_launches(trace: Trace, window: tuple[int, int]) -> Int64:
 def _captured(trace: Trace) -> Bool:
     """Which launches lie between the begin and the end of a stream capture on their thread."""
     launches = trace.launches
-    edges = [np.array([pattern.search(name) is not None for name in trace.names], dtype=bool) for pattern in _CAPTURE]
+    edges = [rows_named(pattern, trace.names, launches.name) for pattern in _CAPTURE]
     captured = np.zeros(len(launches.name), dtype=bool)
-    if not len(launches.name) or not edges[0][launches.name].any():
+    if not edges[0].any():
         return captured
     for _, rows in rows_by_value(launches.thread):
         rows = rows[np.argsort(launches.start_ns[rows], kind="stable")]
-        opened, closed = (np.cumsum(edge[launches.name[rows]]) for edge in edges)
+        opened, closed = (np.cumsum(edge[rows]) for edge in edges)
         captured[rows] = opened > closed
     return captured
 
@@ -234,9 +235,8 @@ def _of_annotations(attribution: Attribution) -> Iterator[str]:
 def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
     """Graphs launched in forward with kernels whose names say another phase."""
     work = attribution.work
-    names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
-    in_forward = work.phase == PHASE_CODE[Phase.FORWARD]
-    whole = int(work.duration_ns[(work.link == GRAPH) & names[work.name] & in_forward].sum())
+    events = np.flatnonzero((work.link == GRAPH) & (work.phase == PHASE_CODE[Phase.FORWARD]))
+    whole = int(work.duration_ns[events[rows_named(_NO_FORWARD, trace.names, work.name[events])]].sum())
     if whole:
         yield (
             f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"
@@ -262,9 +262,8 @@ def step_window_of(attribution: Attribution, calls: TraceCalls) -> StepWindow:
 def launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
     """The device work with its launches, in the order of the file, as the table of kernels is."""
     # A copy of nothing leaves no event either: of these alone it is not known that work ran.
-    runs = np.array([_RUNS.search(name) is not None for name in trace.names], dtype=bool)
     hidden = lost_launches(trace, attribution.window)
-    hidden = hidden[runs[trace.launches.name[hidden]]]
+    hidden = hidden[rows_named(_RUNS, trace.names, trace.launches.name[hidden])]
     starts = trace.launches.start_ns[hidden]
     return LaunchedWork(
         names=trace.names,

@@ -1,4 +1,4 @@
-"""A trace's columns -> two tables: host events with phase and module, device work with its launching event."""
+"""Attribute host events to phases and modules, and device events to the operator calls that launched them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from opanatomy.records.columns import (
     Launches,
     WorkTable,
     distinct,
+    rows_named,
 )
 from opanatomy.records.taxonomy import Phase
 
@@ -33,16 +34,16 @@ _GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue")
 
 
 class Attribution(Struct, frozen=True, kw_only=True):
-    """Where each event of the trace belongs, and the window the report is about."""
+    """The phase, module and launch of each event of a trace, and the window that is reported."""
 
     host: HostTable
     work: WorkTable
     steps: tuple[Step, ...]
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
-    #: The phases against the trace's own annotations of them, or that those are taken; `None` where it has none.
+    #: The phases compared with the trace's own annotations, or replaced by them; `None` without annotations.
     annotated: Check | None
-    #: Rules of the user that no annotation of the trace fits.
+    #: Rules of the user that match no annotation of the trace.
     unused_rules: tuple[PhaseRule, ...]
 
 
@@ -54,9 +55,9 @@ def attribute(
     flows: Flows = NO_FLOWS,
     rules: Sequence[PhaseRule] = (),
 ) -> Attribution:
-    """Nest the host events, place them in phases, modules and steps, and trace the device work back to them.
+    """Nest the host events, assign phases, modules and steps, and link the device work to its launches.
 
-    `rules` give the phases of the trace's own annotations, before all that is inferred.
+    `rules` map the trace's own annotations to phases and take precedence over inference.
     """
     order = order_of(host.thread, host.start_ns, host.duration_ns)
     thread, start, duration = host.thread[order], host.start_ns[order], host.duration_ns[order]
@@ -95,7 +96,7 @@ def attribute(
 
 
 def _timed(host: HostTable, work: WorkTable) -> Timed:
-    """What takes time: device work, on the CPU operators by themselves."""
+    """Return the events that take time: device work, or on the CPU operators with their self times."""
     if len(work.name):
         return Timed(row=work.host, duration_ns=work.duration_ns, phase=work.phase)
     rows = np.flatnonzero(host.annotation == 0)
@@ -103,7 +104,7 @@ def _timed(host: HostTable, work: WorkTable) -> Timed:
 
 
 def _unused(names: Sequence[str], ranges: Int64, rules: Sequence[PhaseRule]) -> tuple[PhaseRule, ...]:
-    """The rules whose pattern is found in no name of the ranges."""
+    """Return the rules whose pattern matches the name of no range."""
     present = [names[number] for number in distinct(ranges).values.tolist()]
     return tuple(rule for rule in rules if not any(rule.pattern.search(name) for name in present))
 
@@ -116,19 +117,18 @@ def _link(
     work: DeviceWork,
 ) -> Links:
     thread, start, duration, parent = host
-    graphs = np.array([_GRAPH.search(name) is not None for name in names], dtype=bool)
     at = (launches.thread, launches.start_ns)
     launch = Launch(
         thread=launches.thread, start_ns=launches.start_ns, correlation=launches.correlation,
         external_id=launches.external_id,
-        is_graph=graphs[launches.name] if len(launches.name) else np.zeros(0, dtype=bool),
+        is_graph=rows_named(_GRAPH, names, launches.name),
         host=enclosing_rows(thread, start, start + duration, parent, at),
     )  # fmt: skip
     return link_work(work, launch, host_external)
 
 
 def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: DeviceWork) -> tuple[int, int]:
-    """From the first annotated step to the end of the last; the whole trace where there is none."""
+    """Return the span from the first annotated step to the end of the last, or the whole trace without steps."""
     if steps:
         return steps[0].start_ns, max(step.end_ns for step in steps)
     begins = [int(column.min()) for column in (start, work.start_ns) if len(column)]

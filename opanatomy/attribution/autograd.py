@@ -1,4 +1,4 @@
-"""Autograd's nodes in a trace: what runs in which, which operators each differentiates, what is run again in them."""
+"""Find autograd nodes, the operators that they differentiate, and what is recomputed inside them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from opanatomy.attribution.nesting import NEVER, HostRows, contains, last_starte
 from opanatomy.records.columns import Bool, Categorical, Flows, Int64, at, distinct, is_among, rows_by_value
 from opanatomy.records.taxonomy import BACKWARD
 
-# Which operator of the forward each autograd node differentiates: by the trace's own flows, else by numbers.
+# ----- forward operators of nodes
 
 
-#: An operator and the parts of it that begin in the same nanosecond.
+#: Events that may start in the same nanosecond: an operator and its parts.
 _NESTED = 16
-#: No program runs forwards on more threads than this; a trace that says so is damaged.
+#: Forward threads of a program at most; a trace with more is damaged.
 MAX_THREADS = 1000
 
 
 def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) -> Int64:
-    """For each node the row of the operator whose result it differentiates, -1 for other rows and where not known.
+    """Return for each node the row of the operator that it differentiates; -1 for other rows and if unknown.
 
-    The profiler links them by `fwdbwd` flows. Sequence numbers are the second source: they are counted thread by
-    thread, and the last operator with a node's number on the thread that made the node is the one. What ran in the same
-    place as the node goes first: outside of all nodes, or in the node in which checkpointing differentiates what it
-    recomputed. A number that recomputation took again on the device thread is not mistaken for one of the forward.
+    The profiler links them by `fwdbwd` flows. Sequence numbers are the second source: they are counted per thread, and
+    the last operator with a node's number on the thread that made the node matches. Operators in the same place as the
+    node are tried first: outside all nodes, or in the node where checkpointing differentiates what it recomputed. So a
+    number that recomputation reused on the device thread is not mistaken for one of the forward.
     """
     forward = np.full(len(rows.name), -1, dtype=np.int64)
     _by_flows(rows, is_node, flows, forward)
@@ -45,7 +45,7 @@ def _by_flows(rows: HostRows, is_node: Bool, flows: Flows, forward: Int64) -> No
 
 
 def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, sequence: Int64 | None) -> Int64:
-    """The innermost wanted row (with this sequence number) that starts at each time on each thread; -1 where none."""
+    """Return the innermost wanted row (with this sequence number) that starts at each time on each thread, else -1."""
     row = last_started(rows.thread, rows.start_ns, (thread, time_ns))
     for _ in range(_NESTED):
         here = (row >= 0) & (at(rows.start_ns, row) == time_ns) & (at(rows.thread, row) == thread)
@@ -60,14 +60,14 @@ def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, seque
 
 
 def _inside(rows: HostRows, is_node: Bool, same_node: Int64) -> Int64:
-    """For each row the innermost node around it, for a node around its evaluation; -1 outside of all nodes."""
+    """Return the innermost node around each row (for a node, around its evaluation); -1 outside all nodes."""
     outer = at(nearest_above(is_node, rows.parent), rows.parent)
     evaluated = is_node & (at(same_node, outer) == rows.name) & (outer >= 0)
     return np.where(evaluated, at(outer, outer), outer)
 
 
 def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) -> None:
-    """Pair the nodes that have no operator yet with those of their number in the same place, which `inside` numbers."""
+    """Pair nodes that have no operator yet with operators of the same number and place (`inside`)."""
     nodes = np.flatnonzero(is_node & (rows.sequence >= 0))
     operators = np.flatnonzero(~is_node & (rows.sequence >= 0))
     operators = operators[is_among(rows.sequence[operators], rows.sequence[nodes])]
@@ -85,7 +85,7 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) ->
 
 
 def _keys(sequence: Int64, inside: Int64) -> Int64:
-    """One number for each sequence number and place."""
+    """Number each pair of sequence number and place."""
     numbers = distinct(sequence)
     return numbers.inverse + len(numbers.values) * (inside + 1)
 
@@ -93,8 +93,10 @@ def _keys(sequence: Int64, inside: Int64) -> Int64:
 def _threads(
     rows: HostRows, key: Int64, made: dict[int, Int64], operators: Int64, forward: Int64
 ) -> dict[int, int | None]:
-    """The thread of the operators that each number of a forward thread means: by flows, else the one on which most of
-    its nodes' numbers are; those with most nodes choose first. `None` where a trace does not number threads."""
+    """Map each forward thread number to the thread of its operators; `None` if the trace does not number threads.
+
+    Flows decide, else the thread with most of the nodes' numbers; numbers with most nodes choose first.
+    """
     candidates = _first_each(rows, key, operators)
     threads, keys = rows.thread[candidates], key[candidates]
     free = np.ones(int(threads.max(initial=-1)) + 1, dtype=bool)
@@ -114,7 +116,7 @@ def _threads(
 
 
 def _first_each(rows: HostRows, key: Int64, among: Int64) -> Int64:
-    """Of the rows `among` one for each key and thread, by the keys."""
+    """Return one of the rows `among` for each key and thread, sorted by key."""
     order = among[np.lexsort((rows.thread[among], key[among]))]
     thread, number = rows.thread[order], key[order]
     first = np.append(True, (thread[1:] != thread[:-1]) | (number[1:] != number[:-1]))
@@ -123,7 +125,7 @@ def _first_each(rows: HostRows, key: Int64, among: Int64) -> Int64:
 
 
 def _among(keys: Int64, wanted: Int64) -> Int64:
-    """The places of the wanted keys in `keys`, which are in order."""
+    """Return the places of the wanted keys in `keys`, which are sorted."""
     low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
     counts = high - low
     begins = np.cumsum(counts) - counts
@@ -132,7 +134,7 @@ def _among(keys: Int64, wanted: Int64) -> Int64:
 
 
 def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, forward: Int64) -> None:
-    """An evaluation and the node that it runs have the same forward operator."""
+    """Give an evaluation and the node that it runs the same forward operator."""
     nodes = np.flatnonzero(is_node & (rows.parent >= 0))
     outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
     same = (outer >= 0) & (at(same_node, outer) == rows.name[nodes])
@@ -142,13 +144,15 @@ def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, forward
     forward[outer] = np.where(forward[outer] < 0, known, forward[outer])
 
 
-#: What takes part in no forward: operators carry this number where nodes have the thread that made them.
+#: The forward thread of events that are not nodes; nodes have the thread that made them.
 _FORWARD_THREAD = 0
 
 
 class Nodes(Struct, frozen=True):
-    """For each host row: whether it is a node, the innermost node that encloses it (itself included), the innermost
-    module range, and for nodes the operator that each differentiates; -1 is none."""
+    """Autograd nodes, the innermost node and module range around each host row, and each node's forward operator.
+
+    A node encloses itself; -1 is none.
+    """
 
     is_node: Bool
     enclosing: Int64
@@ -157,7 +161,7 @@ class Nodes(Struct, frozen=True):
 
 
 def nodes_of(rows: HostRows, kinds: NameKinds, flows: Flows) -> Nodes:
-    """The nodes of a trace."""
+    """Return the autograd nodes of a trace."""
     is_node = kinds.node[rows.name] & (rows.annotation == 0)
     is_module = np.array([path is not None for path in kinds.module], dtype=bool)[rows.name]
     return Nodes(
@@ -169,13 +173,13 @@ def nodes_of(rows: HostRows, kinds: NameKinds, flows: Flows) -> Nodes:
 
 
 def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Whether an event runs forward operators again inside an autograd node.
+    """Return which events run forward operators again inside an autograd node.
 
-    Backward runs without gradient mode, so an operator below a node that was dispatched with a sequence number of its
-    own is a recomputed forward; what ran between the node's start and the last such operator is recomputation too
-    (a `torch.no_grad` part of the forward has no numbers). A module range inside a node says the same. Collectives
-    have numbers without being forward, and so has all that runs in a backward in gradient mode (`create_graph`,
-    `torch.func.grad`) or in one that differentiates a scalar of its own.
+    Backward runs without gradient mode, so an operator below a node that was dispatched with its own sequence number is
+    a recomputed forward. Everything between the node's start and the last such operator is recomputation too (a
+    `torch.no_grad` part of the forward has no numbers), and so is a module range inside a node. Collectives have
+    numbers without being forward, and so does everything in a backward that runs in gradient mode (`create_graph`,
+    `torch.func.grad`) or differentiates its own scalar.
     """
     node = nodes.enclosing
     below = (node >= 0) & (node != np.arange(len(node)))
@@ -190,10 +194,10 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
 
 def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Whether a number of an operator below a node says that it is of a forward.
+    """Return whether the number of an operator below a node marks it as forward.
 
-    A Python function has one whether gradients are recorded or not: it is of a forward where an operator in it is,
-    where a node inside the same one differentiates it, or where checkpointing keeps what it saves.
+    A Python function has a number whether gradients are recorded or not. It is forward if an operator in it is, if a
+    node inside the same node differentiates it, or if checkpointing keeps what it saves.
     """
     numbered = (rows.sequence >= 0) & (rows.forward_thread == _FORWARD_THREAD) & (nodes.enclosing >= 0) & ~nodes.is_node
     numbered &= ~kinds.communication[rows.name]
@@ -207,9 +211,9 @@ def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
 
 def _saves_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Whether a node applies the function that it differentiates, and detaches what this saves.
+    """Return which rows apply the function that their node differentiates, and detach what it saves.
 
-    Checkpointing does so (without reentry), at the end of the function and only when it runs again.
+    Checkpointing without reentry does so, at the end of the function and only when it runs again.
     """
     last = np.full(len(rows.name), -1, dtype=np.int64)
     below = np.flatnonzero(rows.parent >= 0)
@@ -221,9 +225,9 @@ def _saves_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
 
 def _differentiates_own_scalar(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Which nodes start a backward from ones: their derivative is that of a scalar which they compute for it.
+    """Return which nodes start a backward from ones, to differentiate a scalar that they compute for it.
 
-    What is run again to be differentiated gets the gradient that came in.
+    A forward that is run again to be differentiated gets the incoming gradient instead.
     """
     ones = np.flatnonzero(kinds.ones[rows.name] & (nodes.enclosing >= 0))
     following = np.minimum(rows.last[ones] + 1, len(rows.name) - 1)
@@ -234,11 +238,10 @@ def _differentiates_own_scalar(rows: HostRows, kinds: NameKinds, nodes: Nodes) -
 
 
 def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Which nodes ran in gradient mode: the last operator that a node of torch's own calls has a number.
+    """Return which nodes ran in gradient mode: the last operator that a node of torch's own calls has a number.
 
-    What a node runs again comes before its derivative, which has none. Python functions, which say nothing, are as the
-    node before (else after) them in their pass: what runs without an operator with a number in between, on the same
-    level of nesting.
+    What a node runs again comes before its derivative, which has no number. Python functions say nothing and follow the
+    node before (else after) them in their pass: nodes on one level of nesting with no numbered operator in between.
     """
     count = len(rows.name)
     called = np.flatnonzero((rows.parent >= 0) & kinds.dispatched[rows.name] & ~nodes.is_node)
@@ -267,7 +270,7 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
 
 def _root(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Int64:
-    """For each node the evaluation that runs it, itself where there is none; -1 for other rows."""
+    """Return for each node the evaluation that runs it, or the node itself; -1 for other rows."""
     place = np.arange(len(rows.name))
     outer = np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1)
     same = (outer >= 0) & (at(kinds.same_node, at(rows.name, outer)) == rows.name)
@@ -275,8 +278,7 @@ def _root(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Int64:
 
 
 def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[str]:
-    """Module paths: the innermost range in forward; in backward that of the operator which the node differentiates,
-    which may lie in another node itself."""
+    """Return module paths: the innermost range, in backward that of the forward operator (itself maybe in a node)."""
     module, node = nodes.module, nodes.enclosing
     paths = tuple(path for path in kinds.module if path is not None)
     if not (module >= 0).any():
@@ -294,7 +296,7 @@ def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[st
         forward = at(nodes.forward, of_node)
         within = at(current, forward)
         innermost[wanted] = np.where(within < 0, at(innermost, forward), -1)
-        # What is differentiated ran before; a trace in which it did not has no end of it.
+        # The forward ran before its node; in a damaged trace where it did not, the loop would not end.
         deeper = (within >= 0) & (at(rows.start_ns, within) < at(rows.start_ns, of_node))
         wanted, of_node = wanted[deeper], within[deeper]
     place = np.cumsum([path is not None for path in kinds.module]) - 1

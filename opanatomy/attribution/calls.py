@@ -1,4 +1,4 @@
-"""The host events of a trace as calls: which call each is part of, what it launched, what it costs."""
+"""Turn the host events of a trace into calls: which call each is part of, what it launched, what it costs."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ from opanatomy.records.signature import Argument, Cost, Signature, SignatureText
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 from opanatomy.trace.read import Trace
 
-# How much a sparse tensor stores, where the trace of a call shows it: below it, its values and indices are taken out.
+# ----- sizes of sparse tensors
 #
-# `aten::values` of a compressed tensor (CSR, CSC, BSR, BSC) is an `aten::alias` of the vector that it keeps, whose size
-# is recorded; so are its two vectors of indices. COO tensors leave no such trace.
+# `aten::values` of a compressed tensor (CSR, CSC, BSR, BSC) is an `aten::alias` of the stored vector, whose size is
+# recorded; so are its two vectors of indices. COO tensors leave no such trace.
 
 
 _VALUES = "aten::values"
 _INDICES = frozenset({"aten::crow_indices", "aten::col_indices", "aten::ccol_indices", "aten::row_indices"})
 
-#: (the call, the shape of a sparse tensor of it) -> what was taken out of such tensors: the operator and the vector.
+#: (call, shape of a sparse tensor of it) -> the operators and vectors taken out of tensors of that shape.
 _Seen = dict[tuple[int, tuple[int, ...]], set[tuple[str, Tensor]]]
 
 
 def with_stored(
     names: Sequence[str], name: Int64, parent: Int64, signature: Int64, signatures: list[Signature | None]
 ) -> Int64:
-    """The signature of each host row, with what its sparse tensors store where that is seen; `signatures` grows."""
+    """Return the signature of each host row with stored sizes of sparse tensors where seen; `signatures` grows."""
     unknown = np.array([call is not None and any(map(_is_unknown, call.tensors())) for call in signatures], dtype=bool)
     if not unknown.any():
         return signature
@@ -86,7 +86,7 @@ def _seen_below(
     names: Sequence[str], name: Int64, parent: Int64, signature: Int64, signatures: Sequence[Signature | None],
     unknown: Bool,
 ) -> _Seen:  # fmt: skip
-    """What is taken out of sparse tensors below each call that has one."""
+    """Return what is taken out of sparse tensors below each call that has one."""
     aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
     seen: _Seen = {}
     for row in np.flatnonzero(is_among(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
@@ -102,7 +102,7 @@ def _seen_below(
 
 
 def _first(signatures: Sequence[Signature | None], number: int) -> Tensor | None:
-    """The first argument of a call, if it is a tensor."""
+    """Return the first argument of a call if it is a tensor."""
     call = signatures[number] if number >= 0 else None
     value = call.get(0) if call is not None else None
     return value if isinstance(value, Tensor) else None
@@ -114,7 +114,7 @@ def _above(parent: Int64, row: int) -> Iterator[int]:
 
 
 def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
-    """The arguments of a call; two sparse tensors of one shape cannot be distinguished and stay unknown."""
+    """Fill the stored sizes into a call's arguments; two sparse tensors of one shape stay unknown."""
     shapes = [tensor.shape for tensor in known.tensors() if _is_unknown(tensor)]
 
     def filled(value: Argument) -> Argument:
@@ -127,7 +127,7 @@ def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
 
 
 def _stored(taken: set[tuple[str, Tensor]]) -> Stored | None:
-    """What all that was taken out says, where it is one vector of values and two of indices."""
+    """Return the stored sizes if one vector of values and two of indices were taken out, else `None`."""
     values = [vector for operator, vector in taken if operator == _VALUES]
     indices = [vector.bytes for operator, vector in taken if operator in _INDICES]
     operators = {operator for operator, _ in taken}
@@ -136,28 +136,28 @@ def _stored(taken: set[tuple[str, Tensor]]) -> Stored | None:
     return Stored(values[0].numel, sum(size for size in indices if size is not None))
 
 
-# The arguments of each call, where those that the profiler recorded are not all, or more than its own.
+# ----- arguments of calls
 
 
 def stored_signatures(
     names: Sequence[str], host: HostTable, signatures: Sequence[Signature | None]
 ) -> tuple[list[Signature | None], Int64]:
-    """(all signatures, that of each host row) with what sparse tensors store where the trace shows it."""
+    """Return (all signatures, that of each host row), with stored sizes of sparse tensors where recorded."""
     known = list(signatures)
     column = with_stored(names, host.name, host.parent, host.signature, known)
     return known, column
 
 
 def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> tuple[list[Signature | None], Int64]:
-    """(all signatures, the place of that of each host row among them): the arguments of the call itself.
+    """Return (all signatures, the place among them of each host row's): the arguments of the call itself.
 
     A function transform calls the next interpreter with the arguments of all of them on one stack, and the profiler
-    records the whole stack: the last ones are those of the call.
+    records the whole stack: the call's own arguments are the last ones.
     """
     again = redispatched(host.name, host.parent)
     first = np.ones(len(host.name), dtype=bool)
     first[again] = False
-    # Every interpreter is called twice: what an operator calls once is another overload, with a result to write.
+    # Every interpreter is called twice: an operator called once is another overload, with a result to write.
     again = again[(host.signature[again] >= 0) & ~first[host.parent[again]]]
     known, column = list(signatures), host.signature.copy()
     outer, inner = host.signature[nearest_above(first, host.parent)[again]], host.signature[again]
@@ -174,7 +174,7 @@ def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> t
 
 
 def _unstacked(above: Signature | None, below: Signature | None) -> Signature | None:
-    """The arguments at the end of those of `below`, where they begin with all those of `above`; `None` where not."""
+    """Return the trailing arguments of `below` if its leading ones equal `above`'s, else `None`."""
     count = len(above.arguments) if above else 0
     if below is None or above is None or not count or len(below.arguments) <= count:
         return None
@@ -188,19 +188,19 @@ def _unstacked(above: Signature | None, below: Signature | None) -> Signature | 
     return Signature(own_arguments)
 
 
-# Calls whose arguments are not all in the trace: the types of the tensors in their lists, which kernels tell.
+# ----- element types of tensor lists, from kernel names
 
 
 _LISTED: Final = re.compile(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
 
 
 def wants_element_type(operator: str) -> bool:
-    """Whether the operator takes a list of tensors, whose element types Kineto does not write."""
+    """Return whether the operator takes a list of tensors, whose element types Kineto does not record."""
     return _LISTED.match(operator) is not None
 
 
 def with_element_type(signature: Signature, dtype: str) -> Signature:
-    """The signature with this type for the tensors of its lists that have none."""
+    """Return the signature with this type for list tensors that have none."""
     return Signature(tuple(_typed(value, dtype) for value in signature.arguments))
 
 
@@ -212,7 +212,7 @@ def _typed(value: Argument, dtype: str) -> Argument:
     )
 
 
-# What calls cost, looked up once for each distinct operator, signature and element type.
+# ----- costs
 
 
 #: FLOPs, and bytes, of a whole trace at most: more than an hour of any device.
@@ -223,9 +223,9 @@ TOO_COSTLY: Final = (
 
 
 class CallCosts(Struct, frozen=True, kw_only=True):
-    """What a call of each distinct operator, signature and element type costs; -1 is "not known"."""
+    """The costs of each distinct operator, signature and element type, looked up once; -1 is unknown."""
 
-    #: For each host row the row of this table that is its own.
+    #: The row of this table for each host row.
     row: Int64
     flops: Int64
     read_bytes: Int64
@@ -234,7 +234,7 @@ class CallCosts(Struct, frozen=True, kw_only=True):
     normalization_flops: Int64
 
     def flops_at(self, host_row: int) -> int | None:
-        """The FLOPs of the call at a host row."""
+        """Return the FLOPs of the call at a host row, `None` if unknown."""
         flops = int(self.flops[self.row[host_row]])
         return flops if flops >= 0 else None
 
@@ -245,11 +245,11 @@ def costs_of(
     columns: tuple[Int64, Int64, Int64],
     device_kind: str | None,
 ) -> tuple[CallCosts, tuple[str, ...]]:
-    """The costs of all host rows, and what there is to warn of.
+    """Return the costs of all host rows, and warnings.
 
-    `columns` have the name, the signature and the element type of each host row; `device_kind` is that of formulas
-    which hold on one kind alone. Costs that no device can run up, the largest ones, are taken for unknown, so that
-    every sum over the calls fits its column.
+    `columns` are the name, signature and element type of each host row; `device_kind` is for formulas that hold on one
+    kind only. The largest costs, which no device can run up, count as unknown, so that every sum over the calls fits
+    its column.
     """
     name, signature, element = columns
     width, kinds = len(signatures) + 1, len(ELEMENT_TYPES) + 1
@@ -285,7 +285,7 @@ def _largest_figure(known: Cost) -> int:
 
 
 def _largest_possible(totals: Iterable[int]) -> int:
-    """The largest of the totals up to which all of them together are possible; equal ones count alike."""
+    """Return the largest total up to which all totals together are possible; equal ones count alike."""
     spent = largest = 0
     for total, alike in groupby(sorted(totals)):
         spent += total * len(list(alike))
@@ -307,23 +307,23 @@ _NO_OPERATOR = (PHASE_RANGE, MODULE_RANGE, "autograd::engine::")
 
 
 class TraceCalls(Struct, frozen=True, kw_only=True):
-    """The host events and the device work of a trace, joined: columns of one entry a host row, unless they say not."""
+    """The host events and device work of a trace, joined; columns have one entry per host row unless noted."""
 
     names: Sequence[str]
     on_device: bool
     host: HostTable
     work: WorkTable
-    #: One entry a name.
+    #: One entry per name.
     operators: OperatorNames
     kernels: KernelNames
-    #: The distinct arguments; `signature` has those of the call itself (`own_signatures`), as numbers of them.
+    #: The distinct arguments; `signature` has places among them, of the call's own arguments (`own_signatures`).
     signatures: Sequence[Signature | None]
     signature: Int64
-    #: The row of the call that each row is part of, -1 where there is none.
+    #: The row of the call that each row is part of, -1 if none.
     owner: Int64
-    #: The innermost operator at or around each row, -1 where there is none.
+    #: The innermost operator at or around each row, -1 if none.
     operator: Int64
-    #: Device time and device events that each row launched; on the CPU its self time.
+    #: Device time and number of device events that each row launched; on the CPU its self time.
     time_ns: Int64
     launched: Int64
     #: Whether a launch of a kernel, copy or fill lies directly in each row.
@@ -332,18 +332,18 @@ class TraceCalls(Struct, frozen=True, kw_only=True):
 
     @property
     def call_of_event(self) -> Int64:
-        """For each device event the row of its call, -1 where there is none."""
+        """Return for each device event the row of its call, -1 if none."""
         return at(self.owner, self.work.host)
 
     def texts_of(self, signature: Int64) -> Categorical[SignatureText]:
-        """The text of each signature, a number of `signatures`; that of none is empty."""
+        """Return the text of each signature (a place in `signatures`); empty for -1."""
         numbers = distinct(signature)
         texts = [text_of(self.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
         return categorical_of(texts, numbers.inverse)
 
 
 def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, tuple[str, ...]]:
-    """The calls of a trace, and what there is to warn of."""
+    """Return the calls of a trace, and warnings."""
     work = attribution.work
     signatures, stored = stored_signatures(trace.names, attribution.host, trace.signatures)
     host = replace(attribution.host, signature=stored)
@@ -370,7 +370,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
 
 
 def only_in(calls: TraceCalls, host: Bool, work: Bool) -> TraceCalls:
-    """Keep the window to these host rows and this device work."""
+    """Restrict the window to these host rows and this device work."""
     if bool(host.all()) and bool(work.all()):
         return calls
     rows = replace(calls.host, in_window=calls.host.in_window & host)
@@ -380,7 +380,7 @@ def only_in(calls: TraceCalls, host: Bool, work: Bool) -> TraceCalls:
 
 
 def _starting_work(trace: Trace, host: HostTable) -> Bool:
-    """Whether a launch that starts device work lies directly in each host row."""
+    """Return whether a launch that starts device work lies directly in each host row."""
     rows = np.flatnonzero(starts_work(trace.names, trace.launches))
     moments = (trace.launches.thread[rows], trace.launches.start_ns[rows])
     around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
@@ -388,12 +388,12 @@ def _starting_work(trace: Trace, host: HostTable) -> Bool:
 
 
 def rows_with_events(events: Bool, row: Int64, count: int) -> Bool:
-    """Which of `count` host rows have one of these device events; `row` is that of each event, -1 none."""
+    """Return which of `count` host rows have one of these device events; `row` is that of each event, -1 if none."""
     return marked(row[events & (row >= 0)], count)
 
 
 def _device_time(host: HostTable, work: WorkTable, *, on_device: bool) -> tuple[Int64, Int64]:
-    """Device time and device events of each host row: what it launched in the window, on the CPU its self time."""
+    """Return the device time and event count that each host row launched in the window; on the CPU its self time."""
     rows = len(host.name)
     if not on_device:
         return np.where(host.in_window, host.self_ns, 0), np.zeros(rows, dtype=np.int64)
@@ -405,9 +405,9 @@ def _device_time(host: HostTable, work: WorkTable, *, on_device: bool) -> tuple[
 
 
 def _element_types(names: Sequence[str], host: HostTable, element_type: Int64, called: Int64) -> Int64:
-    """For each host row the element type of its tensor lists, from the name of one of its kernels.
+    """Return for each host row the element type of its tensor lists, from the name of one of its kernels.
 
-    `element_type` is what the name of each device event says, `called` its call.
+    `element_type` is the type in the name of each device event, `called` the event's call.
     """
     column = np.full(len(host.name), -1, dtype=np.int64)
     events = np.flatnonzero((called >= 0) & (element_type >= 0))
@@ -419,6 +419,6 @@ def _element_types(names: Sequence[str], host: HostTable, element_type: Int64, c
 
 
 def _innermost_operators(names: Sequence[str], host: HostTable) -> Int64:
-    """The innermost operator at or around each host row; a range or annotation is none."""
+    """Return the innermost operator at or around each host row; ranges and annotations do not count."""
     named = np.array([not name.startswith(_NO_OPERATOR) for name in names], dtype=bool)
     return nearest_above((host.annotation == 0) & named[host.name], host.parent)

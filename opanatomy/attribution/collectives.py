@@ -1,7 +1,7 @@
-"""What the host says of a collective: `record_param_comms`, the annotation of the backend, the operator of c10d.
+"""Describe collectives from `record_param_comms`, the backend's annotation and the operator of c10d.
 
-Any of the three may lack. A backend of the CPU works on threads of its own, where its annotation lies alone: it is
-joined to the operator that called it.
+Any of the three may be missing. A CPU backend works on its own threads, where its annotation lies alone: it is joined
+to the operator that called it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.nesting import nearest_above
 from opanatomy.records.columns import (
     Bool,
     Categorical,
@@ -22,47 +23,49 @@ from opanatomy.records.columns import (
     CollectiveTable,
     Int64,
     KernelTable,
+    at,
     distinct,
     marked,
+    rows_named,
 )
 from opanatomy.records.signature import Argument, Signature, Tensor
 from opanatomy.records.taxonomy import BY_C10D_NAME, ITEM_SIZE, OperatorClass
 from opanatomy.trace.read import Trace
 
 BACKENDS: Final = ("nccl:", "gloo:", "ucc:", "mpi:", "xccl:", "hccl:", "rccl:")
-#: Kinds of host events that say something of a collective; others are 0.
+#: Kinds of host events that describe a collective; others are 0.
 PARAMETERS, BACKEND, C10D = 1, 2, 3
-#: Operators of c10d whose first argument is what they give, the second what they take.
+#: Operators of c10d whose first argument is the output and whose second is the input.
 _RESULT_FIRST: Final = frozenset(
     {
         "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "allgather_", "reduce_scatter_", "alltoall_",
         "allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_",
     }
 )  # fmt: skip
-#: Collectives that leave as much as they are given.
+#: Collectives whose output is as large as their input.
 _ONE_SIDE: Final = ("all_reduce", "broadcast", "reduce")
-#: Operators that are collectives themselves, besides products that are fused with one.
+#: Operators that are collectives, without products fused with one.
 _C10D: Final = re.compile(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
-#: What a backend without an own reduce-scatter runs instead (gloo).
+#: What a backend without reduce-scatter runs instead (gloo).
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
-#: What FSDP leaves around the collectives of a module.
+#: The range of FSDP around the collectives of a module.
 _SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")
-#: What activation checkpointing puts into the paths of modules.
+#: The part that activation checkpointing adds to module paths.
 _WRAPPED: Final = re.compile(r"\._checkpoint_wrapped_module\b")
-#: The node that adds a gradient up, after which DDP reduces a bucket that is full with it.
+#: The node that accumulates a gradient, after which DDP reduces a bucket that is now full.
 _OF_MANY: Final = re.compile(r"AccumulateGrad")
 
 
 class Announced(Struct, frozen=True, kw_only=True):
-    """What the host says of the collective at or around each of some host rows; -1 is "none"."""
+    """The collective at or around each of some host rows; -1 is none."""
 
-    #: The outermost row of the collective, whose rows have the same.
+    #: The outermost row of the collective, the same for all its rows.
     call: Int64
     arguments: Categorical[CollectiveArguments]
 
 
 def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
-    """What the events at and around each host row say together; the one that knows most decides."""
+    """Merge what the events at and around each host row say of a collective; the best informed decides."""
     kind = kinds_of_names(calls)[calls.host.name]
     said = _said(trace, calls, kind)
     call, *codes = np.full((1 + C10D, len(rows)), -1, dtype=np.int64)
@@ -80,7 +83,7 @@ def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
 
 
 def merged(codes: Sequence[Int64], values: Sequence[CollectiveArguments]) -> Categorical[CollectiveArguments]:
-    """One record for what several events say of each row, those that know most first."""
+    """Merge the records of several events for each row, the best informed first."""
     width = len(values) + 1
     keys = np.zeros(len(codes[0]), dtype=np.int64)
     for code in codes:
@@ -95,8 +98,7 @@ def merged(codes: Sequence[Int64], values: Sequence[CollectiveArguments]) -> Cat
 
 
 def _together(known: list[CollectiveArguments]) -> CollectiveArguments:
-    """What several events say of one collective: the record of the parameters before c10d's operator, which knows both
-    sides, before the annotation, which has the shapes of one."""
+    """Merge records of one collective: the parameters before c10d's operator (both sides) and the annotation (one)."""
     *others, last = known
     merged = last
     for arguments in reversed(others):
@@ -108,10 +110,10 @@ def _together(known: list[CollectiveArguments]) -> CollectiveArguments:
 
 
 def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
-    """The row of c10d's operator that caused each annotation on a backend's own threads, -1 where none is recorded.
+    """Return the row of c10d's operator behind each annotation on a backend's own threads, -1 if not recorded.
 
-    A backend begins its work in the order in which it was called: each annotation, by its start, belongs to the
-    first operator before it that is of its kind, has a tensor of its size, and is not taken yet.
+    A backend begins its work in the order of the calls: each annotation, by its start, belongs to the first earlier
+    operator of its kind that has a tensor of its size and is not taken yet.
     """
     host = calls.host
     operators = np.flatnonzero(kinds_of_names(calls)[host.name] == C10D)
@@ -132,7 +134,7 @@ def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
 
 
 def _asked(calls: TraceCalls, row: int) -> tuple[str | None, set[int]]:
-    """(the collective of c10d's operator, the elements of each side of it that are known)."""
+    """Return (the collective of c10d's operator, the known element counts of its sides)."""
     match = _C10D.match(calls.names[calls.host.name[row]])
     arguments = _of_c10d(match["name"] if match else "", _signature(calls, row))
     sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
@@ -140,27 +142,24 @@ def _asked(calls: TraceCalls, row: int) -> tuple[str | None, set[int]]:
 
 
 def modules_served(calls: TraceCalls, rows: Int64) -> Categorical[str]:
-    """The module that each collective serves: that of the innermost range of FSDP around it, else of the module range
-    that it runs in. What DDP reduces when a last gradient is there is of many modules."""
-    modules: dict[str, int] = {}
+    """Return the module that each collective serves: of FSDP's innermost range around it, else of its module range.
+
+    A bucket that DDP reduces serves many modules and has none.
+    """
+    host, modules = calls.host, dict[str, int]()
     codes = []
-    matches = [_SERVED.match(name) for name in calls.names]
-    of_many = [_OF_MANY.search(name) is not None for name in calls.names]
-    for row in rows.tolist():
-        module, current, many = None, row, False
-        while current >= 0 and module is None:
-            name = calls.host.name[current]
-            match, many = matches[name], many or of_many[name]
-            module = _WRAPPED.sub("", match["module"]) if match else None
-            current = int(calls.host.parent[current])
-        if module is None and row >= 0 and not many:
-            module = calls.host.module.at(row)
+    around = (nearest_above(rows_named(name, calls.names, host.name), host.parent) for name in (_SERVED, _OF_MANY))
+    for row, served, of_many in zip(rows.tolist(), *(at(nearest, rows).tolist() for nearest in around), strict=True):
+        match = _SERVED.match(calls.names[host.name[served]]) if served >= 0 else None
+        module = _WRAPPED.sub("", match["module"]) if match else None
+        if module is None and row >= 0 and of_many < 0:
+            module = host.module.at(row)
         codes.append(-1 if module is None else modules.setdefault(module, len(modules)))
     return Categorical(np.array(codes, dtype=np.int64), tuple(modules))
 
 
 def kinds_of_names(calls: TraceCalls) -> Int64:
-    """What the events of each name say of collectives: `PARAMETERS`, `BACKEND`, `C10D` or 0."""
+    """Return the kind of each name: `PARAMETERS`, `BACKEND`, `C10D`, or 0 for no collective."""
     return np.array(
         [
             PARAMETERS if name == "record_param_comms"
@@ -173,18 +172,19 @@ def kinds_of_names(calls: TraceCalls) -> Int64:
 
 
 def annotations_of_backends(calls: TraceCalls, within: Bool) -> Int64:
-    """The rows of the annotations that backends leave on their threads."""
+    """Return the rows of the annotations that backends leave on their threads."""
     rows = (calls.host.annotation != 0) & within
     return np.flatnonzero(rows & (kinds_of_names(calls)[calls.host.name] == BACKEND))
 
 
 def _said(trace: Trace, calls: TraceCalls, kind: Int64) -> Categorical[CollectiveArguments]:
-    """What each host row itself says of a collective."""
+    """Return what each host row alone says of a collective."""
     host, numbers = calls.host, dict[CollectiveArguments, int]()
     codes = np.full(len(host.name), -1, dtype=np.int64)
-    for row in np.flatnonzero(kind == PARAMETERS).tolist():
-        place = int(host.thread[row]), int(host.start_ns[row])
-        codes[row] = number_of(numbers, trace.host_collectives.get(place))
+    if trace.host_collectives:
+        rows = np.flatnonzero(kind == PARAMETERS)
+        places = zip(host.thread[rows].tolist(), host.start_ns[rows].tolist(), strict=True)
+        codes[rows] = [number_of(numbers, trace.host_collectives.get(place)) for place in places]
     rows = np.flatnonzero(kind > PARAMETERS)
     pairs = distinct(host.name[rows] * (len(calls.signatures) + 1) + host.signature[rows] + 1)
     by_pair = [number_of(numbers, _by_name(calls, row)) for row in rows[pairs.first].tolist()]
@@ -193,7 +193,7 @@ def _said(trace: Trace, calls: TraceCalls, kind: Int64) -> Categorical[Collectiv
 
 
 def number_of(numbers: dict[CollectiveArguments, int], arguments: CollectiveArguments | None) -> int:
-    """The number of these arguments, a new one where they are not known yet; -1 for none."""
+    """Return the number of these arguments, adding new ones; -1 for `None`."""
     return -1 if arguments is None else numbers.setdefault(arguments, len(numbers))
 
 
@@ -207,8 +207,10 @@ def _by_name(calls: TraceCalls, row: int) -> CollectiveArguments:
 
 
 def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
-    """What an operator of c10d or of symmetric memory says by its arguments: those that reduce or broadcast have one
-    side, those that gather or scatter besides what they are given say only that."""
+    """Describe an operator of c10d or symmetric memory by its arguments.
+
+    Reductions and broadcasts have one size; gathers and scatters without an output argument tell only their input.
+    """
     first, second = (_side(signature, place) for place in (0, 1))
     if plain in _RESULT_FIRST:
         out, given = first, second
@@ -221,14 +223,14 @@ def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
 
 
 def _side(signature: Signature | None, place: int) -> tuple[int, str | None] | None:
-    """(elements, data type) of the tensors of one argument; `None` where it has none."""
+    """Return (elements, data type) of one argument's tensors; `None` unless they have one data type."""
     tensors = _tensors(signature.get(place)) if signature else []
     types = {tensor.dtype for tensor in tensors}
     return (sum(tensor.numel for tensor in tensors), types.pop()) if len(types) == 1 else None
 
 
 def _tensors(argument: Argument) -> list[Tensor]:
-    """The tensors of an argument, those of lists, and of lists of lists, included."""
+    """Return the tensors of an argument, including those in lists and lists of lists."""
     if isinstance(argument, Tensor):
         return [argument]
     return [tensor for item in argument for tensor in _tensors(item)] if isinstance(argument, tuple) else []
@@ -240,17 +242,16 @@ def _signature(calls: TraceCalls, row: int) -> Signature | None:
 
 
 def _elements(signature: Signature | None) -> int | None:
-    """The elements of all tensors together, which have one data type."""
+    """Return the elements of all tensors together; `None` unless they have one data type."""
     tensors = signature.tensors() if signature else ()
     return sum(tensor.numel for tensor in tensors) if len({tensor.dtype for tensor in tensors}) == 1 else None
 
 
-# What the events of a trace say of its collectives: which call each device event is of, what it sends.
+# ----- collectives of device events and annotations
 
 
 def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> CollectiveTable:
-    """One row a device event of the class in the window; on the CPU, where `kernels` is `None`, one an annotation
-    that a backend leaves on its threads."""
+    """Return one row per communication event in the window; on the CPU (`kernels` is `None`) one per annotation."""
     if kernels is None:
         rows = annotations_of_backends(calls, calls.host.in_window)
         _, arguments = of_annotations(trace, calls, rows)
@@ -267,7 +268,7 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
 
 
 def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
-    """(the row of c10d's operator that caused each annotation, what both say together); -1 where there is none."""
+    """Return (the row of c10d's operator behind each annotation, what both say together); -1 is none."""
     operator = joined_to_operators(calls, rows)
     alone = announced(trace, calls, rows).arguments
     asked = announced(trace, calls, operator).arguments
@@ -276,8 +277,10 @@ def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64,
 
 
 def of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
-    """(the host row of the collective of each device event, what it says): the event itself before its launch."""
+    """Return (the host row of each device event's collective, its record): the event goes before its launch."""
     around = announced(trace, calls, calls.work.host[events])
+    if not trace.work_collectives:
+        return around.call, around.arguments
     numbers = {known: number for number, known in enumerate(around.arguments.values)}
     own = [number_of(numbers, trace.work_collectives.get(event)) for event in events.tolist()]
     codes = np.array(own, dtype=np.int64)
@@ -285,18 +288,18 @@ def of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Ca
 
 
 def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int64, Int64]:
-    """(bytes sent, bytes received) of the collective at each host row, -1 where it is not said or not `wanted`."""
+    """Return (bytes sent, bytes received) by the collective at each host row, -1 if unknown or not `wanted`."""
     sent, received = np.full((2, len(calls.host.name)), -1, dtype=np.int64)
     if not calls.on_device:
         rows = annotations_of_backends(calls, np.ones(len(calls.host.name), dtype=bool))
         operator, arguments = of_annotations(trace, calls, rows)
         sent[rows], received[rows] = _of_both_sides(arguments).T
-        # What launches a collective that runs alongside it moves nothing itself.
+        # An operator that launches a collective alongside it moves nothing itself.
         sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
         return sent, received
     of_call = calls.call_of_event
     is_wanted = marked(wanted, len(calls.host.name) + 1)
-    # The first event that says something decides.
+    # The first event with sizes decides.
     events = np.flatnonzero(is_wanted[of_call])[::-1]
     _, arguments = of_events(trace, calls, events)
     sides = _of_both_sides(arguments)
@@ -306,12 +309,12 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
 
 
 def bytes_of(arguments: Categorical[CollectiveArguments]) -> Int64:
-    """(rows, 2): the bytes that each row's collective sends and receives, -1 where that is not said."""
+    """Return the bytes that each row's collective sends and receives, shape (rows, 2); -1 if unknown."""
     return np.array([_sides(known) for known in arguments.values] + [(-1, -1)], dtype=np.int64)[arguments.codes]
 
 
 def _of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
-    """As `bytes_of`, -1 for both where one is not said."""
+    """Return `bytes_of`, with -1 for both sides if one is unknown."""
     sides = bytes_of(arguments)
     return np.where((sides >= 0).all(axis=1, keepdims=True), sides, -1)
 
@@ -328,13 +331,13 @@ def _sides(arguments: CollectiveArguments) -> tuple[int, int]:
 
 
 def _without_number(arguments: Categorical[CollectiveArguments]) -> Categorical[CollectiveArguments]:
-    """Without what distinguishes one call from the next of its kind."""
+    """Remove sequence numbers, which tell calls of one kind apart."""
     numbers: dict[CollectiveArguments, int] = {}
     codes = [numbers.setdefault(replace(known, sequence=None), len(numbers)) for known in arguments.values]
     return Categorical(np.array([*codes, -1], dtype=np.int64)[arguments.codes], tuple(numbers))
 
 
-#: In the order of looking: `all_reduce` is looked for before `reduce`, names without `_` and in small letters.
+#: In the order of matching: `all_reduce` before `reduce`. Names are in small letters, without `_`.
 _NAMES: Final = {
     "barrier": "barrier", "allreduce": "all_reduce", "reducescatter": "reduce_scatter", "allgather": "all_gather",
     "alltoall": "all_to_all", "sendrecv": "send_recv", "broadcast": "broadcast", "scatter": "scatter",
@@ -346,13 +349,13 @@ OTHER: Final = "other"
 
 
 def named(text: str) -> str | None:
-    """The collective that a name of c10d, of a backend or of a kernel stands for: `_allgather_base` is all_gather."""
+    """Return the collective that a name of c10d, a backend or a kernel means: `_allgather_base` is all_gather."""
     plain = re.sub(r"[\W_]+", "", text).lower()
     return next((name for part, name in _NAMES.items() if part in plain), None)
 
 
 def dtype_of(text: str | None) -> str | None:
-    """Torch's name of a data type that c10 (`BFloat16`) or torch itself wrote."""
+    """Return torch's name of a data type as c10 (`BFloat16`) or torch wrote it."""
     if not text:
         return None
     plain = text.lower()
@@ -360,9 +363,9 @@ def dtype_of(text: str | None) -> str | None:
 
 
 def both_sides(message: CollectiveArguments) -> tuple[int, int] | None:
-    """(elements that a rank gives, elements that it gets); `None` where one is neither said nor follows from the other.
+    """Return (elements sent, elements received) by a rank; `None` if one is neither recorded nor implied.
 
-    An all-to-all may be uneven: the one side says nothing of the other.
+    An all-to-all may be uneven: one side does not imply the other.
     """
     sent, got, group = message.in_elements, message.out_elements, message.group_size
     if sent is not None and got is not None:

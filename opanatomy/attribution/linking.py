@@ -1,4 +1,4 @@
-"""Device work -> the host event that launched it, and why some work has none."""
+"""Link device events to the host events that launched them, and tell why some have none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opanatomy.records.columns import (
     rows_by_value,
 )
 
-# Device work -> the launch that started it, and where the trace leaves that open.
+# ----- launches of device events
 #
 # Both carry a correlation id, which is at least 1 (0 is none) and unique within a process. A trace merged of several
 # processes, or with events twice, has several launches with one id: the external id, the threads that launch on the
@@ -28,7 +28,7 @@ from opanatomy.records.columns import (
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """Launch records as columns; `host` is the innermost host row that encloses each, -1 where there is none."""
+    """Launch records as columns; `host` is the innermost host row around each, -1 if none."""
 
     thread: Int64
     start_ns: Int64
@@ -39,14 +39,14 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 class Matched(Struct, frozen=True):
-    """For each device event its launch (-1 none), and whether launches of other operators fit as well."""
+    """The launch of each device event (-1 if none), and whether launches of other operators match as well."""
 
     launch: Int64
     open: Bool
 
 
 def last_of(keys: Int64, wanted: Int64) -> Int64:
-    """For each wanted key the index of its last occurrence in `keys`; -1 for a missing or negative key."""
+    """Return the index of each wanted key's last occurrence in `keys`; -1 for a missing or negative key."""
     if not len(keys):
         return np.full(len(wanted), -1, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
@@ -58,13 +58,13 @@ def last_of(keys: Int64, wanted: Int64) -> Int64:
 
 
 def repeated(keys: Int64) -> Int64:
-    """The keys that occur more than once, in order."""
+    """Return the keys that occur more than once, sorted."""
     known = distinct(keys)
     return known.values[np.bincount(known.inverse, minlength=len(known.values)) > 1]
 
 
 def match(work: DeviceWork, launch: Launch) -> Matched:
-    """The launch of each device event."""
+    """Return the launch of each device event."""
     index = np.where(work.correlation > 0, last_of(launch.correlation, work.correlation), -1)
     ambiguous = np.zeros(len(index), dtype=bool)
     several = (index >= 0) & is_among(work.correlation, repeated(launch.correlation))
@@ -80,15 +80,15 @@ def match(work: DeviceWork, launch: Launch) -> Matched:
 
 
 def _threads_by_device(device: Int64, thread: Int64, launch: Int64) -> dict[int, Int64]:
-    """The threads that launched on each device, by the events whose launch is sure."""
+    """Return the threads that launched on each device, from events whose launch is certain."""
     sure = np.flatnonzero(launch >= 0)
     return {number: distinct(thread[launch[sure[places]]]).values for number, places in rows_by_value(device[sure])}
 
 
 def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[Int64, Int64]]:
-    """Events of one device with the same ids, and the launches that carry these.
+    """Yield events of one device with the same ids, and the launches that carry these ids.
 
-    Those with the events' correlation id; where some of them have the external id too, these.
+    The correlation id must match, and the external id too if any launch has both.
     """
     ids, launch_ids = _numbered(work.correlation[events], launch.correlation)
     outer, launch_outer = _numbered(work.external_id[events], launch.external_id)
@@ -106,35 +106,34 @@ def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[In
 
 
 def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
-    """Small numbers for the values of two columns, the same for the same value."""
+    """Number the values of two columns, equal values alike."""
     numbers = distinct(np.concatenate((first, second))).inverse
     return numbers[: len(first)], numbers[len(first) :]
 
 
 def _of_threads(candidates: Int64, thread: Int64, threads: Int64 | None) -> Int64:
-    """Of the candidates those of a thread that launches on the device; all of them where there is none."""
+    """Keep candidates on launching threads; keep all if there are none."""
     near = candidates[is_among(thread[candidates], threads)] if threads is not None else candidates[:0]
     return near if len(near) else candidates
 
 
 def _latest_before(candidates: Int64, start_ns: Int64, times_ns: Int64) -> Int64:
-    """For each time the last candidate that started by then; where none had, the first."""
+    """Return for each time the last candidate that started by then, else the first candidate."""
     candidates = candidates[np.argsort(start_ns[candidates], kind="stable")]
     starts = start_ns[candidates]
     last = starts[np.maximum(np.searchsorted(starts, times_ns, side="right") - 1, 0)]
     return candidates[np.searchsorted(starts, last)]
 
 
-#: Steps from an event to the one that encloses it before leaps are worth preparing.
+#: Steps from an event to the one around it before leaps are worth preparing.
 _FEW = 64
 
 
 class Links(Struct, frozen=True, kw_only=True):
-    """For each device event: its launch and the host row that made it (-1 none), the link, the host time of the
-    launch.
+    """The launch and host row of each device event (-1 if none), the kind of link, and the launch's host time.
 
-    The work of a graph is of no operator; `enclosing` is the host row in which its graph was launched. `thread` is that
-    of the launch, -1 where it is not recorded. `open` is set where several operators may have launched it.
+    The work of a graph belongs to no operator; `enclosing` is the host row that launched the graph. `thread` is that of
+    the launch, -1 if not recorded. `open` is set if several operators may have launched the event.
     """
 
     launch: Int64
@@ -147,7 +146,7 @@ class Links(Struct, frozen=True, kw_only=True):
 
 
 def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64, at: tuple[Int64, Int64]) -> Int64:
-    """The innermost host row (rows in nesting order) that encloses each (thread, time); -1 where none does."""
+    """Return the innermost host row (rows in nesting order) around each (thread, time); -1 if none."""
     rows = last_started(thread, start_ns, at)
     over = _over(rows, end_ns, at[1])
     for _ in range(_FEW):
@@ -159,13 +158,13 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
 
 
 def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
-    """The places of the rows that have ended by these times."""
+    """Return the places of the rows that have ended by these times."""
     places = np.flatnonzero(rows >= 0)
     return places[end_ns[rows[places]] <= time_ns[places]]
 
 
 def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
-    """The same for events nested by the thousand: leaps of 1, 2, 4, ... ancestors that outlast what they enclose."""
+    """Do the same for events nested by the thousand, in leaps of 1, 2, 4, ... ancestors that outlast their children."""
     above = parents.tolist()
     ends = end_ns.tolist()
     for row in range(len(above)):
@@ -183,9 +182,9 @@ def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
 
 
 def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
-    """Trace each device event back: by correlation to its launch, else by external id to its operator.
+    """Link each device event: by correlation to its launch, else by external id to its operator.
 
-    Kineto counts ids from 1: 0 is that of work and calls which no operator is known of (as in traces of 2021).
+    Kineto counts ids from 1; work and calls without a known operator have 0 (as in traces of 2021).
     """
     matched = match(work, launch)
     index, launched = matched.launch, matched.launch >= 0
@@ -205,12 +204,12 @@ def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
 
 
 def left_over(link: Int64, work: DeviceWork) -> Bool:
-    """Whether work without a launch record was launched before the trace began.
+    """Return which work without a launch record was launched before the trace began.
 
-    A stream runs its work in the order of the launches: what runs on it before the first work whose launch was
-    recorded was launched earlier. The device is often a whole step behind the host when a trace begins. A stream
-    without any recorded launch (of NCCL, by a call that the profiler does not know) goes by its device: what begins
-    while other streams still run left-over work, or before the first work with a launch, is left over too.
+    A stream runs its work in the order of the launches: what runs on it before the first work with a recorded launch
+    was launched earlier. The device is often a whole step behind the host when a trace begins. A stream without any
+    recorded launch (of NCCL, by a call that the profiler does not know) goes by its device: what begins while other
+    streams still run left-over work, or before the first work with a launch, is left over too.
     """
     unknown, recorded = link == NO_LAUNCH, (link == LINKED) | (link == GRAPH)
     left = np.zeros(len(link), dtype=bool)

@@ -1,4 +1,4 @@
-"""What the names of a trace mean for phases, each looked at once."""
+"""Classify the names of a trace for phases, each name once."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from opanatomy.records.columns import Bool, Int64
 from opanatomy.records.taxonomy import BACKWARD, OPTIMIZER, OTHER, PHASE_CODE, Phase
 from opanatomy.records.workload import LOOP_RANGE, MODULE_RANGE, PHASE_RANGE
 
-# `forward=REGEX`: which of a trace's own annotations are of which phase, as a user says.
+# ----- `--phase forward=REGEX`: the user's phases for a trace's own annotations
 
 
 class PhaseRule(Struct, frozen=True):
-    """A pattern for the names of a trace's own annotations, and the phase of what runs in those it is found in."""
+    """A pattern for the names of a trace's own annotations, and the phase of what runs inside them."""
 
     phase: Phase
     pattern: re.Pattern[str]
 
 
 def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
-    """The rules of `PHASE=REGEX` texts, in their order; `UsageError` where one is none."""
+    """Parse `PHASE=REGEX` texts into rules, in their order; raise `UsageError` for an invalid one."""
     rules = []
     for option in options:
         phase, equals, pattern = option.partition("=")
@@ -36,7 +36,7 @@ def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
 
 
 def phase_rules_of(phases: object) -> tuple[PhaseRule, ...]:
-    """The rules of a mapping from a phase to a regular expression or several."""
+    """Build rules from a mapping of phases to one or several regular expressions."""
     if not isinstance(phases, Mapping):
         raise UsageError("analyze: phases is not a dictionary - give {'forward': REGEX, ...}")
     rules = []
@@ -61,38 +61,38 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
 
 
 _EVALUATION = "autograd::engine::evaluate_function: "
-#: Autograd's engine and its nodes; before 2021's end the engine left no events of its own, only `AddmmBackward`.
+#: Autograd's engine and nodes; until late 2021 the engine left no events, only nodes such as `AddmmBackward`.
 _NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
-#: Nodes of torch's own formulas: the name ends in a number, that of a Python function's node does not.
+#: Nodes of torch's own formulas: their names end in a number, those of Python functions do not.
 _DERIVATIVE = re.compile(r"^\w+Backward\d+$")
 _OPTIMIZER = re.compile(
     r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
     r"|^aten::_fused_(?:adam|adamw|sgd|adagrad)_$"
 )
 _OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$|optimizer_zero_grad")
-#: What DDP and FSDP do when a gradient is ready and at the end of backward, wherever it runs; compiled autograd runs
-#: no nodes but a region of its own, whose number has a mark.
+#: Work of DDP and FSDP when a gradient is ready and at the end of backward, on any thread. Compiled autograd runs no
+#: nodes but one region, whose number has a mark.
 _BACKWARD = re.compile(
     r"^FSDP::(?:root_)?(?:pre|post)_backward|^FSDP::backward_prefetch|^FullyShardedDataParallel\._(?:pre|post)_backward"
     r"|^torch[.:]+distributed[.:]+(?:ddp\.)?reducer::(?:copy_|mul_out|copy_bucket_to_grad)"
     r"|^Torch-Compiled Region: !"
 )
-#: What FSDP does before and after the forward of a module, without a number of its own.
+#: Work of FSDP before and after the forward of a module, without sequence numbers.
 _SHARDED = re.compile(
     r"^FSDP::(?:(?:root_)?(?:pre|post)_forward|forward_prefetch|cast_forward_|inputs_to_device)"
     r"|^FullyShardedDataParallel\._(?:root_)?(?:pre|post)_forward|^FullyShardedDataParallel\.(?:forward|_to_kwargs)"
 )
-#: Collectives, and what they leave; in backward they have numbers of their own at times.
+#: Collectives and their annotations; in backward they sometimes have sequence numbers.
 _COMMUNICATION = re.compile(
     r"^_?c10d(?:_functional)?::|^_?dtensor::|^fsdp::|^symm_mem::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):"
     r"|^record_param_comms$|^torch_ccl::|^deep_ep\b|^horovod"
 )
-#: Between the stages of a pipeline: what is sent is of the pass before, what is received of the one after.
+#: Between pipeline stages a send belongs to the pass before it, a receive to the pass after it.
 _SENDS = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
 _RECEIVES = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
-#: The annotations that a backend of communication leaves on threads of its own.
+#: The annotations that a communication backend leaves on its own threads.
 _BACKEND = re.compile(r"^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):")
-#: Annotations that frameworks leave inside and around operators: no part of a training loop is named by them.
+#: Annotations that frameworks leave inside and around operators; they name no part of a training loop.
 _MACHINERY = re.compile(
     r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFxGraph|^TorchDynamo|^AOTDispatcher|^Pregraph"
     r"|^FSDP::|^FullyShardedDataParallel|^DistributedDataParallel\.|^DataParallel\.|^(?:nccl|gloo|ucc|mpi|xccl):"
@@ -101,10 +101,10 @@ _STEP = re.compile(r"^ProfilerStep#?(\d{1,18})$")
 
 
 class NameKinds(Struct, frozen=True):
-    """What the names of a trace mean for phases; each has one entry a name.
+    """The meaning of each name for phases, one entry per name.
 
-    `phase` is the phase of a capture's range, `mapped` that of an annotation that a rule maps, `known` that of a range
-    which frameworks leave: places in `PHASES` or -1. `same_node` is the name of the node that an evaluation runs.
+    `phase` is the phase of a capture's range, `mapped` that of a user's rule, `known` that of a framework's range:
+    places in `PHASES` or -1. `same_node` is the name of the node that an evaluation runs.
     """
 
     phase: Int64
@@ -120,18 +120,18 @@ class NameKinds(Struct, frozen=True):
     backend: Bool
     machinery: Bool
     sharded: Bool
-    #: Names of operators that the dispatcher calls; a Python function has a number whether gradients are on or not.
+    #: Operators that the dispatcher calls; Python functions have numbers whether gradients are recorded or not.
     dispatched: Bool
     ones: Bool
     detach: Bool
-    #: Ranges of a capture, and which of them are of calls in a user's own loop.
+    #: Ranges of a capture, and those around calls in a user's own loop.
     captured: Bool
     in_loop: Bool
     step: list[int | None]
 
 
 def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds:
-    """The meaning of each name."""
+    """Classify each name."""
     numbers = {name: number for number, name in enumerate(names)}
     return NameKinds(
         phase=np.array([_phase_place(name) for name in names], dtype=np.int64),
@@ -160,17 +160,17 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
 
 
 def are_nodes(names: Sequence[str]) -> Bool:
-    """Which names are of autograd's engine and nodes."""
+    """Return which names are of autograd's engine and nodes."""
     return _flags(_NODE.match(name) for name in names)
 
 
 def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
-    """Which events are annotations that the traced program made; in 2021 they were written as operators are."""
+    """Return which events are annotations of the traced program; in 2021 they were written like operators."""
     annotated = rows.annotation != 0
     if not annotated.any():
         annotated = ~kinds.dispatched[rows.name] & ~kinds.node[rows.name] & (rows.sequence < 0)
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
-    # Compiled regions are written as operators in some years.
+    # Some releases write compiled regions as operators.
     annotated |= kinds.machinery[rows.name] & (rows.sequence < 0)
     ranges: Bool = annotated & ~(is_step | kinds.captured)[rows.name]
     return ranges

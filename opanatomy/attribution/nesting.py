@@ -1,4 +1,4 @@
-"""Which host event encloses which: parents by time containment on each thread."""
+"""Nest host events: parents by time containment on each thread."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
+from opanatomy.records import columns
 from opanatomy.records.columns import Bool, Int64, rows_by_value
 
-#: A child may stick out of its parent by clock rounding, never by more.
+#: A child may end after its parent by clock rounding, never by more.
 SLACK_NS = 1000
 
 
 def order_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """Row numbers by thread, then start, the longer first; equal ones keep the order of the file."""
-    return np.lexsort((np.arange(len(thread)), -duration_ns, start_ns, thread))
+    """Sort rows by thread and start, longer ones first; equal ones keep the order of the file."""
+    return columns.order_by((thread, start_ns), (-duration_ns,))
 
 
 def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """For rows sorted by `order_of`: the row of the innermost event that encloses each, -1 where there is none.
+    """Return the row of the innermost event around each, -1 if none, for rows sorted by `order_of`.
 
-    An event that begins before another ends and outlasts it by more than the clock's rounding does not belong to it.
+    An event that begins before another ends and outlasts it by more than clock rounding is not its child.
     """
     parents = np.full(len(thread), -1, dtype=np.int64)
     bounds = np.flatnonzero(np.diff(thread)) + 1
@@ -34,9 +35,9 @@ def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
 
 
 def _by_depth(start: Int64, end: Int64) -> Int64 | None:
-    """The parents on one thread where every event lies inside or outside of every other; `None` where two cross.
+    """Return the parents on one thread if no two events cross, else `None`.
 
-    The depth of an event is how many are open when it begins; its parent is the last before it that is one less deep.
+    The depth of an event is the number of open events when it begins; its parent is the last before it one level up.
     """
     rows = np.arange(len(start))
     instant = end == start
@@ -53,7 +54,7 @@ def _by_depth(start: Int64, end: Int64) -> Int64 | None:
 
 
 def _one_by_one(start: Int64, end: Int64) -> Int64:
-    """The parents on one thread, whatever the events."""
+    """Return the parents on one thread, for any events."""
     parents = [-1] * len(start)
     stack: list[tuple[int, int, int]] = []
     for row, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
@@ -65,7 +66,7 @@ def _one_by_one(start: Int64, end: Int64) -> Int64:
 
 
 def _enclosing(stack: list[tuple[int, int, int]], start: int, end: int) -> int:
-    """The topmost row that encloses; each entry has the place of the next one below that outlasts it."""
+    """Return the topmost enclosing row; each entry has the place of the next one below that outlasts it."""
     place = len(stack) - 1
     while place >= 0:
         row, stack_end, below = stack[place]
@@ -83,7 +84,7 @@ def _outlasting(stack: list[tuple[int, int, int]], end: int) -> int:
 
 
 def nearest_above(marked: Bool, parents: Int64) -> Int64:
-    """For each row the innermost marked row among it and those that enclose it, -1 where there is none."""
+    """Return for each row the innermost marked row among it and its ancestors, -1 if none."""
     count = len(parents)
     nearest = np.append(np.where(marked, np.arange(count), np.where(parents >= 0, parents, count)), count)
     while True:
@@ -94,7 +95,7 @@ def nearest_above(marked: Bool, parents: Int64) -> Int64:
 
 
 def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """Duration less that of the direct children, each clipped to its parent's end."""
+    """Return durations less those of the direct children, each clipped to its parent's end."""
     inside = np.flatnonzero(parents >= 0)
     above = parents[inside]
     end = start_ns + duration_ns
@@ -104,7 +105,7 @@ def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
     return np.maximum(own, 0)
 
 
-# The host events as attribution sees them, in nesting order.
+# ----- host events in nesting order
 
 
 NEVER = -(2**63)
@@ -121,19 +122,19 @@ class HostRows(Struct, frozen=True):
     forward_thread: Int64
     parent: Int64
     annotation: Int64
-    #: The last row that starts on the row's thread before it ends: itself where none starts in it.
+    #: The last row on its thread that starts before the row ends, else the row itself.
     last: Int64
 
 
 def latest(rows: HostRows, key: Int64, among: Int64) -> Int64:
-    """Of the rows `among` the last one to start with each key, in the order of the keys."""
+    """Return the last of the rows `among` to start with each key, sorted by key."""
     order = among[np.lexsort((rows.start_ns[among], key[among]))]
     number = key[order]
     return order[np.append(number[1:] != number[:-1], True)] if len(order) else order
 
 
 def last_started(thread: Int64, start_ns: Int64, at: tuple[Int64, Int64]) -> Int64:
-    """The last row (rows in nesting order) that has started on each (thread, time); -1 where none has."""
+    """Return the last row (rows in nesting order) that has started on each (thread, time); -1 if none."""
     threads, times = at
     started = np.full(len(times), -1, dtype=np.int64)
     for number, places in rows_by_value(threads):
@@ -144,7 +145,7 @@ def last_started(thread: Int64, start_ns: Int64, at: tuple[Int64, Int64]) -> Int
 
 
 def last_inside(thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
-    """`HostRows.last` of events in nesting order."""
+    """Return `HostRows.last` for events in nesting order."""
     last = np.arange(len(thread))
     bounds = np.flatnonzero(np.diff(thread)) + 1
     for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(thread)], strict=True):
@@ -153,7 +154,7 @@ def last_inside(thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def contains(rows: HostRows, marked: Bool) -> Bool:
-    """Whether a marked row starts on the thread of each row, after it in nesting order and before its end."""
+    """Return whether a marked row starts on each row's thread, after it in nesting order and before its end."""
     before = np.append(0, np.cumsum(marked))
     holds_one: Bool = before[rows.last + 1] > before[1:]
     return holds_one

@@ -1,4 +1,4 @@
-"""Which operator call a device event belongs to, once it is known which operators compute."""
+"""Assign host events to the operator calls that they are part of, once it is known which operators compute."""
 
 from __future__ import annotations
 
@@ -18,18 +18,10 @@ from opanatomy.classification.operators import called_by_kernels_of, classify_op
 from opanatomy.cost.registry import has_formula
 from opanatomy.records.columns import Bool, Categorical, HostTable, Int64, categorical_of, distinct, rows_by_value
 from opanatomy.records.signature import Classification, Signature
-from opanatomy.records.taxonomy import (
-    CLASS_CODE,
-    COMPUTE_TYPES,
-    ITEM_SIZE,
-    PHASE_CODE,
-    OperatorClass,
-    Phase,
-    is_floating,
-)
+from opanatomy.records.taxonomy import CLASS_CODE, ITEM_SIZE, PHASE_CODE, OperatorClass, Phase, is_floating
 from opanatomy.trace.read import Trace
 
-#: A class in a column is its place here; -1 is an operator that does no work of its own.
+#: Class columns have places in this tuple; -1 is an operator that does no work itself.
 CLASSES = tuple(OperatorClass)
 _CONTRACTION, _MOVEMENT = (
     CLASSES.index(kind) for kind in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT)
@@ -37,12 +29,12 @@ _CONTRACTION, _MOVEMENT = (
 
 
 class Candidates(Struct, frozen=True, kw_only=True):
-    """The host events as ownership sees them, in the order of `nesting.order_of`: parents before their children.
+    """The host events to assign, in the order of `nesting.order_of`: parents before their children.
 
-    `delegates` and `composite` are those of the name's `Classification`. `passes` are those known to do no work
-    themselves, whatever their name (`attribution.passing`). `works` are those that launched device work; `None` on the
-    CPU, where that is not recorded. What is no part of the operator that encloses it (`attribution.apart`) has no
-    parent here.
+    `delegates` and `composite` are those of the name's `Classification`. `passes` marks operators that do no work
+    themselves whatever their name (`intercepted`, `transformed`, `overloaded`, `unrun`), `works` those that launched
+    device work; it is `None` on the CPU, where that is not recorded. Operators that are not part of the one around them
+    (`derived`, `hooked`) have no parent here.
     """
 
     name: Int64
@@ -55,12 +47,12 @@ class Candidates(Struct, frozen=True, kw_only=True):
 
 
 def own(rows: Candidates) -> Int64:
-    """For each host event the row of the call it is part of, -1 for those that only dispatch.
+    """Return for each host event the row of the call it is part of, -1 for those that only dispatch.
 
-    The outermost operator that computes owns all that runs below it: a copy inside `aten::addmm` is part of the
-    addmm. An operator that `delegates` owns only where it works itself: on an accelerator where it launched device
-    work, on the CPU where nothing below it can do its work (`_carried`). One that directly calls another overload of
-    its own name hands over to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of bfloat16.
+    The outermost operator that computes owns everything below it: a copy inside `aten::addmm` is part of the addmm. An
+    operator that `delegates` owns only if it works itself: on an accelerator if it launched device work, on the CPU if
+    nothing below it can do its work (`_carried`). One that directly calls another overload of its own name hands over
+    to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of bfloat16.
     """
     parents = rows.parent
     idle = _carried(rows, parents) if rows.works is None else ~rows.works
@@ -70,11 +62,11 @@ def own(rows: Candidates) -> Int64:
 
 
 def _carried(rows: Candidates, parents: Int64) -> Bool:
-    """Whether something below each row can do the work that its name stands for.
+    """Return whether something below each row can do the work that its name stands for.
 
-    Only a contraction does that of a contraction, and no copy, fill or allocation that of anything but data movement:
-    `aten::_convolution` of a transposed convolution on the CPU runs a kernel without an event of its own next to
-    copies that have one. A `composite` is what it calls, whatever that is.
+    Only a contraction does the work of a contraction, and no copy, fill or allocation that of anything but data
+    movement: on the CPU `aten::_convolution` of a transposed convolution runs a kernel without an event next to copies
+    that have one. A `composite` is what it calls, whatever that is.
     """
     anything = above_any(rows.kind >= 0, parents)
     arithmetic = above_any((rows.kind >= 0) & (rows.kind != _MOVEMENT), parents)
@@ -85,7 +77,7 @@ def _carried(rows: Candidates, parents: Int64) -> Bool:
 
 
 def above_any(marked: Bool, parents: Int64) -> Bool:
-    """Whether a marked row is anywhere below each row."""
+    """Return whether a marked row is anywhere below each row."""
     holds_one = np.zeros(len(parents), dtype=bool)
     level = parents[marked]
     while len(level):
@@ -98,30 +90,30 @@ def above_any(marked: Bool, parents: Int64) -> Bool:
 
 
 def _repeated(names: Int64, parents: Int64) -> Bool:
-    """Whether a direct child of each row has its name."""
+    """Return whether a direct child of each row has its name."""
     repeated = np.zeros(len(parents), dtype=bool)
     repeated[parents[redispatched(names, parents)]] = True
     return repeated
 
 
 def redispatched(names: Int64, parents: Int64) -> Int64:
-    """The rows that have the name of the row they are directly below."""
+    """Return the rows that have the name of their parent."""
     children = np.flatnonzero(parents >= 0)
     again: Int64 = children[names[children] == names[parents[children]]]
     return again
 
 
-# Operators whose event is there while their kernel is not: what they stand for ran below them, or never.
+# ----- operators that only dispatch: a child does the work, or nothing ran
 
 
-#: Python that takes a call's place, as the dispatcher calls it in traces.
+#: The dispatcher's events for Python code that takes a call's place.
 _INTERCEPTS = re.compile(r"^Python(?:DispatchMode|Subclass)$")
-#: What runs where an operator only saves its inputs.
+#: Operators below one that only saves its inputs.
 _SAVES = re.compile(r"^(?:aten::)?detach$|^Python(?:DispatchMode|Subclass)$")
 
 
 class Dispatched(Struct, frozen=True, kw_only=True):
-    """The host events in nesting order; `kind` as in `Candidates`, `types` numbers the sets of their tensors' types."""
+    """The host events in nesting order; `kind` as in `Candidates`, `types` numbers the sets of their tensor types."""
 
     names: Sequence[str]
     name: Int64
@@ -134,10 +126,10 @@ class Dispatched(Struct, frozen=True, kw_only=True):
 
 
 def intercepted(rows: Dispatched) -> Bool:
-    """Operators whose call a dispatch mode or a tensor subclass answered: what ran are the operators below that.
+    """Return which operators a dispatch mode or a tensor subclass answered; the operators below them did the work.
 
-    A mode that calls the operator itself has it once more below; one that returns a result it kept (selective
-    checkpointing) has not, and nothing ran. A subclass calls it for its own parts: DTensor for the local shard.
+    A mode that calls the operator itself has it once more below. One that returns a kept result (selective
+    checkpointing) has not, and nothing ran. A subclass calls it for its parts: DTensor for the local shard.
     """
     python = named(rows, _INTERCEPTS)
     answered = np.zeros(len(rows.name), dtype=bool)
@@ -146,9 +138,9 @@ def intercepted(rows: Dispatched) -> Bool:
 
 
 def overloaded(rows: Dispatched, called: Sequence[Sequence[str]]) -> Bool:
-    """Operators of the overload that only calls another one: `aten::max` of two tensors is `aten::maximum`.
+    """Return which operators only call another overload: `aten::max` of two tensors is `aten::maximum`.
 
-    `called` has for each name the operators of which one is directly below such a call.
+    `called` has for each name the operators that this overload may call directly.
     """
     calls_another = np.zeros(len(rows.name), dtype=bool)
     numbers = {name: number for number, name in enumerate(rows.names)}
@@ -161,11 +153,11 @@ def overloaded(rows: Dispatched, called: Sequence[Sequence[str]]) -> Bool:
 
 
 def transformed(rows: Dispatched) -> Bool:
-    """Operators that functorch rewrote: `aten::mm` under vmap is an event for one example, above those for the batch.
+    """Return which operators functorch rewrote: `aten::mm` under vmap is one example's event above those of the batch.
 
-    Every call of a function transform passes the dispatcher twice with the same arguments, so that an event has a
-    child of its name and types; under autocast the types differ. No kernel calls such an operator: one that has a
-    contraction of that kind below it, or is of that kind itself with others below it, was rewritten.
+    Every call of a function transform passes the dispatcher twice with the same arguments, so that an event has a child
+    of its name and types; under autocast the types differ. No kernel calls a twice dispatched operator: one with a
+    contraction of that kind below it, or of that kind itself with others below it, was rewritten.
     """
     again = redispatched(rows.name, rows.parent)
     alike = (rows.kind[again] >= 0) & (rows.types[again] == rows.types[rows.parent[again]])
@@ -182,11 +174,11 @@ def transformed(rows: Dispatched) -> Bool:
 
 
 def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
-    """Recomputed operators whose kernel never ran: only their inputs were saved.
+    """Return which recomputed operators never ran their kernel: only their inputs were saved.
 
-    Checkpointing without reentry stops recomputing by an exception, raised from the hook that saves the last tensor
-    it needs: before the kernel where that is an input, after it where it is a result. On the CPU a kernel is no event,
-    but where the same operator in forward always ran others below itself, one without them did not get there.
+    Checkpointing without reentry stops recomputing by an exception from the hook that saves the last tensor it needs:
+    before the kernel for an input, after it for a result. On the CPU a kernel is no event, but if the same operator in
+    forward always ran others below itself, one without them did not get there.
     """
     candidates = recomputed & (rows.kind >= 0)
     if not candidates.any():
@@ -202,18 +194,18 @@ def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
 
 
 def _called_again(rows: Dispatched) -> Bool:
-    """Calls of an operator from within itself: under autocast with cast arguments, by a dispatch mode once more."""
+    """Return which operators are called from within themselves: with cast arguments under autocast, or by a mode."""
     within: Bool = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
     within[redispatched(rows.name, rows.parent)] = True
     return within
 
 
 def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Mapping[str, int]) -> Bool:
-    """Recomputed operators that never ran by what was seen to run: a map without others below it proves nothing.
+    """Return which recomputed operators never ran, by observed calls: a map has nothing below it whose lack tells.
 
-    `observed` has for each operator the calls that recomputation made, over all steps; `node` is the row of the
-    autograd node around each row. Of an operator that has more events than calls, those at which recomputation stopped
-    (the last of their node) did not run, where they are as many as there are too many.
+    `observed` has the calls of each operator in recomputation, over all steps; `node` is the row of the autograd node
+    around each row. If an operator has more events than calls, those at which recomputation stopped (the last of their
+    node) did not run, provided that they are as many as the excess.
     """
     computing = np.flatnonzero(recomputed & (rows.kind >= 0) & (node >= 0))
     last = np.full(len(rows.name), -1, dtype=np.int64)
@@ -231,7 +223,7 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
 
 
 def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
-    """For each wanted row whether every forward row of its key has others below it: 1, 0, -1 where there is none."""
+    """Return 1 for each wanted row if every forward row of its key has others below it, else 0; -1 without any."""
     known = distinct(key[forward])
     lacking = np.bincount(known.inverse, weights=~deeper[forward], minlength=len(known.values))
     always = np.full(len(key), -1, dtype=np.int64)
@@ -242,12 +234,12 @@ def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
 
 
 def named(rows: Dispatched, expression: re.Pattern[str]) -> Bool:
-    """The rows whose name the expression matches."""
+    """Return the rows whose name the expression matches."""
     matched: Bool = np.array([expression.match(name) is not None for name in rows.names], dtype=bool)
     return matched[rows.name]
 
 
-# Operators that ran inside another's event but are no part of it: derivative formulas, hooks of saved tensors.
+# ----- operators in another's event that are not its work: derivative formulas, saved-tensor hooks
 
 
 _PRIMAL = re.compile(r"^aten::_fw_primal$")
@@ -255,7 +247,7 @@ _FILLS = re.compile(r"^aten::(?:zeros|zero_|fill_)$")
 
 
 def derived(rows: Dispatched) -> Bool:
-    """What forward-mode differentiation runs below an operator: its tangent, with its own result.
+    """Return what forward-mode differentiation runs below an operator to compute its tangent.
 
     The operator's kernel runs first; its formula begins by taking the primal out of its arguments (`aten::_fw_primal`)
     and calls operators for the tangent, often of the same name.
@@ -271,10 +263,10 @@ def derived(rows: Dispatched) -> Bool:
 
 
 class Kernels(Struct, frozen=True, kw_only=True):
-    """What is known of the kernels of each name: which other operators they call (`None`: not known).
+    """The operators that the kernels of each name call; `None` if unknown.
 
-    `begins` are those of them that a matrix product's kernel calls first; empty for what is none. The gradient of a
-    product needs its arguments only: all that hooks do is before the kernel.
+    `begins` are those that the kernel of a matrix product calls first, empty for other names. The gradient of a product
+    needs its arguments only: its hooks run before the kernel.
     """
 
     calls: Sequence[frozenset[str] | None]
@@ -282,13 +274,13 @@ class Kernels(Struct, frozen=True, kw_only=True):
 
 
 def hooked(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, across: Bool) -> Bool:
-    """What hooks of saved tensors run inside an operator's event: offloading, quantized activations.
+    """Return which rows saved-tensor hooks run inside an operator's event: offloading, quantized activations.
 
-    Autograd packs arguments before the kernel runs and results after it, inside the operator's event, without
-    gradient mode: nothing in a trace marks the hook. So it is inferred from what kernels do: an operator below one of
-    known kernels (`Kernels`) that none of these calls, a copy between host and device (`across`), and what ran before
-    them below a product. Only operators dispatched in gradient mode (`numbered`) on floating-point tensors save any,
-    and kernels convert numbers: what acts on a tensor of no dimensions (not `whole`) is theirs.
+    Autograd packs arguments before the kernel runs and results after it, inside the operator's event, without gradient
+    mode: nothing in a trace marks the hook. It is inferred from what kernels do. Below an operator of known kernels
+    (`Kernels`) hooks run the operators that none of these calls, copies between host and device (`across`), and below a
+    product what ran before them. Only operators dispatched in gradient mode (`numbered`) on floating-point tensors save
+    any, and kernels convert numbers: what acts on a tensor without dimensions (not `whole`) is theirs.
     """
     known = np.array([calls is not None for calls in kernels.calls], dtype=bool)
     saves = numbered & known[rows.name]
@@ -307,7 +299,7 @@ def hooked(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, acro
 
 
 def _called(rows: Dispatched, known: Sequence[frozenset[str] | None], below: Int64) -> Bool:
-    """Whether each row has one of the names that are known for the operator directly above it."""
+    """Return whether each row has a name that is known for the operator directly above it."""
     pairs = rows.name[rows.parent[below]] * len(rows.names) + rows.name[below]
     keys = distinct(pairs)
     called = [
@@ -317,7 +309,7 @@ def _called(rows: Dispatched, known: Sequence[frozenset[str] | None], below: Int
 
 
 def _before_kernel(rows: Dispatched, kernels: Kernels, below: Int64, foreign: Bool) -> Bool:
-    """Whether each of the rows `below` ran before a product's kernel: before a row of a hook, or before it began."""
+    """Return whether each row `below` ran before a product's kernel: before a row of a hook, or before it began."""
     products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)
     above = rows.parent[below]
     limit = np.full(len(rows.name), -1, dtype=np.int64)
@@ -328,21 +320,21 @@ def _before_kernel(rows: Dispatched, kernels: Kernels, below: Int64, foreign: Bo
     return before
 
 
-# What the names of a trace mean, as columns: each distinct name is looked at once.
+# ----- operator and kernel names as columns
 
 
 UNKNOWN: Final = CLASS_CODE[OperatorClass.UNKNOWN]
-#: The element types of tensor lists, from kernel names; a column has the place here, -1 is none.
+#: Element types of tensor lists, from kernel names; columns have places in this tuple, -1 is none.
 ELEMENT_TYPES: Final = tuple(ITEM_SIZE)
-#: An operator that no rule knows: unknown on the CPU; on an accelerator its kernels' names decide.
+#: An operator without a rule: unknown on the CPU; on an accelerator its kernels' names decide.
 UNKNOWN_OPERATOR: Final = Classification(operator_class=OperatorClass.UNKNOWN, rule="no rule", delegates=True)
 DISPATCHING: Final = Classification(operator_class=None, rule="no rule")
 
 
 class OperatorNames(Struct, frozen=True, kw_only=True):
-    """The classes of operators: one entry a name of the trace."""
+    """The classes of operators, one entry per name of the trace."""
 
-    #: A place in `CLASSES`, -1 where the operator does no work of its own.
+    #: A place in `CLASSES`, -1 if the operator does no work itself.
     operator_class: Int64
     rule: Categorical[str]
     delegates: Bool
@@ -350,26 +342,25 @@ class OperatorNames(Struct, frozen=True, kw_only=True):
 
     @property
     def computes(self) -> Bool:
-        """Which names are of operators that do work of their own."""
+        """Return which names are of operators that do work themselves."""
         names: Bool = self.operator_class >= 0
         return names
 
 
 class KernelNames(Struct, frozen=True, kw_only=True):
-    """What the names of device events say (`KernelName`): one entry a name of the trace."""
+    """The meaning of device event names (`KernelName`), one entry per name of the trace."""
 
     operator_class: Int64
     rule: Categorical[str]
-    #: 1 of those that use tensor cores, 0 of those that do not, -1 where the name does not tell.
+    #: 1 if the kernel uses tensor cores, 0 if not, -1 if the name does not tell.
     tensor_cores: Int64
-    #: Places in `COMPUTE_TYPES` and `ELEMENT_TYPES`.
-    compute_type: Int64
+    #: Places in `ELEMENT_TYPES`.
     element_type: Int64
     crosses_host_link: Bool
 
 
 def operator_names(names: Sequence[str], column: Int64, *, on_device: bool) -> OperatorNames:
-    """The classes of the names that are in the column, which is of host events."""
+    """Classify the names in a column of host events."""
     otherwise = DISPATCHING if on_device else UNKNOWN_OPERATOR
     classifications = [DISPATCHING] * len(names)
     for number in distinct(column).values.tolist():
@@ -384,29 +375,28 @@ def operator_names(names: Sequence[str], column: Int64, *, on_device: bool) -> O
 
 
 def kernel_names(names: Sequence[str], column: Int64) -> KernelNames:
-    """What the names in the column, which is of device events, say."""
+    """Classify the names in a column of device events."""
     classifications = [DISPATCHING] * len(names)
     crosses = np.zeros(len(names), dtype=bool)
-    compute_type, element_type, tensor_cores = np.full((3, len(names)), -1, dtype=np.int64)
+    element_type, tensor_cores = np.full((2, len(names)), -1, dtype=np.int64)
     for number in distinct(column).values.tolist():
         known = read_kernel_name(names[number])
         classifications[number] = known.classification
         crosses[number] = known.crosses_host_link
         tensor_cores[number] = -1 if known.tensor_cores is None else known.tensor_cores
-        compute_type[number] = -1 if known.compute_type is None else COMPUTE_TYPES.index(known.compute_type)
         element_type[number] = -1 if known.element_type is None else ELEMENT_TYPES.index(known.element_type)
     return KernelNames(
         operator_class=_codes(classifications), rule=_rules(classifications), tensor_cores=tensor_cores,
-        compute_type=compute_type, element_type=element_type, crosses_host_link=crosses,
+        element_type=element_type, crosses_host_link=crosses,
     )  # fmt: skip
 
 
 def with_classes_of_kernels(
     operators: OperatorNames, kernels: KernelNames, called: Int64, kernel: Int64, duration_ns: Int64
 ) -> OperatorNames:
-    """The operators, those of unknown class with that of the kernels which take most of their time.
+    """Return the operators, those of unknown class with the class of the kernels that take most of their time.
 
-    `called` has for each device event the name of its call, -1 none; `kernel` its own name.
+    `called` has the name of each device event's call, -1 if none; `kernel` has the event's own name.
     """
     events = np.flatnonzero(at_class(operators, called) == UNKNOWN)
     pairs = distinct(called[events] * len(operators.operator_class) + kernel[events])
@@ -423,12 +413,12 @@ def with_classes_of_kernels(
 
 
 def at_class(operators: OperatorNames, names: Int64) -> Int64:
-    """The class of each of these names, -1 for name -1."""
+    """Return the class of each of these names, -1 for name -1."""
     return np.where(names >= 0, operators.operator_class[names], -1) if len(operators.operator_class) else names
 
 
 def _with_formula(name: str, known: Classification | None) -> Classification | None:
-    """An operator that no rule knows but that has a formula is a call; its kernels' names decide its class."""
+    """Make an operator with a formula but no rule a call; its kernels' names decide its class."""
     unknown = known is None or (known.operator_class is None and name.startswith("torch::autograd::CppNode<"))
     return UNKNOWN_OPERATOR if unknown and has_formula(name) else known
 
@@ -444,7 +434,7 @@ def _rules(classifications: Sequence[Classification]) -> Categorical[str]:
     return categorical_of([known.rule for known in classifications], np.arange(len(classifications)))
 
 
-# Which call owns each host event: what names mean joined to how the events nest.
+# ----- owners of host events
 
 
 def owners(
@@ -455,9 +445,9 @@ def owners(
     works: Bool | None,
     crossing: Bool,
 ) -> Int64:
-    """For each host row the row of the call it is part of, -1 where there is none.
+    """Return for each host row the row of the call it is part of, -1 if none.
 
-    `works` has the rows that launched device work (`None` on the CPU), `crossing` those that launched a copy between
+    `works` marks the rows that launched device work (`None` on the CPU), `crossing` those that launched a copy between
     host and device.
     """
     rows = Dispatched(
@@ -482,7 +472,7 @@ def owners(
 
 
 def _unrun(trace: Trace, host: HostTable, rows: Dispatched) -> Bool:
-    """The operators of a recomputation whose kernel never ran."""
+    """Return the recomputed operators whose kernel never ran."""
     recomputed: Bool = host.phase == PHASE_CODE[Phase.RECOMPUTE]
     if not recomputed.any():
         return recomputed
@@ -499,23 +489,23 @@ def _unrun(trace: Trace, host: HostTable, rows: Dispatched) -> Bool:
 
 
 def _hooked(host: HostTable, rows: Dispatched, signatures: Sequence[Signature | None], crossing: Bool) -> Bool:
-    """What hooks of saved tensors run inside an operator's event."""
+    """Return the rows that saved-tensor hooks run inside an operator's event."""
     kernels = Kernels(
         calls=[called_by_kernels_of(name) for name in rows.names],
         begins=[kernel_begins_with(name) for name in rows.names],
     )
-    # Without shapes a conversion of a number looks like a hook's: only products, whose kernels make none.
+    # Without shapes a converted number looks like a hook's: only products are safe, as their kernels convert none.
     products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)[rows.name]
     floating = np.array([*(_saved(signature) for signature in signatures), False], dtype=bool)[host.signature]
     whole = np.array([*(_whole(signature) for signature in signatures), True], dtype=bool)[host.signature]
-    # What a dispatch mode answers passes its work on as it is: nothing below it is part of it.
+    # An operator that a dispatch mode answers passes its work on as it is: nothing below it is part of it.
     saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
     saves &= ~rows.sparse  # kernels of sparse matrices call what they like
     return hooked(rows, kernels, saves, whole, crossing)
 
 
 def _numbered(values: Sequence[object]) -> Int64:
-    """A number for each signature, the same for equal values; the last is that of a row without one."""
+    """Number the values, equal ones alike; the last entry, -1, is for rows without one."""
     numbers: dict[object, int] = {}
     return np.array([*(numbers.setdefault(value, len(numbers)) for value in values), -1], dtype=np.int64)
 
@@ -529,12 +519,12 @@ def _types(signature: Signature | None) -> frozenset[str | None]:
 
 
 def _saved(signature: Signature | None) -> bool:
-    """Whether the first tensor is one that can require a gradient."""
+    """Return whether the first tensor can require a gradient."""
     tensors = signature.tensors() if signature else ()
     return not tensors or tensors[0].dtype is None or is_floating(tensors[0].dtype)
 
 
 def _whole(signature: Signature | None) -> bool:
-    """Whether the first tensor has dimensions."""
+    """Return whether the first tensor has dimensions."""
     tensors = signature.tensors() if signature else ()
     return not tensors or bool(tensors[0].shape)

@@ -1,4 +1,4 @@
-"""The phase and module of each host event: from a capture's ranges, else from what autograd and optimizers leave."""
+"""Find the phase and module of each host event, from a capture's ranges or from autograd and optimizers."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from opanatomy.records.taxonomy import (
 )
 from opanatomy.records.workload import MarkedCall, flattened, loop_spans
 
-# When a forward, a backward and an update begin and end, whatever thread they run on.
+# ----- begin and end of forward, backward and update, on any thread
 
 
 class Spans(Struct, frozen=True):
-    """Intervals in the order of their starts, none inside another."""
+    """Intervals in the order of their starts, not nested."""
 
     start_ns: Int64
     end_ns: Int64
 
     def at(self, time_ns: Int64) -> Int64:
-        """The interval that encloses each time, -1 where there is none."""
+        """Return the interval around each time, -1 if none."""
         if not len(self.start_ns):
             return np.full(len(time_ns), -1, dtype=np.int64)
         place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
@@ -47,28 +47,28 @@ class Spans(Struct, frozen=True):
 
 
 class Moments(Struct, frozen=True):
-    """What a trace shows of its training loop. Times are in order."""
+    """The training loop as a trace shows it; times are sorted."""
 
-    #: Starts of nodes, and of nodes and optimizers' ranges: no forward goes on beyond them.
+    #: Starts of nodes; starts of nodes and optimizer ranges, where a forward ends.
     nodes: Int64
     breaks: Int64
     steps: Int64
     #: The time from a backward to the update that follows it.
     updates: Spans
-    #: Optimizers' steps that run the forward themselves, each until its last backward ends.
+    #: Optimizer steps that run the forward themselves, each until its last backward ends.
     closures: Spans
-    #: By thread the starts of the operators that are differentiated, and the latest end so far.
+    #: By thread the starts of differentiated operators, and the latest end so far.
     forward: dict[int, tuple[Int64, Int64]]
-    #: Threads that only run autograd's nodes.
+    #: Threads that only run autograd nodes.
     autograd: Int64
-    #: What the last of them to begin was, whatever its thread: starts and phases.
+    #: Starts and phases of nodes, optimizer ranges and differentiated operators, on all threads.
     marks: tuple[Int64, Int64]
-    #: Threads on which a backward runs; on the CPU that of the loop.
+    #: Threads that run a backward; on the CPU that of the loop.
     backward: Int64
 
 
 def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, differentiated: Bool) -> Moments:
-    """The moments; `known` is the phase of a framework's range, `differentiated` marks operators of a forward."""
+    """Return the moments; `known` is the phase of a framework's range, `differentiated` marks forward operators."""
     optimizer, backward = known == OPTIMIZER, nodes.is_node | (known == BACKWARD)
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
     marks = np.flatnonzero(backward | optimizer | differentiated)
@@ -94,7 +94,7 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
 
 
 def _outermost(rows: HostRows, marked: Bool) -> Spans:
-    """The marked rows that lie in no other one."""
+    """Return the marked rows that lie in no other marked row."""
     order = np.flatnonzero(marked)
     order = order[np.argsort(rows.start_ns[order], kind="stable")]
     start, end = rows.start_ns[order], np.maximum.accumulate(rows.end_ns[order]) if len(order) else order
@@ -106,8 +106,10 @@ def _outermost(rows: HostRows, marked: Bool) -> Spans:
 def _updates(
     rows: HostRows, kinds: NameKinds, backward: Bool, optimizer: Bool, differentiated: Bool, steps: Spans
 ) -> Spans:
-    """From the last node or forward operator to the optimizer: clipping and unscaling are part of the update. None
-    where that node ran inside an optimizer's step: what follows is of the next step."""
+    """Return spans from the last node or forward operator to the optimizer, which include clipping and unscaling.
+
+    A node that ran inside an optimizer's step begins none: what follows belongs to the next step.
+    """
     order = np.flatnonzero(optimizer)
     order = order[np.argsort(rows.start_ns[order], kind="stable")]
     start = rows.start_ns[order]
@@ -115,7 +117,7 @@ def _updates(
     begin = _last_before(node_ends, start)
     usable = (begin >= 0) & (steps.at(begin - 1) < 0) if len(begin) else np.zeros(0, dtype=bool)
     begin = np.maximum(begin, _last_before(forward_ends, start))
-    # After an operator that is part of an update (unscaling) more of it follows; after a whole step none does.
+    # After an operator that is part of an update (unscaling) more of it follows; after a whole step nothing does.
     goes_on = np.append(True, kinds.dispatched[rows.name[order[:-1]]]) if len(order) else usable
     again = np.append(False, begin[1:] == begin[:-1]) if len(order) else usable
     usable &= ~again | goes_on
@@ -124,13 +126,13 @@ def _updates(
 
 
 def _last_before(times: Int64, limit: Int64) -> Int64:
-    """The last of the times (in order) up to each limit; -1 where there is none."""
+    """Return the last of the sorted times up to each limit; -1 if none."""
     place = np.searchsorted(times, limit, side="right") - 1
     return np.where(place >= 0, times[np.maximum(place, 0)], -1) if len(times) else np.full(len(limit), -1)
 
 
 def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) -> Spans:
-    """Steps of an optimizer in which forward operators run, until the last node (or operator) in them ends."""
+    """Return optimizer steps in which forward operators run, until the last node (or operator) in them ends."""
     end = np.full(len(steps.start_ns), -1, dtype=np.int64)
     for marked in (differentiated, nodes.is_node):
         place = steps.at(rows.start_ns[marked])
@@ -143,8 +145,7 @@ def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) 
 
 
 def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, of_loop: Bool) -> Int64:
-    """Threads with nodes and nothing of the training loop: neither forward operators nor steps nor a user's range
-    around nodes."""
+    """Return threads with nodes and nothing of the training loop: no forward operator, step or range around nodes."""
     outside = nodes.enclosing < 0
     ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
@@ -152,29 +153,29 @@ def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int
     return threads[~is_among(threads, rows.thread[loop])]
 
 
-# Phases where no range of a capture says them: by autograd's nodes, optimizers' ranges and what was differentiated.
+# ----- phases inferred from autograd nodes, optimizer ranges and differentiated operators
 
 
 class Inference(Struct, frozen=True):
-    """The phase of each host row."""
+    """The phase of each host row, inferred without a capture's ranges."""
 
     phase: Int64
-    #: Rows that enclose others which say their phase, where nothing says that of the row: a step, a range of the loop.
+    #: Rows without a phase that enclose rows with one: a step, a range of the loop.
     wraps: Bool
     moments: Moments
-    #: Whether anything is known of a forward. Where not, all that nothing else is said of is forward.
+    #: Whether a forward is known. If not, everything without another phase is forward.
     differentiates: bool
 
     def at(self, thread: Int64, time_ns: Int64) -> Int64:
-        """The phase of what begins at a time on a thread outside of all marked events."""
+        """Return the phase of what begins at a time on a thread outside all marked events."""
         phase = _by_time(self.moments, thread, time_ns)
         return np.where(phase >= 0, phase, OTHER if self.differentiates else FORWARD)
 
 
 def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
-    """The phases of all host rows; the innermost wins among nodes, ranges of optimizers and differentiated operators.
+    """Infer the phases of all host rows; the innermost node, optimizer range or differentiated operator wins.
 
-    A trace without a backward is of inference: all of it is forward but what a range says otherwise of.
+    A trace without a backward is of inference: everything is forward unless a range says otherwise.
     """
     known = kinds.known[rows.name]
     differentiated = differentiated_operators(nodes)
@@ -200,14 +201,14 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
 
 
 def differentiated_operators(nodes: Nodes) -> Bool:
-    """Operators outside of all nodes whose result a node differentiates."""
+    """Return operators outside all nodes whose result a node differentiates."""
     operators = np.zeros(len(nodes.forward), dtype=bool)
     operators[nodes.forward[nodes.forward >= 0]] = True
     return operators & (nodes.enclosing < 0)
 
 
 def _encloses_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, moments: Moments) -> Bool:
-    """Events that enclose operators of a forward in which no backward and no update begins; a step is none."""
+    """Return events around forward operators in which no backward and no update begins; steps do not count."""
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
     enclosing = np.flatnonzero(contains(rows, differentiated) & ~is_step)
     begun, ended = (np.searchsorted(moments.breaks, times[enclosing]) for times in (rows.start_ns, rows.end_ns))
@@ -217,8 +218,10 @@ def _encloses_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, mo
 
 
 def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
-    """The phase of times outside of marked events: backward on autograd's threads, optimizer before an update, forward
-    between two operators of one forward; else -1."""
+    """Return the phase of times outside marked events, -1 if unknown.
+
+    It is backward on autograd's threads, optimizer before an update, forward between two operators of one forward.
+    """
     on_autograd = is_among(thread, moments.autograd)
     updating = moments.updates.at(time_ns) >= 0
     before, after = _between_forward(moments, thread, time_ns)
@@ -226,8 +229,7 @@ def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
 
 
 def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[Bool, Bool]:
-    """Whether an operator of a forward came before on the thread, and comes after, with no backward or update in
-    between."""
+    """Return whether a forward operator comes before, and after, on the thread with no backward or update between."""
     before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
     breaks = np.searchsorted(moments.breaks, time_ns, side="right")
     for here, start, end in _forward_on(moments, thread):
@@ -241,7 +243,7 @@ def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[B
 def _unmarked(
     rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool, moments: Moments, places: Int64, inside: Bool
 ) -> Int64:
-    """The phases of rows that nothing enclosing them says; -1 for those `inside` an optimizer that are its own."""
+    """Return the phases of rows in no marked event; -1 for those `inside` an optimizer that belong to it."""
     thread, start = rows.thread[places], rows.start_ns[places]
     by_time = _by_time(moments, thread, start)
     before, after = _between_forward(moments, thread, start)
@@ -272,7 +274,7 @@ def _unmarked(
 
 
 def _next_forward(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
-    """When the next operator of a forward on the thread starts; the time itself where none does."""
+    """Return when the next forward operator on the thread starts; the time itself if none does."""
     following = time_ns.copy()
     for here, start, _ in _forward_on(moments, thread):
         place = np.searchsorted(start, time_ns[here], side="right")
@@ -281,21 +283,21 @@ def _next_forward(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
 
 
 def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
-    """For each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
+    """Yield for each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
     for number, places in rows_by_value(thread):
         if number in moments.forward:
             yield places, *moments.forward[number]
 
 
 def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
-    """Whether the last to begin before each time, of nodes and optimizers, was a node."""
+    """Return whether the last node or optimizer to begin before each time was a node."""
     breaks = np.searchsorted(moments.breaks, time_ns, side="right") - 1
     last = np.where(breaks >= 0, moments.breaks[np.maximum(breaks, 0)], -1) if len(moments.breaks) else breaks
     return is_among(last, moments.nodes)
 
 
 def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
-    """The phases of what began last before each time, and of what begins next."""
+    """Return the phases of what began last before each time, and of what begins next."""
     starts, phases = moments.marks
     place = np.searchsorted(starts, time_ns, side="right")
     padded = np.concatenate(([OTHER], phases, [OTHER]))
@@ -303,7 +305,7 @@ def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
 
 
 def _helpers(rows: HostRows, kinds: NameKinds, unmarked: Int64) -> tuple[Int64, Int64]:
-    """The annotations of a backend on threads of its own, and the collective started last before each."""
+    """Return the annotations on a backend's own threads, and the collective last started before each."""
     helpers = unmarked[kinds.backend[rows.name[unmarked]] & (rows.parent[unmarked] < 0)]
     launches = np.flatnonzero(kinds.communication[rows.name] & ~kinds.backend[rows.name])
     launches = launches[np.argsort(rows.start_ns[launches], kind="stable")]
@@ -312,13 +314,13 @@ def _helpers(rows: HostRows, kinds: NameKinds, unmarked: Int64) -> tuple[Int64, 
 
 
 def within(rows: HostRows, marked: Bool) -> Bool:
-    """Whether a row is marked or inside a marked one."""
+    """Return whether a row is marked or inside a marked one."""
     inside: Bool = nearest_above(marked, rows.parent) >= 0
     return inside
 
 
 def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool) -> Bool:
-    """Whether an event lies in an annotation of the loop in which nothing was differentiated: loading, metrics."""
+    """Return whether an event lies in a range of the loop without differentiated operators: loading, metrics."""
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
     operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
     ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
@@ -327,7 +329,7 @@ def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool)
 
 
 def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
-    """The gradient of ones that a backward starts from: made right before its first node."""
+    """Return the gradients of ones that start a backward, made right before its first node."""
     ones = np.flatnonzero(kinds.ones[rows.name] & (rows.sequence < 0))
     following = rows.last[ones] + 1
     next_place = np.minimum(following, len(rows.name) - 1)
@@ -349,27 +351,27 @@ class Step(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """Phase (a place in `PHASES`) and module path of each host event, none where it is inside no module."""
+    """The phase (a place in `PHASES`) and module path of each host event; none outside all modules."""
 
     phase: Int64
     module: Categorical[str]
     #: The phase ranges of a capture: (start, end, phase), in order.
     spans: tuple[tuple[int, int, Phase], ...]
     nodes: Nodes
-    #: What was inferred, where no range of a capture says the phases.
+    #: The inferred phases; `None` if a capture's ranges say them.
     inference: Inference | None
-    #: What runs in annotations whose phase the user gave.
+    #: Rows in annotations that the user mapped to a phase.
     mapped: Bool
 
     def of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
-        """The phases of what is launched at each time on each thread, in the host row that encloses it; -1 not known.
+        """Return the phase of what is launched at each time on each thread, in the host row around it; -1 if unknown.
 
         A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
         """
         phases = at(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
         if self.inference is None:
-            # Between two calls of a loop nothing but a step may enclose a launch.
+            # Between two calls of a loop only a step may enclose a launch.
             places = np.flatnonzero((phases == OTHER) & ~((enclosing >= 0) & self.mapped[enclosing]))
             at_that_time = phases_at(list(self.spans), time_ns[places])
             phases[places] = np.where(at_that_time < 0, OTHER, at_that_time)
@@ -383,14 +385,14 @@ class Placed(Struct, frozen=True, kw_only=True):
 
 
 def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
-    """The phase and module of every host event."""
+    """Return the phase and module of every host event."""
     nodes = nodes_of(rows, kinds, flows)
     spans = _spans(rows, kinds)
     inference = None if spans else infer(rows, kinds, nodes)
     if inference is None:
         at_that_time = phases_at(spans, rows.start_ns)
         phase = np.where(at_that_time < 0, OTHER, at_that_time)
-        # What autograd differentiates is forward also where no call of a module encloses it.
+        # What autograd differentiates is forward even outside all module calls.
         phase[(at_that_time < 0) & within(rows, differentiated_operators(nodes))] = FORWARD
     else:
         phase = inference.phase.copy()
@@ -409,7 +411,7 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
 
 
 def _spans(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
-    """The phase ranges of a capture; of a user's own loop those of its calls, and of what lies between them."""
+    """Return the phase ranges of a capture; in a user's own loop those of its calls and of the time between them."""
     ranges = np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
     calls = [
         MarkedCall(
@@ -424,8 +426,10 @@ def _spans(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
 
 
 def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference | None) -> Int64:
-    """The phase that the user gives an event, -1 where none: that of the innermost annotation enclosing it, for what
-    runs on autograd's threads that of the annotation at that time."""
+    """Return the phase that the user gives each event, -1 if none: that of the innermost annotation around it.
+
+    What runs on autograd's threads takes the annotation at that time.
+    """
     is_range = (kinds.mapped[rows.name] >= 0) & own_ranges(rows, kinds)
     if not is_range.any():
         return np.full(len(rows.name), -1, dtype=np.int64)
@@ -442,8 +446,10 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
 
 
 def phases_at(spans: list[tuple[int, int, Phase]], times_ns: Int64) -> Int64:
-    """The phase (a place in `PHASES`, -1 none) at each host time: ranges lie on one thread, the backward of CUDA runs
-    on another."""
+    """Return the phase (a place in `PHASES`, -1 if none) at each host time, whatever the thread.
+
+    Ranges lie on one thread, the backward of CUDA runs on another.
+    """
     starts, phases = flattened(spans)
     codes = [-1 if phase is None else PHASE_CODE[phase] for phase in phases]
     interval = np.searchsorted(np.array(starts, dtype=np.int64), times_ns, side="right") - 1
@@ -451,9 +457,9 @@ def phases_at(spans: list[tuple[int, int, Phase]], times_ns: Int64) -> Int64:
 
 
 def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
-    """The annotated steps in the order of time; none where the trace has no `ProfilerStep#N`.
+    """Return the annotated steps in the order of time; empty if the trace has no `ProfilerStep#N`.
 
-    Annotations of one step that overlap (those of the processes of a merged trace, of two profilers) are one step.
+    Overlapping annotations of one step (of the processes of a merged trace, of two profilers) are one step.
     """
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
     steps: list[Step] = []
@@ -470,8 +476,9 @@ def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.start_ns))
 
 
-# A trace's own annotations of phases, such as `## forward ##` or `mlp(B)`: a check of what was inferred, and the
-# source where that does not agree and autograd does not contradict them.
+# ----- a trace's own annotations of phases, such as `## forward ##` or `mlp(B)`
+#
+# They check what was inferred, and replace it where both disagree and autograd does not contradict them.
 
 
 _BEFORE = (
@@ -481,7 +488,7 @@ _BEHIND = (
     r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call|compute|(?:compute[ _-])?chunk|(?:inner_)?microstep))?"
     r"(?:\(\))?(?:[ _:#-]*\d{1,9})?"
 )
-#: The spellings of phases, decoration and case apart; `forward_head` and `forward_backward` are none.
+#: The spellings of phases, without decoration and case; `forward_head` and `forward_backward` do not match.
 _SPELLINGS = {
     FORWARD: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:forward|fwd){_BEHIND}"),
     BACKWARD: re.compile(
@@ -492,27 +499,27 @@ _SPELLINGS = {
         rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:optimizer|optimiser|optim|opt){_BEHIND}|step_microstep|\w*engine\.step"
     ),
 }
-#: What Lightning puts before the name of a method, whose `training_step` ends with the loss.
+#: The prefix of Lightning's method names; its `training_step` ends with the loss.
 _LIGHTNING = re.compile(r"\[pl\]\[profile\](?:\[\w+\]\w+\.)?")
-#: Schedules of pipelines: `attn(F)`, `PP:0F3`, `F`, `B`, gradients of inputs (`I`) and of weights (`W`).
+#: Pipeline schedules: `attn(F)`, `PP:0F3`, `F`, `B`, gradients of inputs (`I`) and of weights (`W`).
 _LETTER = re.compile(r".*\(([FBW])\)(?:[ _#-]*\d{1,9})?|(?:PP:\d+)?([FBW])\d{0,9}|PP:\d+(I)\d{0,9}")
-#: What a user annotates the phases as: recomputation lies inside of backward, and a generation goes forward.
+#: Phases as users annotate them: recomputation lies inside backward, and a generation goes forward.
 _AS_ANNOTATED = np.array(
     [BACKWARD if code == RECOMPUTE else FORWARD if code in FORWARDS else code for code in range(len(PHASES))]
 )
 _DECORATION = "#*=-_<>[]|~ \t"
-#: A phase agrees where no more of its annotated time than this lies elsewhere: a loss's `sum` in a range of backward.
+#: A phase agrees if at most this part of its annotated time lies elsewhere: a loss's `sum` in a range of backward.
 _TOLERATED = 0.005
-#: Ranges are taken where at least this share of the time of forward and backward lies in them, and autograd says
-#: otherwise of no more than this share of a phase's: a loss in a range of backward.
+#: Ranges are taken if at least this part of the time of forward and backward lies in them, and autograd contradicts at
+#: most this part of a phase's: a loss in a range of backward.
 _COVERED, _CONTRADICTED = 0.9, 0.1
 DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
-#: This many operators are named as evidence, and ranges of a phase.
+#: Operators, and ranges of a phase, that are named as evidence at most.
 _NAMED = 3
 
 
 class Timed(Struct, frozen=True):
-    """What takes time: the host row of each (-1 none), its nanoseconds and its phase."""
+    """Events that take time: the host row (-1 if none), nanoseconds and phase of each."""
 
     row: Int64
     duration_ns: Int64
@@ -520,7 +527,7 @@ class Timed(Struct, frozen=True):
 
 
 def phase_of_annotation(name: str) -> int:
-    """The phase, as a place in `PHASES`, that an annotation of this name says; -1 where it says none."""
+    """Return the phase (a place in `PHASES`) that an annotation's name says; -1 if none."""
     letter = _LETTER.fullmatch(name)
     if letter is not None:
         return FORWARD if "F" in letter.groups() else BACKWARD
@@ -535,11 +542,12 @@ def phase_of_annotation(name: str) -> int:
 def annotated_phases(
     names: Sequence[str], rows: HostRows, kinds: NameKinds, placed: Placed, timed: Timed
 ) -> tuple[Check | None, Placed]:
-    """The time in each annotated phase against the phase it was placed in, and the places with what is taken of them.
+    """Compare the time in each annotated phase with the assigned phase; return the check and the phases to use.
 
-    `compared` counts phases. A difference has the annotated time of a phase (`other`) and what of it is in that phase
-    (`ours`). The ranges are taken where nothing explains it and autograd does not contradict them, if they hold nearly
-    all of a forward and a backward; `not_checked` says so then. The check is `None` where none says a phase.
+    `compared` counts phases. A difference has the annotated time of a phase (`other`) and the part assigned to that
+    phase (`ours`). The ranges are taken if nothing explains the difference, autograd does not contradict them, and they
+    hold nearly all of a forward and a backward; `not_checked` then says so. The check is `None` if no range says a
+    phase.
     """
     ranges = _Ranges(names, rows, kinds, placed)
     if not ranges.there.any():
@@ -551,7 +559,7 @@ def annotated_phases(
     again = _run_again(rows, placed, stated)
     if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
         return check, placed
-    # What autograd says is still distinguished in them: recomputation, a loss in a backward, a gradient in a forward.
+    # Inside them autograd still decides: recomputation, a loss in a backward, a gradient in a forward.
     stays = (stated == BACKWARD) & ((placed.phase == RECOMPUTE) | compared.differentiated)
     stays |= (stated == FORWARD) & (placed.nodes.enclosing >= 0)
     phase = np.where(again, RECOMPUTE, np.where((stated >= 0) & ~stays, stated, placed.phase))
@@ -563,7 +571,7 @@ def annotated_phases(
 
 
 class _Ranges:
-    """The ranges of a trace that say a phase."""
+    """The ranges of a trace whose names say a phase."""
 
     def __init__(self, names: Sequence[str], rows: HostRows, kinds: NameKinds, placed: Placed) -> None:
         self._names, self._rows = names, rows
@@ -582,12 +590,12 @@ class _Ranges:
         self.there = own & ~is_among(rows.name, rows.name[whole])
 
     def inside(self, others: Bool) -> Int64:
-        """The phase that the innermost range around each row on its thread says, -1 where it is one of the `others`."""
+        """Return the phase of the innermost range around each row on its thread, -1 if that is one of the `others`."""
         innermost = nearest_above(self.there | others, self._rows.parent)
         return np.where((innermost >= 0) & self.there[innermost], at(self.phase, innermost), -1)
 
     def spans(self, ranges: Bool) -> list[tuple[int, int, Phase]]:
-        """(start, end, phase) of some of the ranges."""
+        """Return (start, end, phase) of some of the ranges."""
         rows = self._rows
         return [
             (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[self.phase[row]])
@@ -599,12 +607,12 @@ class _Ranges:
         return [self._names[number] for number in numbers.tolist()]
 
     def named(self, phase: int) -> str:
-        """The names of the ranges of a phase, the first few."""
+        """Return the names of the first few ranges of a phase."""
         some = self._of(phase)
         return ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if len(some) > _NAMED else "")
 
     def option(self, phase: int) -> str:
-        """What to give so that the ranges of a phase are taken at their word."""
+        """Return the option with which the ranges of a phase are taken."""
         escaped = (re.sub(r"[][.^$*+?{}|()\\]", r"\\\g<0>", name) for name in self._of(phase))
         patterns = list(dict.fromkeys(re.sub(r"\d+", r"\\d+", name) for name in escaped))
         pattern = patterns[0] if len(patterns) == 1 else f"({'|'.join(patterns)})"
@@ -615,7 +623,7 @@ class _Ranges:
 
 
 def _enclose_both(rows: HostRows, ranges: Bool, placed: Placed) -> Bool:
-    """Which ranges enclose operators on their thread and the nodes that differentiate these."""
+    """Return which ranges enclose operators on their thread and the nodes that differentiate them."""
     nodes = placed.nodes
     pairs = np.flatnonzero(nodes.is_node & (nodes.forward >= 0))
     both = np.zeros(len(rows.name), dtype=bool)
@@ -629,21 +637,21 @@ def _enclose_both(rows: HostRows, ranges: Bool, placed: Placed) -> Bool:
 
 
 class _Compared(Struct, frozen=True, kw_only=True):
-    """What takes time inside annotations: its places in `Timed`, the phase annotated and the one it was placed in."""
+    """Timed events inside annotations: their places in `Timed`, the annotated phase and the assigned one."""
 
     index: Int64
     expected: Int64
     placed: Int64
-    #: Of each host row whether a node differentiates it, or what is around it: forward, whatever an annotation says.
+    #: Whether a node differentiates each host row, or one around it: forward, whatever an annotation says.
     differentiated: Bool
-    #: The annotated phases in which anything takes time.
+    #: The annotated phases that take any time.
     phases: list[int]
 
 
 def _compared(rows: HostRows, placed: Placed, timed: Timed, ranges: _Ranges) -> _Compared:
-    """What a range encloses on its thread; of what nodes run on threads without ranges, what goes on at that time.
+    """Return what each range encloses on its thread; nodes on threads without ranges take what goes on at that time.
 
-    A forward of another thread may go on meanwhile.
+    A forward on another thread may go on meanwhile, so that backward ranges go first.
     """
     known = np.flatnonzero(timed.row >= 0)
     row = timed.row[known]
@@ -668,7 +676,7 @@ def _compared(rows: HostRows, placed: Placed, timed: Timed, ranges: _Ranges) -> 
 
 
 def _states(placed: Placed, timed: Timed, compared: _Compared, again: Bool) -> bool:
-    """Whether the ranges hold nearly all of a forward and a backward, and little that autograd says otherwise of."""
+    """Return whether the ranges hold nearly all of a forward and a backward, and autograd hardly contradicts them."""
     if not {FORWARD, BACKWARD} <= set(compared.phases):
         return False
     passes = is_among(_AS_ANNOTATED[timed.phase], np.array([FORWARD, BACKWARD]))
@@ -686,9 +694,9 @@ def _states(placed: Placed, timed: Timed, compared: _Compared, again: Bool) -> b
 
 
 def _run_again(rows: HostRows, placed: Placed, stated: Int64) -> Bool:
-    """Which rows run a forward again, to be differentiated, in a range of a backward.
+    """Return which rows run a forward again, to differentiate it, in a range of a backward.
 
-    The forward is in a range as well, where nothing differentiates its operators: no fewer of that name.
+    The first run is in a range of a forward, with no fewer operators of that name that nothing differentiates.
     """
     differentiated = differentiated_operators(placed.nodes)
     operator = nearest_above(differentiated, rows.parent)
@@ -732,7 +740,7 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
 
 
 def _is_forward(rows: HostRows, timed: Timed, compared: _Compared, wrong: Bool, tolerated: float) -> bool:
-    """Whether all that is placed elsewhere was dispatched with numbers as a forward is, most of it differentiated."""
+    """Return whether everything assigned elsewhere has numbers like a forward, and most of it is differentiated."""
     row, duration = timed.row[compared.index[wrong]], timed.duration_ns[compared.index[wrong]]
     forward = (rows.sequence[row] >= 0) & (compared.placed[wrong] == FORWARD)
     differentiated = duration[forward & compared.differentiated[row]].sum()
@@ -740,7 +748,7 @@ def _is_forward(rows: HostRows, timed: Timed, compared: _Compared, wrong: Bool, 
 
 
 def _evidence(names: Sequence[str], name: Int64, places: Int64, duration_ns: Int64) -> str:
-    """The operators with most time in another phase, and which."""
+    """Return the operators with most time in another phase, and that phase."""
     spent: dict[tuple[int, int], int] = {}
     for key in zip(name.tolist(), places.tolist(), duration_ns.tolist(), strict=True):
         spent[key[:2]] = spent.get(key[:2], 0) + key[2]

@@ -1,4 +1,4 @@
-"""The table of calls: which operator each part of the time belongs to, its class and its cost."""
+"""Build the tables of kernels and calls: the operator, class and cost of each part of the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from opanatomy.attribution.calls import CallCosts, TraceCalls, rows_with_events
 from opanatomy.attribution.collectives import exchanged_bytes
 from opanatomy.attribution.ownership import UNKNOWN
-from opanatomy.classification.kernels import lacks_tensor_cores
+from opanatomy.classification.kernels import compute_type, lacks_tensor_cores
 from opanatomy.records.columns import (
     NO_UNITS,
     Bool,
@@ -29,13 +29,14 @@ from opanatomy.records.columns import (
     distinct,
     is_among,
     joined,
+    marked,
 )
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, COMPUTE_TYPES, FLOAT32, PHASES, OperatorClass
 from opanatomy.records.workload import PaddingFlops, TextBatch
 from opanatomy.trace.read import Trace
 
-# Device events joined to their calls: the table of kernels.
+# ----- kernels: device events joined to their calls
 
 
 #: The rule of a kernel whose name says nothing.
@@ -43,7 +44,7 @@ _BY_OPERATOR = "its operator's class: the name says nothing"
 
 
 def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> KernelTable:
-    """One row a device event, on one of the devices."""
+    """Return one row per device event; `devices` are those of the trace."""
     work, names = calls.work, calls.names
     call = calls.call_of_event
     by_name, by_call = calls.kernels.operator_class[work.name], class_of_calls(calls, call)
@@ -68,7 +69,7 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
 
 
 def class_of_calls(calls: TraceCalls, rows: Int64) -> Int64:
-    """The class of the call at each host row; of no row unknown."""
+    """Return the class of the call at each host row; unknown for -1."""
     if not len(calls.host.name):
         return np.full(len(rows), UNKNOWN, dtype=np.int64)
     codes = calls.operators.operator_class[calls.host.name[rows]]
@@ -82,33 +83,33 @@ def _kernel_rules(calls: TraceCalls, nameless: np.ndarray[tuple[int], np.dtype[n
 
 
 _COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
-#: Figures of what runs inside another call: its costs are counted there.
+#: Costs of an operator inside another call, which counts them.
 _INSIDE: Final = {
     "flops": 0, "read_bytes": 0, "written_bytes": 0, "causal_flops": -1, "normalization_flops": -1,
 }  # fmt: skip
 
 
 def call_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> CallTable:
-    """One row a call in the window, then one a device event without; on the CPU `kernels` is `None`."""
+    """Return one row per call in the window, then one per device event without; on the CPU `kernels` is `None`."""
     if kernels is None:
         return _calls(trace, calls, cpu_rows(calls, within=True))
     return _stacked(_calls(trace, calls, _device_rows(calls)), _work_without_call(calls, kernels))
 
 
 def cpu_rows(calls: TraceCalls, *, within: bool) -> Int64:
-    """Rows whose self time is device work on the CPU: operators that compute and are, or are part of, a call."""
+    """Return rows whose self time is device work on the CPU: operators that compute, in a call or as one."""
     works = (calls.owner >= 0) & calls.operators.computes[calls.host.name]
     return np.flatnonzero(works & calls.host.in_window if within else works)
 
 
 def _device_rows(calls: TraceCalls) -> Int64:
-    """Host rows that launched work, and the owners of such rows."""
+    """Return host rows that launched work, and the owners of these rows."""
     launching = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
     return distinct(np.concatenate((launching, calls.owner[launching]))).values
 
 
 def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
-    """The calls at host rows that have an owner."""
+    """Return the calls at host rows that have an owner."""
     host, owner = calls.host, calls.owner[rows]
     name, owner_name, inner = host.name[rows], host.name[owner], rows != owner
     signature = calls.signature[rows]
@@ -132,7 +133,7 @@ def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
 
 
 def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[str, Any]:
-    """The columns of costs: those of formulas; of collectives whose events say how much they send those bytes."""
+    """Return the columns of costs: from formulas, and the bytes of collectives whose events record them."""
     costs = calls.costs
     known = costs.flops[costs.row[owner]] >= 0
     columns = {
@@ -151,31 +152,36 @@ def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[s
 
 
 def _crossing(calls: TraceCalls) -> Bool:
-    """The host rows of calls of which an event copies between host and device."""
+    """Return the host rows of calls with an event that copies between host and device."""
     crosses = calls.kernels.crosses_host_link[calls.work.name]
     return rows_with_events(crosses, calls.call_of_event, len(calls.host.name))
 
 
 def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categorical[str]:
-    """What the float32 operands of each call were computed in: the longest kernel of it whose name says so decides."""
-    called, code = calls.call_of_event, calls.kernels.compute_type[calls.work.name]
-    telling = np.flatnonzero((code >= 0) & (called >= 0))
-    telling = telling[np.argsort(calls.work.duration_ns[telling], kind="stable")]
-    of_call = np.full(len(calls.host.name), -1, dtype=np.int64)
-    of_call[called[telling]] = code[telling]
+    """Return what the float32 operands of each call were computed in, by its longest kernel whose name tells."""
     numbers = distinct(signature)
-    float32 = np.array([_is_float32(calls, number) for number in numbers.values.tolist()], dtype=bool)
-    return Categorical(np.where(float32[numbers.inverse], of_call[owner], -1), COMPUTE_TYPES)
+    float32 = np.array([_is_float32(calls, number) for number in numbers.values.tolist()], dtype=bool)[numbers.inverse]
+    called = calls.call_of_event
+    events = np.flatnonzero(marked(owner[float32], len(calls.host.name) + 1)[called])
+    kernels = distinct(calls.work.name[events])
+    types = [compute_type(calls.names[number]) for number in kernels.values.tolist()]
+    places = [-1 if known is None else COMPUTE_TYPES.index(known) for known in types]
+    code = np.array(places, dtype=np.int64)[kernels.inverse]
+    telling = np.flatnonzero(code >= 0)
+    telling = telling[np.argsort(calls.work.duration_ns[events[telling]], kind="stable")]
+    of_call = np.full(len(calls.host.name), -1, dtype=np.int64)
+    of_call[called[events[telling]]] = code[telling]
+    return Categorical(np.where(float32, of_call[owner], -1), COMPUTE_TYPES)
 
 
 def _is_float32(calls: TraceCalls, number: int) -> bool:
-    """Whether the first tensor of numbers with a fraction is float32."""
+    """Return whether the first floating-point tensor is float32."""
     signature = calls.signatures[number] if number >= 0 else None
     return signature is not None and signature.compute_dtype == FLOAT32
 
 
 def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
-    """Device work whose launching operator is not known, or only dispatches: the kernel's name decides."""
+    """Return device work without an operator that computes: the kernel's name decides."""
     index = np.flatnonzero(kernels.inside & (kernels.call < 0))
     none = np.full(len(index), -1, dtype=np.int64)
     no = np.zeros(len(index), dtype=bool)
@@ -201,7 +207,7 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
 
 
 def _stacked(first: CallTable, second: CallTable) -> CallTable:
-    """One table under the other."""
+    """Append the second table to the first."""
     columns: dict[str, Any] = {}
     for name in CallTable.__struct_fields__:
         above, below = getattr(first, name), getattr(second, name)
@@ -209,11 +215,11 @@ def _stacked(first: CallTable, second: CallTable) -> CallTable:
     return CallTable(**columns)
 
 
-# What an annotated trace shows: each device event as it was attributed; on the CPU each call.
+# ----- overlay for an annotated trace
 
 
 def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence[tuple[object, object]]) -> Overlay:
-    """Each device event, or where `kernels` is `None` each call; `threads` has (process, thread) of each thread."""
+    """Return each device event, or without `kernels` each call; `threads` has (process, thread) of each thread."""
     return _of_calls(calls, threads) if kernels is None else _of_kernels(calls.costs, kernels)
 
 
@@ -249,13 +255,13 @@ def _of_calls(calls: TraceCalls, threads: Sequence[tuple[object, object]]) -> Ov
 
 
 def _submodules(module: Categorical[str]) -> Categorical[str]:
-    """The modules but the root, which is the same everywhere."""
+    """Return the modules without the root, which is the same everywhere."""
     root = module.equals("")
     return Categorical(np.where(root, -1, module.codes), module.values)
 
 
 def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
-    """(the texts of a column in the order of their first use, the place of each row's among them or -1)."""
+    """Return (the texts of a column in the order of their first use, each row's place among them or -1)."""
     numbers: dict[str, int] = {}
     known = distinct(column.codes)
     texts = [column.at(int(row)) for row in known.first.tolist()]
@@ -268,7 +274,7 @@ def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
 
 
 def _shares(costs: CallCosts, call: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
-    """(FLOPs, bytes) of each event: those of its call, divided by time so that they add up exactly; -1 not known."""
+    """Return (FLOPs, bytes) of each event: its call's, divided by time so that they add up exactly; -1 if unknown."""
     row = at(costs.row, call)
     flops = at(costs.flops, row)
     moved = np.where(flops >= 0, at(costs.read_bytes, row) + at(costs.written_bytes, row), -1)
@@ -283,7 +289,7 @@ def _shares(costs: CallCosts, call: Int64, duration_ns: Int64) -> tuple[Int64, I
 
 
 def divided(amount: int, times: list[int]) -> list[int]:
-    """Whole parts of `amount` in proportion to `times`, which sum to it exactly; evenly where no time passed."""
+    """Divide `amount` into whole parts in proportion to `times`, with the exact sum; evenly if no time passed."""
     weights = times if sum(times) else [1] * len(times)
     parts, passed, given, whole = [], 0, 0, sum(weights)
     for weight in weights:
@@ -294,19 +300,19 @@ def divided(amount: int, times: list[int]) -> list[int]:
     return parts
 
 
-# FLOPs of contractions on padding: by their shapes, which have the length of the padded batch in them.
+# ----- FLOPs of contractions on padding, by shapes that contain the padded length
 #
-# A product over all tokens of a batch computes as much for each of them, one of two sequences (attention's scores, and
-# its sum over values) as much for each pair; a product without the length, such as that of a pooled token, is of no
+# A product over all tokens of a batch computes as much for each token, one of two sequences (attention's scores, and
+# its sum over values) as much for each pair. A product without the length, such as that of a pooled token, has no
 # padding.
 
 
 class _Sizes(Struct, frozen=True, kw_only=True):
-    """What the shapes of a step on a batch show: texts of one forward, the padded length; and what of it is useful."""
+    """The sizes of a step on a batch: texts of one forward, the padded length, and the useful parts."""
 
     rows: int
     length: int
-    #: Of all tokens, of all pairs of tokens of one text.
+    #: Of all tokens, and of all pairs of tokens of one text.
     useful: Fraction
     useful_pairs: Fraction
 
@@ -314,7 +320,7 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 def padding_flops(
     calls: TraceCalls, table: CallTable, batch: TextBatch, *, steps: int, micro_batches: int = 1
 ) -> PaddingFlops:
-    """The FLOPs of one of `steps` steps on a batch; those of one whose shapes do not tell are not assigned."""
+    """Return the FLOPs of one of `steps` steps on a batch; those of unclear shapes are not assigned."""
     sizes = _sizes_of(batch, micro_batches)
     contraction = table.operator_class.equals(OperatorClass.TENSOR_CONTRACTION)
     rows = np.flatnonzero(contraction & ~table.inner & (table.flops > 0) & (table.host_row >= 0))
@@ -346,7 +352,7 @@ def _sizes_of(batch: TextBatch, micro_batches: int) -> _Sizes:
 
 
 def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
-    """The useful part of a contraction; `None` where its shapes do not tell."""
+    """Return the useful part of a contraction; `None` if its shapes do not tell."""
     factors = [tensor for tensor in signature.tensors() if len(tensor.shape) >= 2]
     if len(factors) >= 2 and all(len(tensor.shape) == 4 for tensor in factors[:3]):
         return _of_attention(factors, sizes)
@@ -360,7 +366,7 @@ def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
 
 
 def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
-    """The two matrices that are multiplied: before them may be what is added, after them what it is written to."""
+    """Return the two multiplied matrices; an added tensor may come before them, the output after them."""
     for place, (first, second) in enumerate(pairwise(tensors)):
         product = (*first.shape[:-1], second.shape[-1])
         others = (*tensors[:place], *tensors[place + 2 :])
@@ -370,13 +376,13 @@ def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
 
 
 def _of_attention(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:
-    """Fused attention: both sequences are those of the texts."""
+    """Return the useful part of fused attention, where both sequences are those of the texts."""
     tokens = all(sizes.length in tensor.shape[1:3] and tensor.shape[0] == sizes.rows for tensor in factors[:3])
     return sizes.useful_pairs if tokens else None
 
 
 def _of_matrices(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
-    """A matrix for each text, or each head of it: `[b, m, k]` by `[b, k, n]`."""
+    """Return the useful part with a matrix for each text, or each head of it: `[b, m, k]` by `[b, k, n]`."""
     (batch, m, k), n = first.shape, second.shape[2]
     if batch % sizes.rows:
         return None
@@ -385,10 +391,10 @@ def _of_matrices(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | Non
 
 
 def _of_product(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
-    """One matrix product: `[m, k]` by `[k, n]`, the tokens in the rows of the first or summed over."""
+    """Return the useful part of `[m, k]` by `[k, n]`, with tokens in the rows of the first or summed over."""
     m, k, n = prod(first.shape[:-1]), first.shape[-1], second.shape[-1]
     tokens = sizes.rows * sizes.length
-    # A weight's gradient sums over texts where it is of a pooled token, even if as many features as tokens are left.
+    # A pooled token's weight gradient sums over texts, even if as many features as tokens are left.
     of_texts = sizes.rows in (m, k) and not (m == tokens and k == sizes.rows and n != tokens)
     if of_texts and sizes.length > 1:
         return Fraction(1)

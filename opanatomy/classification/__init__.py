@@ -1,1 +1,1 @@
-"""Classify operators and kernels by ordered rule tables; UNKNOWN is an answer."""
+"""Classify operators and kernels by ordered rule tables; UNKNOWN is a valid answer."""

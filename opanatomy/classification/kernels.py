@@ -1,4 +1,4 @@
-"""The class of a device event by its name alone: compiled names first, then the ordered tables."""
+"""Classify device events by name alone: compiled names first, then the ordered tables."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from opanatomy.classification.rules import (
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import BY_CPP_NAME, FLOAT32, TF32, THREE_TF32
 
-# The names of device work by what they do, in order: the first expression that matches decides.
+# --- kernel names by class: the first expression that matches decides ---
 #
-# From the unmistakable (copies, collectives, ATen's own wrappers) to the vague (words in an unlisted name). A fill
-# inside a max-pool is launched by an operator, whose class it takes; here only the name counts. What libraries launch
-# for nothing but a contraction (split-K sums, cuDNN's tables of offsets, Winograd transforms) is part of that
-# contraction, its layout changes are data movement.
+# The order goes from unmistakable names (copies, collectives, ATen's own wrappers) to vague ones (words in an unlisted
+# name). A fill inside a max-pool is launched by an operator, whose class it takes; here only the name counts. Kernels
+# that libraries launch only for a contraction (split-K sums, cuDNN's tables of offsets, Winograd transforms) are part
+# of that contraction; its layout changes are data movement.
 
 
 _SOFTMAX = (NORMALIZATION,)
@@ -61,7 +61,8 @@ _COMMUNICATION = RuleTable(
             r"|ncclSym|rcclGeneric|mscclKernel|nvshmemi?x?_"
             r"|^c10d::(symmetric_memory|nvshmem_extension|ishmem_extension|intra_node_comm)::",
         ),
-        # DeepEP, by its name within DeepSeek too (not CUB's kernels, whose namespace repeats that), MORI, TensorRT-LLM.
+        # DeepEP, by its name within DeepSeek too (but not CUB's kernels, whose namespace repeats that), MORI,
+        # TensorRT-LLM.
         Pattern(
             "expert parallel libraries",
             COMMUNICATION,
@@ -137,7 +138,7 @@ _ATEN = RuleTable(
     ),
 )
 
-#: Generic kernels whose template arguments say what they run.
+#: Generic kernels whose template arguments name their work.
 _PARALLEL = r"^[\w:]*(rocprim|thrust|hipcub|_kernel_agent|trampoline_kernel)"
 
 _TEMPLATES = RuleTable(
@@ -442,13 +443,13 @@ KERNEL_TABLES: tuple[RuleTable, ...] = (
 )
 
 
-#: What C++ adds around a kernel's own name, and what Triton of 2023 adds after it: `_0d1d2de` for its arguments.
+#: C++ decorations of a kernel's own name, and the suffix of Triton in 2023: `_0d1d2de` for its arguments.
 _NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$|_0d1[\ddec]*$")
 
 
 @lru_cache(maxsize=65536)
 def classify_kernel(name: str) -> Classification:
-    """What a kernel, memcpy or memset of this name does; the class is `UNKNOWN` where no rule knows it."""
+    """Classify a kernel, memcpy or memset by name; the class is `UNKNOWN` if no rule matches."""
     name = name[:LONGEST]
     return (
         classify_compiled(name)
@@ -457,18 +458,18 @@ def classify_kernel(name: str) -> Classification:
     )
 
 
-# Which kernels use tensor cores (matrix cores on AMD), as far as their names tell: an ordered table.
+# --- kernels on tensor cores (matrix cores on AMD), by name: the first pattern found decides ---
 
 
-#: (pattern, whether it uses them); the first that is found decides.
+#: (pattern, True if it uses tensor cores).
 TENSOR_CORE_RULES: Final[tuple[tuple[str, bool], ...]] = (
-    # parts of such computations that multiply no matrices
+    # helper kernels of products that multiply no matrices
     (r"computeOffsets|computeBOffsets|computeWgrad|(?i:split_?k_?reduc)|PostGSU|BetaOnly|epilogue::impl", False),
     (r"scalePackedTensor|kern_precompute|prepare_varlen_num_blocks|mla_metadata|mla_reduce|reduce_segments", False),
     (r"(?:flash|mla)\w*_combine|flash_bwd_(?:dot_do_o|convert_d|clear|p\w+process)|_bwd_preprocess", False),
     (r"FlashAttn\w*(?:Combine|Pre|Post)|MergeStates", False),
     (r"fmha_(?:bwd|fwd)\w*(?:convert|dot_do_o|combine)|FmhaBwd(?:OGradDotO|ConvertQGrad)|FmhaFwdSplitKVCombine", False),
-    # arithmetic of vectors: by its instructions, or in float32 and float64 by libraries that name them
+    # vector arithmetic: by its instructions, or in float32 and float64 by libraries that name them
     (r"_ffma_|simt|OpClassSimt|dlops|_dl_|fmha_cutlass[FB]_\w+_sm[56]\d|fmha_cutlass[FB]_f32\w*_sm7\d", False),
     (r"gemv|gevm|gemmSN_|gemmk1_|(?:^|:|\s)(?:dot|scal|axpy|asum)_kernel|reduce_1Block|inference_naive", False),
     (r"(?:[dw]grad|wgrad2d|dgrad2d|convolve)\w*_(?:engine|sgemm)|reduce_wgrad|grouped_direct|_c1_k1_", False),
@@ -493,12 +494,12 @@ TENSOR_CORE_RULES: Final[tuple[tuple[str, bool], ...]] = (
     (r"igemm_\w*gtcx\d|xdl|mfma|ck_tile.*[gG]emm|ck::\S*moe\w*gemm", True),
     (r"aiter(?:::|\d+)(?:\w*gemm|fmoe|flatmm|mla_dec|mla_pfl|pa_)", True),
     (r"^attn_fwd|^bwd_kernel_(?:dk_dv|dq|fuse)", True),
-    # Triton: templates built on tl.dot; what torch.compile made of a product otherwise adds up in vectors
+    # Triton: templates built on tl.dot; other products compiled by torch.compile add up in vectors
     (r"^triton_(?:tem|mm|bmm|flex)|^fused_moe_kernel|^_?(?:matmul|gemm|grouped_mm)_kernel|^_p?_?matmul_ogs", True),
     (r"^kernel_unified_attention|^_attn_(?:fwd|bwd)|^_?fwd_grouped_kernel|^(?:XXT|XTX|ba_plus_cAA)_kernel", True),
     (r"^triton_[a-z]+_fused_", False),
 )  # fmt: skip
-#: Classes of which a name that no rule fits leaves it open.
+#: Classes for which a name without a matching rule leaves the use of tensor cores open.
 _OPEN: Final = (CONTRACTION, UNKNOWN)
 #: NVIDIA before Volta, Turing without tensor cores (GTX, MX, T400 to T2000), AMD before CDNA and RDNA 3.
 _WITHOUT: Final = re.compile(
@@ -510,7 +511,7 @@ _WITHOUT: Final = re.compile(
 
 
 def uses_tensor_cores(kernel: str) -> bool | None:
-    """Whether the kernel uses tensor cores; `None` of a product, or of no known class, whose name does not tell."""
+    """Return True if the kernel uses tensor cores; `None` for a product or unknown kernel whose name does not tell."""
     operator_class = classify_kernel(kernel).operator_class
     if operator_class not in (*_OPEN, OTHER):
         return False
@@ -519,21 +520,21 @@ def uses_tensor_cores(kernel: str) -> bool | None:
 
 
 def lacks_tensor_cores(device: str | None) -> bool:
-    """Whether a device of this name is known to have no tensor cores."""
+    """Return True if a device of this name is known to have no tensor cores."""
     return device is not None and _WITHOUT.search(device) is not None
 
 
-# What float32 operands are computed in, as far as the names of kernels tell: an ordered table.
+# --- the type in which float32 operands are computed, by kernel name: the first pattern found decides ---
 #
 # From Ampere on NVIDIA's matrix units take float32 operands rounded to tf32. torch allows that for convolutions by
 # default and since 1.12 not for matrix products (docs.pytorch.org, notes/cuda, "TensorFloat-32"). On ROCm float32 is
-# float32 unless hipBLASLt is asked otherwise (`HIPBLASLT_ALLOW_TF32=1`, ATen/Context.cpp), whose kernels then say
-# `_S_MX_`; torch wires no tf32 into MIOpen's convolutions (pytorch/pytorch#190711).
+# float32 unless hipBLASLt is configured otherwise (`HIPBLASLT_ALLOW_TF32=1`, ATen/Context.cpp), whose kernels then
+# contain `_S_MX_`; torch wires no tf32 into MIOpen's convolutions (pytorch/pytorch#190711).
 
 
-#: (pattern, what float32 operands are computed in, `None` where the name does not tell); the first found decides.
+#: (pattern, the type in which float32 operands are computed, or `None` if the name does not tell).
 COMPUTE_TYPE_RULES: Final[tuple[tuple[str, str | None], ...]] = (
-    # emulation by bfloat16: a rate of its own
+    # emulation by bfloat16, at another rate
     (r"bf16x9|16bfx9|bf16x6", None),
     # AMD: Tensile's xf32, plain float32, and libraries whose names do not tell
     (r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_S_MX_", TF32),
@@ -547,23 +548,23 @@ COMPUTE_TYPE_RULES: Final[tuple[tuple[str, str | None], ...]] = (
     (r"(?:^|_)s1688", TF32),
     (r"sgemm|scudnn|gemmSN|gemmk1|gemv|gevm|dot_kernel|convolve_sgemm|conv_depthwise|conv2d_grouped", FLOAT32),
     (r"(?:dgrad|wgrad|convolve|winograd|fft|engine|gemm)\w*<float", FLOAT32),
-    # templates of Triton obey the setting; of Blackwell's kernels without the word some emulate
+    # Triton templates obey the setting; some Blackwell kernels without the word emulate
     (r"triton|sm10\d|sm12\d", None),
 )
 
 
 def compute_type(kernel: str) -> str | None:
-    """What the kernel computes float32 operands in, by its name; `None` where that does not tell."""
+    """Return the type in which the kernel computes float32 operands, by its name; `None` if the name does not tell."""
     for pattern, dtype in COMPUTE_TYPE_RULES:
         if compiled(pattern, re.IGNORECASE).search(kernel):
             return dtype
     return TF32 if uses_tensor_cores(kernel) else None
 
 
-# The types of the elements of tensor lists, which Kineto does not write: what the names of kernels tell of them.
+# --- element types of tensor lists, which Kineto does not record, from kernel names ---
 
 
-#: An opaque type says its size, and that is what counts.
+#: An opaque type gives its size, which is what counts.
 _OPAQUE: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
 _KERNEL: Final = re.compile(
     r"(?:CatArrayBatchedCopy\w*|multi_tensor_apply_kernel<.*?TensorListMetadata<\d+>, .*?Functor)<\s*"
@@ -572,40 +573,40 @@ _KERNEL: Final = re.compile(
 
 
 def element_type(kernel: str) -> str | None:
-    """Torch's name of a type of this size, as the kernel's template arguments say it."""
+    """Return torch's name of a type of the size in the kernel's template arguments."""
     match = _KERNEL.search(kernel)
     if match is None:
         return None
     return _OPAQUE.get(int(match[1])) if match[1] else BY_CPP_NAME.get(match[2].strip())
 
 
-# What the name of a kernel, memcpy or memset says, looked at once.
+# --- all facts of a kernel, memcpy or memset name, read once ---
 
 
-#: Copies between host and device as CUPTI, roctracer and Intel's PTI name them (M is plain memory on the host, H what
-#: is pinned there).
+#: Copies between host and device as CUPTI, roctracer and Intel's PTI name them (M is pageable memory on the host, H
+#: pinned memory).
 _HOST_LINK = re.compile(
     r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost|[MH]2D|D2[MH])|^(?:Copy)?(?:HostToDevice|DeviceToHost)"
 )
 
 
 class KernelName(Struct, frozen=True, kw_only=True):
-    """What a name says; `None` is what it does not."""
+    """The facts in a name; `None` is "not in the name"."""
 
     classification: Classification
-    #: Whether it uses tensor cores.
+    #: True if the kernel uses tensor cores.
     tensor_cores: bool | None
-    #: What it computes float32 operands in: one of `COMPUTE_TYPES`.
+    #: The type in which it computes float32 operands: one of `COMPUTE_TYPES`.
     compute_type: str | None
-    #: The type of the elements of the tensor lists that it works on.
+    #: The element type of the tensor lists that it works on.
     element_type: str | None
-    #: Whether it copies between host and device.
+    #: True for a copy between host and device.
     crosses_host_link: bool
 
 
 @lru_cache(maxsize=65536)
 def read_kernel_name(name: str) -> KernelName:
-    """What the name of a device event says."""
+    """Read the facts in the name of a device event."""
     return KernelName(
         classification=classify_kernel(name),
         tensor_cores=uses_tensor_cores(name),
@@ -615,9 +616,9 @@ def read_kernel_name(name: str) -> KernelName:
     )
 
 
-# Stage 4: operator and kernel names -> classes, by ordered rule tables; UNKNOWN is an answer.
+# --- the rule book of all operator and kernel names ---
 
 
 def rules() -> RuleBook:
-    """Every rule in the order it is asked: ATen's families, then expressions for other operators, and for kernels."""
+    """Return every rule in order: ATen's families, then expressions for other operators, and for kernels."""
     return RuleBook(operators=(*FAMILIES, *LIBRARIES, RANGES, WORDS), kernels=KERNEL_TABLES)

@@ -1,4 +1,4 @@
-"""The class of a host operator by its name: compiled names, ATen, libraries, ranges, and last the words in it."""
+"""Classify host operators by name: compiled names, ATen, libraries, ranges, and last the words in a name."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from opanatomy.classification.rules import (
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
 
-# The names of ATen by what they do.
+# --- names of ATen operators by class ---
 #
-# In-place (`add_`), `_foreach_add`, `special_expm1`, `view_copy` and `tanh_backward` follow the name they are made of
-# where they are not listed themselves. "Through" marks a composite that always computes, but by calling operators that
-# do (`delegates`): it owns the work only where nothing below it is recorded that can do it. "Composed" is through what
-# it calls whatever that is, copies alone for some arguments.
+# In-place (`add_`), `_foreach_add`, `special_expm1`, `view_copy` and `tanh_backward` follow the base name unless they
+# are listed themselves. "Through" marks a composite that always computes, but by calling operators that do
+# (`delegates`): it owns the work only if no recorded operator below it can do it. "Composed" marks one whose work is
+# that of its calls, which for some arguments only copy.
 
 
-# ------------------------------------------------------------------------------------------------------- contraction
+# --- contraction ---
 
 _CONTRACTION = """
     mm bmm addmm baddbmm addbmm addmv mv dot vdot _foreach_mm _addmm_activation _int_mm _scaled_mm _scaled_mm_v2
@@ -71,7 +71,7 @@ _CONTRACTION_THROUGH = """
     miopen_depthwise_convolution_backward mkldnn_convolution_backward
 """
 
-# Of products and sums, or of no product at all where a size or an exponent is 1.
+# They compute products and sums, or no product at all if a size or an exponent is 1.
 _CONTRACTION_COMPOSITE = """
     tensordot inner linalg_vecdot chain_matmul linalg_matrix_power matrix_power affine_grid_generator
     affine_grid_generator_backward
@@ -104,7 +104,7 @@ _ATTENTION_THROUGH = """
     _native_multi_head_attention _triton_multi_head_attention _transformer_encoder_layer_fwd
 """
 
-# ----------------------------------------------------------------------------------------------------- normalization
+# --- normalization ---
 
 _NORMALIZATION = """
     _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax _masked_softmax
@@ -145,13 +145,13 @@ _NORMALIZATION_THROUGH = """
     fused_moving_avg_obs_fake_quant
 """
 
-# A copy where the batch is empty.
+# A copy if the batch is empty.
 _NORMALIZATION_COMPOSITE = """
     logsumexp
     batch_norm instance_norm _batch_norm_impl_index _batch_norm_impl_index_backward
 """
 
-# ------------------------------------------------------------------------------------------------------ element-wise
+# --- element-wise ---
 
 _ARITHMETIC = """
     add sub rsub mul div floor_divide remainder fmod pow neg abs reciprocal sqrt rsqrt sign sgn signbit ceil floor round
@@ -227,7 +227,7 @@ _ELEMENTWISE_COMPOSITE = """
     isfinite isreal diff
 """
 
-# ----------------------------------------------------------------------------------------------------- data movement
+# --- data movement ---
 
 _COPY = """
     copy _copy_from _copy_from_and_resize copy_sparse_to_sparse cat _cat _chunk_cat block_diag
@@ -274,7 +274,7 @@ _MOVEMENT_THROUGH = """
     to_dense_backward _rowwise_prune _foreach_clone
 """
 
-# ------------------------------------------------------------------------------------------------------------- other
+# --- other ---
 
 _OTHER = """
     sort topk kthvalue median nanmedian mode nonzero nonzero_static _unique _unique2 unique_dim unique_consecutive
@@ -299,12 +299,12 @@ _OTHER_THROUGH = """
     linalg_tensorsolve _sobol_engine_draw _sobol_engine_ff _sobol_engine_initialize_state _sobol_engine_scramble
 """
 
-# A fill where a dimension is 0.
+# A fill if a dimension is 0.
 _OTHER_COMPOSITE = """
     linalg_matrix_rank
 """
 
-# ------------------------------------------------------------------------------------------------ no work of their own
+# --- no work ---
 
 _COMPOSITE = """
     embedding_backward embedding_sparse_backward _embedding_bag_sparse_backward _gather_sparse_backward
@@ -363,7 +363,7 @@ _TESTS = """
     _test_serialization_subcmul _test_string_default _test_warn_in_autograd
 """
 
-# Operators of TorchScript on Python numbers, lists and strings.
+# TorchScript operators on Python numbers, lists and strings.
 _SCRIPT = """
     Bool Complex ComplexImplicit Delete Float FloatImplicit Generator Int IntImplicit ScalarImplicit Size
     __contains__ __derive_index __getitem__ __interpolate __is__ __isnot__ __not__ __range_length
@@ -409,7 +409,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-# The class of an ATen name: the tables, and how variants follow the name they are made of.
+# --- lookup of ATen names, and of variants by their base name ---
 
 
 _PREFIXES = ("_foreach_", "special_")
@@ -418,7 +418,7 @@ _VIEW_COPY = Family("copy of a view", MOVEMENT, "")
 
 
 def classify_aten(base: str) -> Classification | None:
-    """What the ATen operator `base` (no namespace, no overload) does; `None` where no rule knows it."""
+    """Classify the ATen operator `base` (no namespace, no overload); return `None` if no rule matches."""
     decided = _find(base)
     if decided is None:
         return None
@@ -428,12 +428,12 @@ def classify_aten(base: str) -> Classification | None:
 
 @cache
 def families_by_name() -> dict[str, Family]:
-    """Every ATen name that the tables list, with its family."""
+    """Return every ATen name in the tables, with its family."""
     return {name: family for family in FAMILIES for name in family.names.split()}
 
 
 def _find(base: str) -> tuple[Family, str] | None:
-    """The family that decides for `base`, and the listed name that it was found under."""
+    """Return the family that decides for `base`, and the listed name under which it was found."""
     family = families_by_name().get(base)
     if family is not None:
         return family, base
@@ -452,7 +452,7 @@ def _find(base: str) -> tuple[Family, str] | None:
     return None
 
 
-# The class of a kernel that torch.compile wrote, by the operators that its name carries.
+# --- kernels written by torch.compile, by the operators in their names ---
 
 
 _NAME = re.compile(
@@ -467,9 +467,9 @@ _TEMPLATE = re.compile(
 _UNNAMED = re.compile(r"^triton_(?:_[\ddec]*)?$")
 _ATTENTION = re.compile(r"attention|attn|softmax")
 
-#: Kinds of Triton kernels that reduce; the others without a table entry are maps (`poi`, `for`).
+#: Kinds of Triton kernels that reduce; other kinds without an entry in the tables are maps (`poi`, `for`).
 _REDUCTIONS = frozenset({"red", "per", "pem", "spl", "coo", "mix"})
-#: Contractions that a generated loop computes itself. A convolution or addmm in such a name is a library call whose
+#: Contractions that a generated loop computes itself. A convolution or addmm in these names is a library call whose
 #: bias or layout change was fused; only C++ templates compute addmm.
 _COMPUTED = frozenset({"mm", "bmm", "mv", "dot", "baddbmm", "einsum", "matmul"})
 _COMPUTED_ON_CPU = _COMPUTED | {"addmm", "linear", "addmv", "_int_mm"}
@@ -477,7 +477,7 @@ _LONGEST = 8
 
 
 def classify_compiled(name: str) -> Classification | None:
-    """The class of a kernel written by torch.compile; `None` where the name is not one of those.
+    """Classify a kernel written by torch.compile; return `None` for any other name.
 
     `triton_red_fused_add_mean_0` is a normalization that contains element-wise work, `cpp_fused_clone_0` data movement.
     """
@@ -523,7 +523,7 @@ def _class_of(kind: str, operators: list[tuple[str, OperatorClass | None]]) -> O
 
 
 def _counts(kind: str, operator: str, operator_class: OperatorClass | None) -> bool:
-    """Whether the kernel really holds this operator's class (a fused bias names the contraction it belongs to)."""
+    """Return True if the kernel does this operator's work (a fused bias names the contraction it belongs to)."""
     if operator_class is not CONTRACTION:
         return operator_class is not None
     if kind == "cpp":
@@ -532,7 +532,7 @@ def _counts(kind: str, operator: str, operator_class: OperatorClass | None) -> b
 
 
 def _operators(text: str) -> list[tuple[str, OperatorClass | None]]:
-    """The operators in `_to_copy_add_native_layer_norm`, longest known name first; unknown words are skipped."""
+    """Split `_to_copy_add_native_layer_norm` into operators, longest known name first; unknown words are skipped."""
     parts = text.split("_")
     operators: list[tuple[str, OperatorClass | None]] = []
     at = 0
@@ -549,9 +549,9 @@ def _operators(text: str) -> list[tuple[str, OperatorClass | None]]:
     return operators
 
 
-# Host names outside ATen: libraries, then ranges and autograd nodes, then the words of an unlisted operator.
+# --- host names outside ATen: libraries, ranges and autograd nodes, then words of an unlisted operator ---
 #
-# Ordered: the first expression that matches decides. A new library is one line here.
+# The first expression that matches decides. A new library is one line here.
 
 
 _SOFTMAX = (NORMALIZATION,)
@@ -870,16 +870,15 @@ WORDS = RuleTable(
 )
 
 
-#: Namespaces whose operators are named after ATen's.
+#: Namespaces whose operators have ATen's names.
 _LIKE_ATEN = frozenset({"aten", "prims", "mkldnn", "static_runtime", "inductor", "_native"})
 
 
 @lru_cache(maxsize=65536)
 def classify_operator(name: str) -> Classification | None:
-    """What a host event of this name does, as in a Kineto trace (`aten::addmm`, `AddmmBackward0`, `c10d::allreduce_`).
+    """Classify a host event by its name in a Kineto trace (`aten::addmm`, `AddmmBackward0`, `c10d::allreduce_`).
 
-    The class inside the answer is `None` for an event that does no work of its own; the answer itself is `None` where
-    no rule knows the name.
+    The class in the answer is `None` for an event that does no work itself; the answer is `None` if no rule matches.
     """
     name = name[:LONGEST]
     compiled = classify_compiled(name)
@@ -893,10 +892,11 @@ def classify_operator(name: str) -> Classification | None:
     return first_match((*LIBRARIES, RANGES, WORDS), name)
 
 
-# What the kernels of operators call themselves: the operators that a trace may have directly below them.
+# --- operators called by the kernels of operators: those that a trace may have directly below them ---
 #
-# Of those whose arguments or results autograd saves, seen in 640 entries of torch's table of operator samples on the
-# CPU and in traces of CUDA and ROCm from torch 1.8 to 2.13. Anything else below them was called from Python in between.
+# Listed for operators whose arguments or results autograd saves, as seen in 640 entries of torch's table of operator
+# samples on the CPU and in traces of CUDA and ROCm from torch 1.8 to 2.13. Any other operator directly below them was
+# called from Python in between.
 
 
 _COPIES = "copy_ clone contiguous fill_ zero_ zeros"
@@ -926,7 +926,7 @@ _CALLS = {
     for names, called_names in _KERNELS
     for name in names.split()
 }
-#: What the kernels of matrix products begin with, on the CPU: the result is looked at, what is added spread over it.
+#: First calls of the kernels of matrix products on the CPU: the result is resolved, the added tensor expanded.
 _BEGINS = {
     **dict.fromkeys(("aten::mm", "aten::bmm"), frozenset({"aten::resolve_conj"})),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm"), frozenset({"aten::expand"})),
@@ -934,16 +934,16 @@ _BEGINS = {
 
 
 def called_by_kernels_of(name: str) -> frozenset[str] | None:
-    """The operators that kernels of the operator `name` call; `None` where that is not known."""
+    """Return the operators that the kernels of operator `name` call; `None` if not known."""
     return _CALLS.get(name)
 
 
 def kernel_begins_with(name: str) -> frozenset[str]:
-    """The operators that the kernel of the matrix product `name` calls first; none for another operator."""
+    """Return the operators that the kernel of the matrix product `name` calls first; empty for another operator."""
     return _BEGINS.get(name, frozenset())
 
 
-#: An overload that only calls another operator, under a name that is also that of a kernel of its own.
+#: Operators with an overload that only calls another operator, while another overload has its own kernel.
 _OTHER_OVERLOAD = {
     "aten::max": ("aten::maximum",),
     "aten::min": ("aten::minimum",),
@@ -953,5 +953,5 @@ _OTHER_OVERLOAD = {
 
 
 def stands_for(name: str) -> tuple[str, ...]:
-    """The operators of which one directly below `name` shows that this call is of the overload that only calls it."""
+    """Return the operators that, directly below `name`, show a call of the overload that only calls them."""
     return _OTHER_OVERLOAD.get(name, ())

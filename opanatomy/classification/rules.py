@@ -1,4 +1,4 @@
-"""What a rule is: families of names and ordered regular expressions, and how a name is looked up in them."""
+"""Define rules (families of names, ordered regular expressions), and look names up in them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COMMUNICATION = OperatorClass.COMMUNICATION
 OTHER = OperatorClass.OTHER
 UNKNOWN = OperatorClass.UNKNOWN
 
-#: Characters of a name that rules see: what follows in a longer one is template arguments, and costs time.
+#: Characters of a name that rules see: the rest of a longer one is template arguments, and costs time.
 LONGEST = 4096
 
 
 class Family(Struct, frozen=True):
-    """Names that share one answer; `names` is text, a name to each word."""
+    """Names with one common answer; `names` is text with one name in each word."""
 
     title: str
     operator_class: OperatorClass | None
@@ -36,7 +36,7 @@ class Family(Struct, frozen=True):
 
 
 class Pattern(Struct, frozen=True):
-    """One regular expression and its answer; it is searched, so `^` anchors it where that matters."""
+    """One regular expression and its answer; it is searched, so it needs `^` to match only the begin."""
 
     title: str
     operator_class: OperatorClass | None
@@ -61,14 +61,14 @@ class RuleTable(Struct, frozen=True):
 
 
 class RuleBook(Struct, frozen=True):
-    """Every rule in the order it is asked, for reading."""
+    """Every rule in the order of lookup, for display."""
 
     operators: tuple[Family | RuleTable, ...]
     kernels: tuple[RuleTable, ...]
 
 
 def answer(source: Family | Pattern, rule: str) -> Classification:
-    """The classification that a family or a pattern stands for, decided by `rule`."""
+    """Return the classification of a family or a pattern, decided by `rule`."""
     return Classification(
         operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains,
         composite=source.composite, annotation=source.annotation,
@@ -76,7 +76,7 @@ def answer(source: Family | Pattern, rule: str) -> Classification:
 
 
 def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:
-    """The answer of the first pattern of the tables that matches `name`; `None` where none does."""
+    """Return the answer of the first pattern of the tables that matches `name`; `None` if none does."""
     short, namespace = own_name(name), name.partition("::")[0]
     for table in tables:
         if table.namespaces and namespace not in table.namespaces:
@@ -90,14 +90,14 @@ def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None
 
 @cache
 def compiled(expression: str, flags: int = 0) -> re.Pattern[str]:
-    """The expression, compiled when it is first asked: a trace needs a part of them only."""
+    """Return the expression, compiled at first use: a trace needs only a part of them."""
     return re.compile(expression, flags)
 
 
 def own_name(name: str) -> str:
-    """The qualified name of a demangled C++ function: `ns::f` of `std::enable_if<...>::type ns::f<int>(int)`.
+    """Return the qualified name of a demangled C++ function: `ns::f` of `std::enable_if<...>::type ns::f<int>(int)`.
 
-    A name that C++ did not write, or that is still mangled, comes back whole.
+    A name that C++ did not write, or that is still mangled, is returned whole.
     """
     if "<" not in name and "(" not in name:
         return name

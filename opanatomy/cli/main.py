@@ -57,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             atexit.register(caught.leave)
         code = _run(argv, caught)
         if ends:
-            caught.code = code
             gc.freeze()  # a search for cycles at exit would only take time
-            code = _close_stdout(code)
+            caught.code = code
+            caught.code = code = _close_stdout(code)
             # Torch takes a second to exit, and all output is written: an interrupt only hurries it.
             caught.before[signal.SIGINT] = lambda *_: os._exit(code)
     return code
@@ -226,12 +226,15 @@ class _Caught(Struct):
         raise KeyboardInterrupt
 
     def leave(self) -> None:
-        """The last of the handlers at exit: the exit code that an interrupted Python may make another of."""
-        if self.number is not None:
+        """Keep the exit code, as the last of the handlers at exit, whatever an interrupted Python makes of it.
+
+        Without torch the process ends at once: to take the interpreter apart takes as long as to import numpy.
+        """
+        if self.number is not None or (self.code is not None and "torch" not in sys.modules):
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
                     stream.flush()
-            os._exit(SIGNALLED + self.number if self.code is None else self.code)
+            os._exit(SIGNALLED + (self.number or 0) if self.code is None else self.code)
 
     def unraisable(self, what: sys.UnraisableHookArgs) -> None:
         """Where an interrupt hit a finalizer or a callback it was lost: it is sent again."""

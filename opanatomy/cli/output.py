@@ -42,16 +42,12 @@ _DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
 def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequence[Path]) -> Page:
     """The requested page; `UsageError` for an unknown section, and for a format that has no pages."""
     from opanatomy.report.formats import format_named
-    from opanatomy.report.sections import HEADINGS
 
     if not hasattr(arguments, "brief"):
         return Page(
             top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces), sides=_sides(arguments)
         )
-    names = [name for text in arguments.section for name in text.split(",") if name.strip()]
-    if arguments.section and not names:
-        raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))
-    chosen = tuple(_section(name.strip()) for name in names)
+    chosen = _sections(arguments.section)
     given = [
         name
         for name, value in (("--brief", arguments.brief), ("--full", arguments.full), ("--section", chosen))
@@ -67,14 +63,22 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     )  # fmt: skip
 
 
-def _section(name: str) -> str:
-    """The section of this name: a heading of the page, or a part of what is below one."""
+def _sections(texts: Sequence[str]) -> tuple[str, ...]:
+    """The sections that `--section` names: headings of the page, or parts of what is below one."""
+    if not texts:
+        return ()
     from opanatomy.report.sections import HEADINGS, SECTIONS
 
-    section = choice_of(name, map(Choice, SECTIONS))
-    if section is None:
-        raise UsageError(f"--section {name}: not known - {instead_of(name, HEADINGS)}")
-    return section
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))
+    chosen = []
+    for name in names:
+        section = choice_of(name, map(Choice, SECTIONS))
+        if section is None:
+            raise UsageError(f"--section {name}: not known - {instead_of(name, HEADINGS)}")
+        chosen.append(section)
+    return tuple(chosen)
 
 
 def source_of_files(files: Sequence[Path]) -> str | None:
@@ -130,9 +134,9 @@ def _written(trace: Path) -> str:
 
 def _together(names: Sequence[str]) -> str:
     """Several traces in short, where what was typed was more than a pattern that is of them and no others."""
-    from opanatomy.report.sections.verdict import ends_of, pattern_of
-
     if len(names) > 2:
+        from opanatomy.report.sections.verdict import ends_of, pattern_of
+
         begin, end = map(glob.escape, ends_of(names))
         if sorted(glob.glob(f"{begin}*{end}")) == sorted(names):
             return pattern_of(names)

@@ -1,4 +1,4 @@
-"""The ceilings of the device of a report: given, measured on that device, or from its data sheet."""
+"""Find the ceilings of a report's device: given by the user, measured on that device, or from its data sheet."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from opanatomy.records.anatomy import BANDWIDTH, MEASURED_SCHEMA, NO_CEILINGS, V
 from opanatomy.records.workload import Environment
 from opanatomy.trace import files
 
-# Measured ceilings in the user's cache folder: one file for each device, driver, torch and number of threads.
+# --- measured ceilings in the user's cache folder: one file for each device, driver, torch and number of threads ---
 
 
-#: A cache file is a few kilobytes; what is larger is not ours.
+#: A cache file is a few kilobytes; a larger one is not ours.
 _LARGEST: Final = 1 << 20
 
 
 def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceilings:
-    """The measured rates as ceilings, and those of the data sheet for what was not measured.
+    """Return the measured rates as ceilings, filled up from the data sheet.
 
     A processor does products and element-wise work with the same vector units.
     """
@@ -60,7 +60,7 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
 
 
 def machine_of(environment: Environment) -> Machine | None:
-    """The machine that a report is about; `None` where it does not say enough to find a measurement of it."""
+    """Return the machine of a report; `None` if the report lacks what is needed to find a measurement of it."""
     kind = environment.device_kind
     if environment.device is None or kind is None or environment.torch is None:
         return None
@@ -78,19 +78,19 @@ def machine_of(environment: Environment) -> Machine | None:
 
 
 def cache_folder() -> Path | None:
-    """Where measured ceilings are kept; `None` for a user without a home."""
+    """Return the folder of stored measurements; `None` for a user without a home."""
     return files.cache_folder("ceilings")
 
 
 def cache_file(folder: Path, machine: Machine) -> Path:
-    """The file of `machine`: its name for people, a digest of all that distinguishes machines."""
+    """Return the file of `machine`: a readable name with a digest of all that distinguishes machines."""
     digest = hashlib.sha256(msgspec.json.encode(machine)).hexdigest()[:12]
     name = re.sub(r"[^a-z0-9]+", "-", machine.device.lower()).strip("-")[:48]
     return folder / f"{name or 'device'}-{digest}.json"
 
 
 def load(machine: Machine, folder: Path | None = None) -> Measured | None:
-    """What was measured on `machine`; `None` where nothing was, or the file cannot be used."""
+    """Load the measurement of `machine`; return `None` if there is none, or its file cannot be used."""
     folder = cache_folder() if folder is None else folder
     if folder is None:
         return None
@@ -106,7 +106,7 @@ def load(machine: Machine, folder: Path | None = None) -> Measured | None:
 
 
 def store(measured: Measured, folder: Path | None = None) -> Path:
-    """Write the file of the machine, whole or not at all; `OSError` where that is not possible."""
+    """Write the file of the machine atomically; raise `OSError` if that fails."""
     folder = cache_folder() if folder is None else folder
     if folder is None:
         raise OSError("there is no home folder")
@@ -123,7 +123,7 @@ def store(measured: Measured, folder: Path | None = None) -> Path:
 
 
 def age(measured: str) -> str:
-    """How old a measurement is: `today`, `1 day`, `40 days`."""
+    """Return the age of a measurement in words: `today`, `1 day`, `40 days`."""
     try:
         days = (datetime.now(timezone.utc) - datetime.fromisoformat(measured)).days
     except (ValueError, TypeError):
@@ -157,12 +157,11 @@ def ceilings_for(
     overrides: Overrides | None = None,
     folder: Path | None = None,
 ) -> KnownCeilings:
-    """What the device of a report can do at most.
+    """Return the ceilings of a report's device, or why there are none.
 
-    `multiprocessors` is `numSms` of the trace's device, if `None` what the capture's own record has of it: it
-    distinguishes a whole device from a part, and AMD's devices without a name from each other. What was measured goes
-    before a data sheet, and only where device, driver, torch and threads are those of the measurement. `folder` is
-    where measurements are kept, the user's cache folder if `None`.
+    `multiprocessors` is `numSms` of the trace's device; if `None` the capture's own record is used. It tells a whole
+    device from a part, and AMD devices without a name from each other. Measurements take precedence over the data sheet
+    if device, driver, torch and threads match. `folder` has the measurements, the user's cache folder if `None`.
     """
     on_cpu = environment.device_kind == "cpu" if on_cpu is None else on_cpu
     units = environment.multiprocessors if multiprocessors is None else multiprocessors

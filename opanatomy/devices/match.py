@@ -1,7 +1,7 @@
-"""Name, memory and multiprocessors of a device in a trace -> its data sheet, or why it has none.
+"""Find the data sheet of a device by its name, memory and multiprocessors in a trace, or say why it has none.
 
-A part of a device (a MIG slice, a partition of AMD's) has its share of the sheet, where makers' documents say which. A
-virtual GPU, or a device that is cut down in another way, has none.
+A part of a device (a MIG slice, a partition of an AMD device) has its share of the sheet, if makers' documents give it.
+A virtual GPU, or a device that is divided in another way, has none.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from msgspec.structs import replace
 from opanatomy.devices.sheets import GIB, SHEETS, Mig, Sheet
 from opanatomy.records.anatomy import Ceilings
 
-# A part of a device: a MIG slice, one of the devices that AMD's compute modes make of one -> its share of the sheet.
+# --- parts of a device: MIG slices, and partitions in AMD's compute modes, with their share of the sheet ---
 #
 # NVIDIA's MIG user guide (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "MIG Device Names" and "Supported
 # MIG Profiles") names a slice `1c.3g.20gb`: one compute slice's multiprocessors in a GPU instance of three, with 20 GB.
 # The GPU instance has its memory slices' share of capacity, bandwidth and L2; multiprocessors do not divide evenly, so
-# the trace's count goes before the profile's.
+# the trace's count takes precedence over the profile's.
 
 
 _PROFILE: Final = re.compile(
     r"(?P<whole>.+?)\s+MIG\s+(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?:[+-][a-z.]+)*\s*",
     re.IGNORECASE,
 )
-#: How far a profile's name may be from whole memory slices (`1g.18gb` of 141 GB), and the count of multiprocessors from
-#: an even share (26 of an H100's 132 in `1g.20gb`, 98 of an A100's 108 in `7g.40gb`).
+#: Tolerance of a profile's name against whole memory slices (`1g.18gb` of 141 GB), and of the count of multiprocessors
+#: against an even share (26 of an H100's 132 in `1g.20gb`, 98 of an A100's 108 in `7g.40gb`).
 _SLICE_ERROR: Final = 0.15
 _MIN_SHARE, _MAX_SHARE = 0.8, 1.45
-#: Two memory slices for one compute slice: the guide's table has an eighth of L2 for it, its text a quarter.
+#: Two memory slices for one compute slice: the guide's table gives it an eighth of L2, its text a quarter.
 _DOUBLE_MEMORY: Final = (1, 2)
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What the name of a MIG device says: its device, compute slices, those of the compute instance, memory in GB."""
+    """The parts of a MIG device's name: device, compute slices, those of the compute instance, memory in GB."""
 
     whole: str
     label: str
@@ -47,7 +47,7 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 
 def profile_of(name: str) -> Profile | None:
-    """The MIG profile in a device's name, `None` where there is none."""
+    """Return the MIG profile in a device's name, `None` if it has none."""
     profile = _PROFILE.fullmatch(name)
     if profile is None:
         return None
@@ -62,7 +62,7 @@ def profile_of(name: str) -> Profile | None:
 
 
 def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> Sheet | str:
-    """The sheet's share that a MIG slice has, or why it cannot be said; `multiprocessors` are the trace's."""
+    """Return a MIG slice's share of the sheet, or why it is not known; `multiprocessors` are the trace's."""
     mig, memory = sheet.mig, sheet.memory_gib
     if mig is None or memory is None:
         return f"no known document says that {sheet.device} has MIG"
@@ -86,10 +86,10 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
 
 
 def partition_of(sheet: Sheet, multiprocessors: int | None) -> Sheet | None:
-    """The share of an AMD device that is one of several in a compute mode (DPX, QPX, CPX), `None` if it is not.
+    """Return the share of an AMD device that a compute mode (DPX, QPX, CPX) divides, `None` if it is not one.
 
-    Which share of the memory it has, and how fast that is, depends on the memory mode (NPS1, NPS4). That is not in a
-    trace: the driver may show each of eight parts an eighth of the memory in both.
+    The share of the memory, and its speed, depend on the memory mode (NPS1, NPS4). The mode is not in a trace: the
+    driver may show each of eight parts an eighth of the memory in both modes.
     """
     whole = sheet.multiprocessors[0] if len(sheet.multiprocessors) == 1 else 0
     for parts in sheet.partitions:
@@ -116,7 +116,7 @@ def _scaled(sheet: Sheet, share: float) -> Sheet:
 
 
 def _memory_slices(mig: Mig, profile: Profile, memory_gib: float) -> int | None:
-    """How many memory slices the profile's GB are, `None` if the device has no such profile."""
+    """Return how many memory slices the profile's GB are, `None` if the device has no profile like that."""
     exact = profile.memory_gb / memory_gib * mig.memory
     slices = round(exact)
     known = {(compute, memory) for compute, memory, _ in mig.profiles}
@@ -126,7 +126,7 @@ def _memory_slices(mig: Mig, profile: Profile, memory_gib: float) -> int | None:
 
 
 def _multiprocessors(sheet: Sheet, mig: Mig, profile: Profile, slices: int, given: int | None) -> int | str:
-    """The trace's count if such a slice can have it, else the documented one, else why there is none."""
+    """Return the trace's count if a slice can have it, else the documented one, else why there is none."""
     if len(sheet.multiprocessors) != 1:
         return f"no document says how many multiprocessors {sheet.device} has"
     whole = sheet.multiprocessors[0]
@@ -146,27 +146,27 @@ _BRANDS: Final = re.compile(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re
 #: series `Super` is a laptop's, and a desktop's is `SUPER`.
 _LAPTOP: Final = re.compile(r".*(Laptop GPU|with Max-Q Design|Embedded GPU|RTX 20\d0 Super)")
 _PART: Final = re.compile(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
-#: The types of virtual GPUs: `GRID A100D-80C`, `NVIDIA A40-8Q`, and of MIG slices `GRID A100-1-5C`.
+#: Names of virtual GPUs: `GRID A100D-80C`, `NVIDIA A40-8Q`, and of MIG slices `GRID A100-1-5C`.
 _VIRTUAL: Final = re.compile(r".*\S-\d+(-\d+)?[ABCQ]", re.IGNORECASE)
-#: What ROCm calls a device whose marketing name it lacks.
+#: ROCm's names for a device whose marketing name it lacks.
 _NAMELESS: Final = re.compile(r"(?:Radeon Graphics|gfx(?P<architecture>908|90a|942|950)\S*)?", re.IGNORECASE)
-#: The devices that no other shares multiprocessors and memory with, so that these say which it is.
+#: Devices that are identified by multiprocessors and memory alone, as no other device shares them.
 _BY_SIZE: Final = {
     "908": ("Instinct MI100",),
     "90a": ("Instinct MI210", "Instinct MI250 (one of two dies)", "Instinct MI250X (one of two dies)"),
     "942": ("Instinct MI300A", "Instinct MI300X", "Instinct MI325X"),
     "950": ("Instinct MI350X", "Instinct MI355X"),
 }
-#: What drivers leave of the memory on the sheet: ECC takes a sixteenth, the driver itself a little more.
+#: Range of the recorded memory over that on the sheet: ECC takes a sixteenth, the driver itself a little more.
 _MIN_MEMORY, _MAX_MEMORY = 0.88, 1.03
-#: Characters that mean themselves in an expression.
+#: Characters without a special meaning in a regular expression.
 _PLAIN: Final = frozenset(ascii_letters + digits + " -")
-#: No device has a longer name; a damaged trace may.
+#: No device has a longer name, but a damaged trace may.
 _LONGEST: Final = 96
 
 
 class Match(Struct, frozen=True):
-    """The sheet of a device, or a sentence that says why there is none; `by` says what it was matched on."""
+    """The sheet of a device, or a sentence that says why there is none; `by` says what was matched."""
 
     sheet: Sheet | None = None
     why: str | None = None
@@ -174,7 +174,7 @@ class Match(Struct, frozen=True):
 
 
 def match(name: str | None, memory_bytes: int | None = None, multiprocessors: int | None = None) -> Match:
-    """The data sheet of the device that a trace calls `name`; what is not known is not compared."""
+    """Return the data sheet of the device that a trace calls `name`; arguments that are `None` are not compared."""
     if name is None:
         return Match(why="the trace does not name its device")
     name = name[:_LONGEST]
@@ -200,7 +200,7 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
 
 
 def sheets_named(name: str) -> tuple[Sheet, ...]:
-    """The data sheets of all devices of this name, by drivers or by the sheet; none where there is none."""
+    """Return the data sheets of all devices of this name, by drivers or by the sheet; empty if there are none."""
     name = " ".join(name[:_LONGEST].split())
     plain = (_BRANDS.sub("", name, count=1) if _BRANDS.match(name) else name).casefold()
     if not plain:
@@ -210,7 +210,7 @@ def sheets_named(name: str) -> tuple[Sheet, ...]:
 
 
 def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
-    """The sheet in base units."""
+    """Return the figures of the sheet in base units."""
     note = "" if by == "name" else f", matched on {by}"
     note += f", scaled to {sheet.scaled}" if sheet.scaled else ""
     note += f" ({sheet.also})" if sheet.also else ""
@@ -230,14 +230,14 @@ def _named(plain: str) -> list[Sheet]:
 
 
 def _is_name(name: str, plain: str) -> bool:
-    """Whether a device has this name; most names are plain text, which need not be compiled."""
+    """Return True if `name` is a name of the device; most names are plain text, which need not be compiled."""
     if _PLAIN.issuperset(name) and plain.isascii():
         return name.lower() == plain.lower()
     return re.fullmatch(name, plain, re.IGNORECASE) is not None
 
 
 def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessors: int | None) -> Match:
-    """The share of the sheet that a MIG slice has."""
+    """Return a MIG slice's share of the sheet."""
     named = _named(profile.whole)
     if not named:
         return Match(why=f"no data sheet of {profile.whole}, of which {name} is a part, is in the table")
@@ -250,7 +250,7 @@ def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessor
 
 
 def _partition(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> Sheet | None:
-    """The share of an AMD device that one of its compute modes makes, whatever the memory mode leaves it."""
+    """Return the share of an AMD device in one of its compute modes, in any memory mode."""
     largest = None if sheet.memory_gib is None else _MAX_MEMORY * sheet.memory_gib * GIB
     return None if memory_bytes and largest and memory_bytes > largest else partition_of(sheet, multiprocessors)
 
@@ -267,7 +267,7 @@ def _by_size(name: str, architecture: str | None, memory_bytes: int | None, mult
 
 
 def _only(name: str, sheets: list[Sheet], by: str) -> Match:
-    """The one sheet, or what several with the same peaks have in common."""
+    """Return the one sheet, or the common part of several with the same peaks."""
     first = sheets[0]
     if any((sheet.matrix, sheet.vector) != (first.matrix, first.vector) for sheet in sheets):
         return Match(why=f"{name} may be {' or '.join(sheet.device for sheet in sheets)}")
@@ -275,7 +275,7 @@ def _only(name: str, sheets: list[Sheet], by: str) -> Match:
 
 
 def _common(sheets: list[Sheet]) -> Sheet:
-    """`None` where they differ: a GeForce RTX 3060 Ti has one of two kinds of memory."""
+    """Return the common figures, `None` if they differ: a GeForce RTX 3060 Ti has one of two kinds of memory."""
     first = sheets[0]
     memories = {sheet.memory_gib for sheet in sheets}
     bandwidths = {sheet.bandwidth for sheet in sheets}
@@ -314,7 +314,7 @@ def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiproce
 
 
 def _base(tera: float) -> float:
-    """Without what binary fractions add: 66.9 T is 66,900,000,000,000."""
+    """Return base units without the error of binary fractions: 66.9 T is 66,900,000,000,000."""
     return float(round(tera * 1e6) * 10**6)
 
 

@@ -1,4 +1,4 @@
-"""`--peak` and `--bandwidth`: figures that the user knows better."""
+"""Parse and apply `--peak` and `--bandwidth`, the ceilings that the user gives."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _QUANTITY: Final = re.compile(
 _PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _FLOPS_UNITS: Final = ("", "flop/s", "flops", "flop", "op/s", "ops")
 _BYTES_UNITS: Final = ("", "b/s", "b")
-#: No device is slower than this, and none faster: a prefix is missing or twice there.
+#: No device is slower or faster than this: a value outside lacks a prefix, or has one twice.
 _MIN_RATE, _MAX_RATE = 1e8, 1e18
 
 
 class Overrides(Struct, frozen=True, kw_only=True):
-    """What the user gave: peaks of matrix multiplication by data type (`any` is all of them), bytes a second.
+    """The ceilings that the user gave: peaks of matrix products by data type (`any` for all of them), bytes a second.
 
-    `typed` are the words that gave each, by the same names and `BANDWIDTH`.
+    `typed` has the words that gave each, by the same names and `BANDWIDTH`.
     """
 
     peaks: dict[str, float] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
         return bool(self.peaks) or self.bandwidth is not None
 
     def over(self, known: Ceilings | None, device: str) -> Ceilings:
-        """`known` with these figures in place of its own."""
+        """Return `known` with these figures in place of its own."""
         before = Ceilings(device=device, source="") if known is None else known
         given = tuple(self._given(before))
         peaks = {one.name: one.per_second for one in given if one.name != BANDWIDTH}
@@ -53,7 +53,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
         )
 
     def _given(self, known: Ceilings) -> Iterator[GivenCeiling]:
-        """Each ceiling that is given, with the words that gave it and what was known before."""
+        """Yield each given ceiling, with the words that gave it and the value known before."""
         for name in PEAK_TYPES:
             by = name if name in self.peaks else "any"
             if by in self.peaks:
@@ -67,19 +67,19 @@ class Overrides(Struct, frozen=True, kw_only=True):
             yield GivenCeiling(name=BANDWIDTH, option=option, per_second=self.bandwidth, known_per_second=before)
 
     def _option(self, flag: str, *names: str) -> str:
-        """The flag with the words that gave these."""
+        """Return the flag with the words that gave these ceilings."""
         words = ",".join(self.typed[name] for name in names if name in self.typed)
         return f"{flag} {words}" if words else flag
 
     def _options(self) -> str:
-        """All options that gave something, as typed."""
+        """Return all options that gave a ceiling, as typed."""
         given = [self._option("--peak", *self.peaks)] if self.peaks else []
         given += [] if self.bandwidth is None else [self._option("--bandwidth", BANDWIDTH)]
         return " and ".join(given)
 
 
 def parse_overrides(peak: str | None, bandwidth: str | None) -> Overrides:
-    """The texts of `--peak` and `--bandwidth`; `UsageError` where one makes no sense."""
+    """Parse the texts of `--peak` and `--bandwidth`; raise `UsageError` if one is not valid."""
     peaks = {} if peak is None else parse_peaks(peak)
     # The parts are in the order of the peaks, one for each.
     typed = dict(zip(peaks, ("".join(part.split()) for part in (peak or "").split(",")), strict=peak is not None))
@@ -89,7 +89,7 @@ def parse_overrides(peak: str | None, bandwidth: str | None) -> Overrides:
 
 
 def parse_peaks(text: str) -> dict[str, float]:
-    """`989T` -> {"any": 989e12}; `bf16=989e12,fp32=67T` -> {"bfloat16": 989e12, "float32": 67e12}."""
+    """Parse `989T` into {"any": 989e12}, and `bf16=989e12,fp32=67T` into {"bfloat16": 989e12, "float32": 67e12}."""
     peaks: dict[str, float] = {}
     for part in text.split(","):
         name, equals, quantity = (word.strip() for word in part.rpartition("="))
@@ -101,12 +101,12 @@ def parse_peaks(text: str) -> dict[str, float]:
 
 
 def parse_bandwidth(text: str) -> float:
-    """`3.35T`, `3.35e12`, `900 GB/s` -> bytes a second."""
+    """Parse `3.35T`, `3.35e12` or `900 GB/s` into bytes a second."""
     return _quantity(text.strip(), "--bandwidth", text, _BYTES_UNITS, "3.35T or 900G")
 
 
 def data_type(name: str, option: str) -> str:
-    """The data type of a peak by its name or a short one; `UsageError` naming `option` where it is none."""
+    """Return the data type of a peak by its full or short name; raise `UsageError` naming `option` if there is none."""
     peak_type = peak_type_of(name)
     if peak_type is None:
         raise UsageError(f"{option}: no data type {name!r} has a peak - one of {', '.join(PEAK_TYPES)}")

@@ -1,12 +1,12 @@
-"""What makers' data sheets say of their devices: dense peaks, never those with structured sparsity.
+"""Read the data sheets of devices: dense peaks, never those with structured sparsity.
 
-The rows are `sheets.json`, by family, each with its source and the day on which that was read. One row is what a trace
-calls one device: half an MI250X, one GPU of a GB200. Where a sheet quotes sparse figures only (Ada, Hopper, Blackwell)
-they are halved. Tensor-core figures of half-precision and 8-bit floats are those with float32 accumulation, which torch
-uses: GeForce cards, A10G, L20 and L40 do half as much of it. Figures follow from multiprocessors x clock x operations a
-clock, bandwidths from bits of the bus x their rate. Where the sheet disagrees with that, where two sources disagree, or
-where there is no document of the maker, `note` says so. A real clock may be above the sheet's boost clock, so a GeForce
-card can pass its sheet by a few percent.
+The rows are in `sheets.json`, by family, each with its source and the day on which it was read. One row is for one
+device as a trace names it: half an MI250X, one GPU of a GB200. Sheets that quote only sparse figures (Ada, Hopper,
+Blackwell) are halved. Tensor-core figures of half-precision and 8-bit floats are those with float32 accumulation, which
+torch uses: GeForce cards, A10G, L20 and L40 do half as much with it. Figures follow from multiprocessors x clock x
+operations a clock, bandwidths from bits of the bus x their rate. If the sheet disagrees with that, two sources
+disagree, or the maker has no document, `note` says so. A real clock may be above the sheet's boost clock, so a GeForce
+card can exceed its sheet by a few percent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ GIB: Final = 1 << 30
 
 
 class Mig(Struct, frozen=True, kw_only=True):
-    """How NVIDIA's Multi-Instance GPU cuts a device: into how many slices of compute and of memory.
+    """How NVIDIA's Multi-Instance GPU divides a device: the number of slices of compute and of memory.
 
-    `profiles` are (slices of compute, slices of memory, multiprocessors) of each profile, `None` for a number that no
-    document says. A memory slice has its share of capacity, bandwidth and L2 (MIG user guide, "Concepts").
+    `profiles` are (slices of compute, slices of memory, multiprocessors) of each profile, `None` for an undocumented
+    number. A memory slice has its share of capacity, bandwidth and L2 (MIG user guide, "Concepts").
     """
 
     compute: int = 7
@@ -33,12 +33,12 @@ class Mig(Struct, frozen=True, kw_only=True):
 
 
 class Sheet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device by its data sheet: peaks in TFLOP/s (`TOP/s` of int8), bandwidth in GB/s, memory in GiB, the last cache
-    before the memory in MiB (L2, on MI300 and later the Infinity Cache), `None` where no known document says it.
+    """A device by its data sheet; `None` for what no known document says.
 
-    `names` are the names drivers give it, without maker and brand, as regular expressions of the whole name.
-    `multiprocessors` are all counts that exist, none where no document says it. `read` is the day (ISO 8601) on which
-    `source` was read.
+    Peaks are in TFLOP/s (`TOP/s` of int8), bandwidth in GB/s, memory in GiB, the last cache before the memory in MiB
+    (L2, on MI300 and later the Infinity Cache). `names` are the drivers' names of the device, without maker and brand,
+    as regular expressions of the whole name. `multiprocessors` are all counts that exist, empty if undocumented. `read`
+    is the day (ISO 8601) on which `source` was read.
     """
 
     device: str
@@ -48,22 +48,22 @@ class Sheet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     multiprocessors: tuple[int, ...]
     memory_gib: float | None
     bandwidth: float | None
-    #: Peaks of matrix multiplication by data type, and those of all other arithmetic.
+    #: Peaks of matrix products by data type, and those of all other arithmetic.
     matrix: dict[str, float] = field(default_factory=dict)
     vector: dict[str, float] = field(default_factory=dict)
     note: str = ""
-    #: What else drivers give the same name, multiprocessors and memory, so that no trace distinguishes the two.
+    #: Other devices with the same driver name, multiprocessors and memory, which no trace can tell apart.
     also: str = ""
     cache_mib: float | None = None
-    #: The slices that a device may be cut into, and into how many equal devices AMD's compute modes make it.
+    #: The MIG slices that the device may be divided into, and the number of equal devices in AMD's compute modes.
     mig: Mig | None = None
     partitions: tuple[int, ...] = ()
-    #: Of a part of a device: which share of the sheet's figures these are.
+    #: For a part of a device: its share of the sheet's figures.
     scaled: str = ""
 
 
 class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Devices of one kind, and what holds for all of their sheets."""
+    """Devices of one kind, and the facts common to all of their sheets."""
 
     family: str
     about: str

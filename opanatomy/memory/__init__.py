@@ -1,1 +1,1 @@
-"""Turn observed or traced allocations into blocks, curve, peak, components, and set theory beside them."""
+"""Turn observed or traced allocations into blocks, curve, peak and components, and compare them with theory."""

@@ -1,4 +1,4 @@
-"""Allocations with their frees: the blocks of one device."""
+"""Pair the allocations and frees of each device into blocks, and find the operator and phase of each."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from opanatomy.records.columns import Bool, Categorical, HostCalls, Int64, Memor
 from opanatomy.records.memory import MemoryBlocks
 from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
 
-# Memory events -> those of each device in the order in which they happened, checked against the allocator's totals.
+# --- memory events: order by device, check against the allocator's totals ---
 
 
-#: torch's numbers of device types (c10/core/DeviceType.h) that have an allocator.
+#: torch's numbers of the device types (c10/core/DeviceType.h) that have an allocator.
 _DEVICE_TYPES: Final = {
     0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuseone",
 }  # fmt: skip
 CPU: Final = "cpu"
 UNKNOWN: Final = -1
-#: No allocator gives more at once, or has given more in all: what a larger number in a trace is is not known.
+#: The most that an allocator gives at once, or has given in all; a larger number in a trace counts as unknown.
 _MAX_BYTES: Final = 2**50
 _MAX_IN_ALL: Final = 2**62
-#: How many events of one time are looked through for the one that happened first.
+#: The most events of equal time that are searched for the one that happened first.
 _MAX_TIED: Final = 16
-#: How many of them are tried as the first.
+#: The most of them that are tried as the first.
 _MAX_FIRSTS: Final = 4
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """How far a sum of blocks is the allocator's own total, which is `offset_bytes` more in most events."""
+    """The agreement of a sum of blocks with the allocator's own total, which is `offset_bytes` more in most events."""
 
     offset_bytes: int | None
     checked: int
     equal: int
     largest_difference_bytes: int
-    #: Our bytes and the allocator's where they differ most.
+    #: Our bytes and the allocator's at the largest difference.
     at_largest_difference: tuple[int, int] | None = None
 
 
 def possible(events: MemoryEvents) -> Int64:
-    """The rows that give or take back bytes; `TraceError` where they are more than any device has."""
+    """Return the rows that allocate or free bytes; raise `TraceError` if the bytes are more than any device has."""
     size = np.abs(events.bytes.astype(np.float64))
     rows = np.flatnonzero((size > 0) & (size <= _MAX_BYTES))
     if float(size[rows].sum()) > _MAX_IN_ALL:
@@ -54,7 +54,7 @@ def possible(events: MemoryEvents) -> Int64:
 
 
 def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
-    """The name of each device, and its rows in the order in which they happened; the CPU comes last."""
+    """Return the name of each device with its rows in the order in which they happened; the CPU comes last."""
     order = rows[np.lexsort((events.time_ns[rows], events.device[rows], events.device_type[rows]))]
     kinds, numbers = events.device_type[order], events.device[order]
     first = np.flatnonzero(np.append(True, (np.diff(kinds) != 0) | (np.diff(numbers) != 0)))
@@ -71,20 +71,20 @@ def _label(kind: int, number: int) -> str:
 
 
 def of_rows(events: MemoryEvents, rows: Int64) -> MemoryEvents:
-    """The events in these rows."""
+    """Return the events in these rows."""
     return MemoryEvents(**{name: getattr(events, name)[rows] for name in MemoryEvents.__struct_fields__})
 
 
 def known(totals: Int64) -> Int64:
-    """The totals, -1 where one cannot be."""
+    """Return the totals, with -1 for impossible ones."""
     return np.where((totals >= 0) & (totals <= 2**53), totals, UNKNOWN)
 
 
 def _untied(events: MemoryEvents) -> Int64:
-    """The order of events that are sorted by time: of equal times that of the file, unless the totals say another.
+    """Return the order of events that are sorted by time, with ties in file order unless the totals show another.
 
-    Threads write their events apart, and clocks of 2022 count microseconds: the allocator's total before an event is
-    that after the event before it.
+    Threads write their events apart, and clocks of 2022 count microseconds. The allocator's total before an event must
+    be the total after the event before it.
     """
     total = known(events.total_allocated)
     order = np.arange(len(total))
@@ -102,7 +102,7 @@ def _untied(events: MemoryEvents) -> Int64:
 
 
 def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]:
-    """The order in which each total follows from the one before it; as it was where there is none."""
+    """Return the order in which each total follows from the one before it; the given order if there is none."""
     left = list(range(len(totals)))
     firsts = left if before is None else [place for place in left if totals[place] - sizes[place] == before]
     for first in firsts[:_MAX_FIRSTS]:
@@ -120,9 +120,9 @@ def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]
 
 
 def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = None) -> Agreement:
-    """The allocator's total after each event against the bytes that our blocks have then.
+    """Compare the allocator's total after each event with the bytes of our blocks.
 
-    Where it is not known by how much the allocator's are more, most events tell it.
+    Without `offset_bytes`, the most frequent difference is taken as the offset.
     """
     total = known(total_allocated)
     checked = np.flatnonzero(total != UNKNOWN)
@@ -143,7 +143,7 @@ def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = No
 
 
 def _most_frequent(values: Int64) -> int:
-    """The most frequent value, the smallest of several."""
+    """Return the most frequent value, the smallest in a tie."""
     ordered = np.sort(values)
     starts = np.flatnonzero(np.append(True, np.diff(ordered) != 0))
     counts = np.diff(np.append(starts, len(ordered)))
@@ -154,10 +154,10 @@ _NONE: Int64 = np.zeros(0, dtype=np.int64)
 
 
 class Blocks(Struct, frozen=True, kw_only=True):
-    """The blocks of one device, by places among its `events`; those from before the first event, where they are known,
-    come first: their `alloc` is -1.
+    """The blocks of one device, by indices of its `events`; known blocks from before the first event come first, with
+    `alloc` -1.
 
-    After `n` events a block is live where `alloc < n <= free`; `free` is the number of events where none was seen.
+    After `n` events a block is live if `alloc < n <= free`; `free` is the number of events if no free was recorded.
     """
 
     events: int
@@ -165,33 +165,33 @@ class Blocks(Struct, frozen=True, kw_only=True):
     free: Int64
     bytes: Int64
     address: Int64
-    #: Where the address was given again, so that the block must have been freed before.
+    #: True if the address was allocated again, so that the block must have been freed before.
     unseen: Bool
-    #: Frees of other than what was allocated at their address.
+    #: Number of frees of another size than was allocated at their address.
     uneven: int
-    #: Frees of what was allocated before the first event and is not among the blocks: places and bytes.
+    #: Frees of allocations from before the first event that are not among the blocks: indices and bytes.
     unmatched: Int64
     unmatched_bytes: Int64
     by_address: bool
 
     @property
     def never_freed(self) -> Bool:
-        """Which blocks outlive the trace."""
+        """Return a mask of the blocks that outlive the trace."""
         outlives: Bool = self.free == self.events
         return outlives
 
     @property
     def from_before(self) -> Bool:
-        """Which blocks were there before the first event."""
+        """Return a mask of the blocks from before the first event."""
         earlier: Bool = self.alloc < 0
         return earlier
 
     def live_after(self, count: int) -> Int64:
-        """The blocks of the events that are live after that many of them."""
+        """Return the blocks allocated by an event that are live after `count` events."""
         return np.flatnonzero((self.alloc >= 0) & (self.alloc < count) & (count <= self.free))
 
     def live_at(self, event: Int64, address: Int64) -> Int64:
-        """The block of the events that is live at each address when each event happens, -1 is none."""
+        """Return the block allocated by an event that is live at each address when each event happens, -1 if none."""
         order = np.lexsort((self.alloc, self.address))
         if not len(order):
             return np.full(len(event), -1, dtype=np.int64)
@@ -200,9 +200,10 @@ class Blocks(Struct, frozen=True, kw_only=True):
         return np.where(live & (event < self.free[block]), block, -1)
 
     def changes(self, block: Int64, size: Int64, begin: Int64 | None = None, end: Int64 | None = None) -> Int64:
-        """What each event adds to the bytes of shares of blocks, from before the first event on (the first entry).
+        """Return the change of each event to the bytes of shares of blocks; the first entry is from before the first
+        event.
 
-        A share is there from the event `begin` to the event `end`, without them as long as its block.
+        A share lasts from the event `begin` to the event `end`, without them as long as its block.
         """
         steps = np.zeros(self.events + 2, dtype=np.int64)
         np.add.at(steps, (self.alloc[block] if begin is None else begin) + 1, size)
@@ -213,8 +214,8 @@ class Blocks(Struct, frozen=True, kw_only=True):
 def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int64 = _NONE) -> Blocks:
     """Pair the allocations and frees of one device, in order of time, by address; `held` are blocks from before.
 
-    Without addresses (2021) a free is of the last block of its size that is live: blocks of one size are as good as
-    each other for the sum, not for what allocated them.
+    Without addresses (2021) a free matches the last live block of its size. Blocks of one size are interchangeable for
+    the sum, but not for what allocated them.
     """
     held = len(held_address)
     sizes = np.concatenate((held_bytes, events.bytes))
@@ -252,8 +253,10 @@ def _paired(sizes: Int64, addresses: Int64, *, by_address: bool) -> Blocks:
 
 
 def _depths(group: Int64, gives: Bool) -> Int64:
-    """How many blocks of its group are live with the one that each event gives or takes back: the two sides of a
-    bracket are equally deep."""
+    """Return how many blocks of its group are live with the one that each event allocates or frees.
+
+    An allocation and its free have the same depth, like the two sides of a bracket.
+    """
     order = np.lexsort((np.arange(len(group)), group))
     steps = np.where(gives[order], 1, -1)
     after = np.cumsum(steps)
@@ -266,24 +269,26 @@ def _depths(group: Int64, gives: Bool) -> Int64:
 
 
 def _last_before(address: Int64, alloc: Int64, at: Int64, event: Int64) -> Int64:
-    """The place of the last of the sorted blocks at each address `at` that was allocated before `event`, else of one at
-    another address, -1 where there is none."""
+    """Return the index of the last of the sorted blocks at each address `at` that was allocated before `event`.
+
+    If there is none, it is the index of a block at another address, or -1.
+    """
     order = np.lexsort((np.concatenate((alloc, event)), np.concatenate((address, at))))
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.cumsum(order < len(address)) - 1
     return places[len(address) :]
 
 
-# What is live at one moment, by what allocated it.
+# --- blocks live at one moment, by what allocated them ---
 
 
-#: How many groups of blocks, and of activations, are listed.
+#: The most groups of blocks, and of activations, that are listed.
 LISTED: Final = 100
 _NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def alike(path: str) -> str:
-    """The path with `*` for each number: that of every like layer."""
+    """Replace each number in the path with `*`, so that like layers share it."""
     return _NUMBER.sub("*", path)
 
 
@@ -291,10 +296,10 @@ def groups_at(
     blocks: Blocks, state: int, operator: Categorical[str], module: Categorical[str], phase: Int64, kind: Int64,
     kinds: Sequence[tuple[str, str | None]],
 ) -> tuple[tuple[MemoryBlocks, ...], int]:  # fmt: skip
-    """The blocks that are live after that many events, by what allocated them in like modules, largest sums first; and
-    the bytes of those beyond the listed.
+    """Return blocks live after `state` events by what allocated them in like modules, largest sums first, and unlisted
+    bytes.
 
-    The columns are of the blocks; `kind` is a place in `kinds`: the component, and the rule that says so.
+    The columns are of the blocks; `kind` is an index into `kinds`: the component, and the rule that assigned it.
     """
     live = blocks.live_after(state)
     modules = [alike(text) for text in module.values]
@@ -319,10 +324,10 @@ def groups_at(
     return tuple(rows[:LISTED]), sum(row.bytes for row in rows[LISTED:])
 
 
-# Which operator wanted the memory, of the calls around an allocation.
+# --- the operator of an allocation, among the calls around it ---
 
 
-#: Operators that only allocate: what called them wanted the memory.
+#: Operators that only allocate, for the operator that called them.
 _ALLOCATES: Final = frozenset({
     "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
     "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
@@ -330,7 +335,7 @@ _ALLOCATES: Final = frozenset({
 
 
 def wanting(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
-    """The innermost operator at or around each operator's row that does more than allocate, else the outermost one."""
+    """Return the innermost operator at or around each row that does more than allocate, else the outermost one."""
     allocates = np.array([*(text in _ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
     wanted = rows.copy()
     moving = np.flatnonzero(allocates[wanted]) if len(wanted) else wanted
@@ -343,7 +348,7 @@ def wanting(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Boo
 
 
 def outermost(rows: Int64, parent: Int64, is_call: Bool) -> Int64:
-    """The outermost call around each call with nothing else in between."""
+    """Return the outermost call reachable from each row through calls only."""
     outer = rows.copy()
     moving = np.arange(len(outer))
     while len(moving):
@@ -354,46 +359,46 @@ def outermost(rows: Int64, parent: Int64, is_call: Bool) -> Int64:
 
 
 def enclosing(rows: Int64, parent: Int64, which: Bool) -> Int64:
-    """The row around each row, -1 where it is none of these."""
+    """Return the parent of each row, -1 if it is not in `which`."""
     above = parent[rows]
     return np.where((above >= 0) & which[above], above, -1)
 
 
-# When the step went forward, backward and through the optimizer, as time: allocators free between operators too.
+# --- forward, backward and optimizer as time spans, as allocators free between operators too ---
 
 
 class Passes(Struct, frozen=True, kw_only=True):
-    """Parts of the time, each in one phase (a place in `PHASES`)."""
+    """Consecutive spans of time, each in one phase (an index into `PHASES`)."""
 
     start_ns: Int64
     phase: Int64
 
     def at(self, time_ns: Int64) -> Int64:
-        """The number of the pass at each time; before the first pass it is 0, of no phase."""
+        """Return the number of the pass at each time; 0, without a phase, before the first pass."""
         return np.searchsorted(self.start_ns, time_ns, side="right")
 
     def phase_of(self, number: Int64) -> Int64:
-        """The phase of each pass so numbered."""
+        """Return the phase of each pass by its number."""
         return np.append(OTHER, self.phase)[number]
 
 
 def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> Passes:
-    """The passes of a capture's phase ranges."""
+    """Return the passes of a capture's phase ranges."""
     start, phase = _edges(sorted(spans))
     return _unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase))
 
 
 class ThreadOperators(Struct, frozen=True, kw_only=True):
-    """The rows of operators among host calls, thread by thread in order of time: what a device's threads ran."""
+    """Rows of operators among host calls, by thread and in order of time, to find those of a device's threads."""
 
     calls: HostCalls
     rows: Int64
-    #: The threads in order, and where the rows of each begin; the end of all is the last.
+    #: The threads in order, and the index at which the rows of each begin; the last one ends them all.
     threads: Int64
     begins: Int64
 
     def on(self, threads: Int64) -> Int64:
-        """The rows on these threads in order of time."""
+        """Return the rows on these threads in order of time."""
         places = np.flatnonzero(is_among(self.threads, threads))
         parts = [self.rows[self.begins[place] : self.begins[place + 1]] for place in places.tolist()]
         rows = np.concatenate(parts) if parts else self.rows[:0]
@@ -401,7 +406,7 @@ class ThreadOperators(Struct, frozen=True, kw_only=True):
 
 
 def thread_operators(calls: HostCalls, is_operator: Bool) -> ThreadOperators:
-    """The operators among the calls by thread."""
+    """Return the operators among the calls by thread."""
     rows = np.flatnonzero(is_operator)
     rows = rows[np.lexsort((calls.start_ns[rows], calls.thread[rows]))]
     thread = calls.thread[rows]
@@ -412,10 +417,10 @@ def thread_operators(calls: HostCalls, is_operator: Bool) -> ThreadOperators:
 def passes_of_calls(
     operators: ThreadOperators, threads: Int64, spans: Sequence[tuple[int, int, Phase]]
 ) -> tuple[Passes, Passes]:
-    """The passes, and the same with recomputation apart from the backward that it is a part of.
+    """Return the passes, and the same with recomputation separate from the backward around it.
 
-    They are those of a capture's phase ranges, else of the operators on these threads: then a pass lasts until an
-    operator of another one begins, and what is freed in between belongs to it.
+    They come from a capture's phase ranges, else from the operators on these threads: a pass then lasts until an
+    operator of another one begins, and frees in between belong to it.
     """
     rows = operators.on(threads)
     start, phase = operators.calls.start_ns[rows], operators.calls.phase[rows]
@@ -426,8 +431,10 @@ def passes_of_calls(
 
 
 def _unbroken(start: Int64, phase: Int64) -> Passes:
-    """Passes from times and the phase from each on; a moment of no phase within a pass (data loading on a thread of
-    its own) does not end it."""
+    """Build passes from times and the phase from each on.
+
+    A moment without a phase inside a pass (data loading on another thread) does not end the pass.
+    """
     start, phase = _merged(start, phase)
     if len(phase) > 2:
         between = np.zeros(len(phase), dtype=bool)
@@ -450,6 +457,6 @@ def _edges(spans: Sequence[tuple[int, int, Phase]]) -> tuple[Int64, Int64]:
 
 
 def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:
-    """Without those that are of the phase of the one before."""
+    """Drop entries with the phase of the entry before."""
     new = np.append(True, np.diff(phase) != 0) if len(phase) else np.zeros(0, dtype=bool)
     return start[new], phase[new]

@@ -1,4 +1,4 @@
-"""The components of a step that a capture looked at, in the order in which they are stacked and listed."""
+"""Name the components of an observed step, in the order in which they are stacked and listed."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ COMPONENTS: Final = (
     RNG_STATES, CHECKPOINT_ARGUMENTS, RECOMPUTED, KEY_VALUE_CACHE, BEAM_COPIES, OUTPUTS, HELD_BY_MODEL, WORKSPACE,
     HELD_BEFORE, ROUNDING, TEMPORARY,
 )  # fmt: skip
-#: Components that are complete when forward is done, and from then on are freed.
+#: Components that are complete at the end of forward, and freed from then on.
 OF_FORWARD: Final = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS, HELD_BY_MODEL)

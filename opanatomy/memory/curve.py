@@ -1,4 +1,4 @@
-"""The bytes of one device over time, stacked by component, and its peak."""
+"""Compute the bytes of one device over time, stacked by component, and their peak."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.taxonomy import PHASES, Phase
 
-#: Of each of this many parts of the window the highest and the lowest point are kept.
+#: The window is cut into this many parts; the highest and the lowest point of each are kept.
 PARTS: Final = 98
 
 
 class Shares(Struct, frozen=True, kw_only=True):
-    """What of blocks belongs to which component (a place in `components`): the shares of a block sum to its bytes."""
+    """The shares of blocks by component (an index into `components`); the shares of a block sum to its bytes."""
 
     components: Sequence[str]
     block: Int64
     component: Int64
     bytes: Int64
-    #: The events at which each begins and ends; those of its block where that is of one component all its life.
+    #: The events at which each begins and ends; without them a share lasts as long as its block.
     begin: Int64 | None = None
     end: Int64 | None = None
-    #: The component of what was there before the first event without being a block: frees of unknown blocks lower it,
-    #: `earlier_bytes` is what it starts with. Without one such frees are of nothing that is counted.
+    #: The component of memory from before the first event that is in no block: it starts with `earlier_bytes`, and
+    #: frees of unknown blocks lower it. Without one these frees count nowhere.
     earlier: str | None = None
     earlier_bytes: int = 0
 
 
 class Curve(Struct, frozen=True, kw_only=True):
-    """What is allocated after that many events, from none to all: by component (a row each) and in all.
+    """Allocated bytes after each number of events, from none to all: by component (a row each) and in total.
 
-    States `first` to `last` are those of the window, `peak` is the first of its highest.
+    States `first` to `last` are those of the window; `peak` is the first of its highest.
     """
 
     components: Sequence[str]
@@ -49,17 +49,17 @@ class Curve(Struct, frozen=True, kw_only=True):
     peak: int
 
     def of(self, component: str) -> Int64:
-        """The bytes of one component."""
+        """Return the bytes of one component."""
         states: Int64 = self.by_component[self.components.index(component)]
         return states
 
     def phase_at(self, state: int, passes: Passes) -> Phase:
-        """The phase in which a state began."""
+        """Return the phase in which a state began."""
         return PHASES[int(passes.phase_of(passes.at(self.time_ns[[state]]))[0])]
 
 
 def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, int]) -> Curve:
-    """The curve of these blocks, and of what was there before them."""
+    """Compute the curve of these blocks and of the memory from before them."""
     by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
     for place in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
         chosen = shares.component == place
@@ -81,9 +81,9 @@ def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, 
 
 
 def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoint, ...]:
-    """The curve in at most some two hundred points, the first, the last and the peak among them.
+    """Reduce the curve to at most some two hundred points, the first, the last and the peak included.
 
-    `reserved` is of each event, -1 where it is not known.
+    `reserved` is given for each event, -1 if it is not known.
     """
     states = _thinned(curve)
     phases = passes.phase_of(passes.at(curve.time_ns[states]))
@@ -102,7 +102,7 @@ def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoin
 
 
 def _thinned(curve: Curve) -> Int64:
-    """The first, the last, the peak, and of each part of the window the highest and the lowest state."""
+    """Return the first, the last and the peak state, and the highest and the lowest of each part of the window."""
     begin, end = curve.window
     states = np.arange(curve.first, curve.last + 1)
     part = (curve.time_ns[states] - begin) // ((end - begin) // PARTS + 1)

@@ -1,4 +1,4 @@
-"""The memory of a step from the memory events of its trace alone."""
+"""Infer the memory of a step from the memory events of its trace alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, Memo
 from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
-# What the blocks of a trace are, by when and in what they were allocated and freed: nothing else says it.
+# --- rules: the component of a block, by when and in which call it was allocated and freed ---
 
 
 BEFORE_WINDOW: Final = "before_window"
@@ -50,7 +50,7 @@ COMPONENTS: Final = (
 
 
 class Rule(IntEnum):
-    """Why a block is what it is taken for; `RULES` says it in words."""
+    """The rule that gave a block its component; `RULES` has it in words."""
 
     BEFORE = 0
     RECOMPUTED = auto()
@@ -80,24 +80,24 @@ RULES: Final = {
     Rule.OPTIMIZER_KEPT: (OTHER_BLOCKS, "allocated in the optimizer, freed later"),
     Rule.ELSEWHERE: (OTHER_BLOCKS, "allocated outside forward, backward and optimizer"),
 }
-#: The place in `COMPONENTS` of each rule.
+#: Index in `COMPONENTS` of each rule.
 COMPONENT_OF: Final = np.array([COMPONENTS.index(RULES[rule][0]) for rule in Rule], dtype=np.int64)
 
-#: Ranges that some releases write as operators.
+#: Ranges that some releases record as operators.
 _NODES: Final = ("autograd::", "torch::autograd::")
 _RANGES: Final = (PHASE_RANGE, MODULE_RANGE, "ProfilerStep", "Optimizer.", "enumerate(DataLoader)", "## ")
 
 
 class Operators(Struct, frozen=True):
-    """Which host calls are operators and autograd nodes, not ranges around them."""
+    """Masks of the host calls that are operators or autograd nodes, not ranges around them."""
 
     is_operator: Bool
-    #: Operators that the dispatcher called: no autograd nodes, which may hold a whole backward.
+    #: Operators called by the dispatcher, without autograd nodes, which may contain a whole backward.
     is_call: Bool
 
 
 def operators_among(calls: HostCalls) -> Operators:
-    """The host calls by kind."""
+    """Return masks of the host calls by kind."""
     texts = calls.name.values
     is_range = np.array([name.startswith(_RANGES) for name in texts], dtype=bool)
     is_call = np.array(["::" in name and not name.startswith(_NODES) for name in texts], dtype=bool)
@@ -106,7 +106,7 @@ def operators_among(calls: HostCalls) -> Operators:
 
 
 class Placing(Struct, frozen=True, kw_only=True):
-    """Of each block: the host row of the operator that wanted it (-1 none), the phase of its allocation, its rule."""
+    """For each block the host row of the operator that wanted it (-1 none), its phase, and its rule."""
 
     row: Int64
     phase: Int64
@@ -116,7 +116,7 @@ class Placing(Struct, frozen=True, kw_only=True):
 def place(
     blocks: Blocks, time_ns: Int64, call: Int64, calls: HostCalls, operators: Operators, passes: tuple[Passes, Passes]
 ) -> Placing:
-    """Find what allocated each block and infer what it is; `call` is the row of `calls` around each event, -1 none."""
+    """Find what allocated each block and infer its component; `call` is each event's row of `calls`, -1 none."""
     inner = call[blocks.alloc]
     inside = np.flatnonzero(inner >= 0)
     inside = inside[operators.is_operator[inner[inside]]]
@@ -131,7 +131,7 @@ def place(
 
 
 def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase: Int64, until: Int64) -> Int64:
-    """The rule of each block; the first that holds."""
+    """Return the rule of each block: the first that holds."""
     freed = ~blocks.never_freed
     begin, end = time_ns[blocks.alloc], time_ns[np.minimum(blocks.free, max(blocks.events - 1, 0))]
     whole, parts = passes
@@ -154,7 +154,7 @@ def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase:
 
 
 class _Host(Struct, frozen=True, kw_only=True):
-    """What the host did around the events, and the passes of the threads that were requested before."""
+    """The host's calls around the events, and a cache of the passes by threads."""
 
     calls: HostCalls
     operators: Operators
@@ -163,7 +163,7 @@ class _Host(Struct, frozen=True, kw_only=True):
     passes: dict[bytes, tuple[Passes, Passes]]
 
     def passes_on(self, threads: Int64) -> tuple[Passes, Passes]:
-        """The passes on the distinct ones of these threads."""
+        """Return the passes on the distinct ones of these threads."""
         threads = distinct(threads).values
         key = threads.tobytes()
         if key not in self.passes:
@@ -183,11 +183,12 @@ class _Device(Struct, frozen=True, kw_only=True):
 
 
 def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: bool = False) -> Memory | None:
-    """The memory of the window (ns): curve, peak, what is live there and what it is inferred to be; `None` without
+    """Return the memory of the window (ns): curve, peak, blocks live at the peak and their components; None without
     events.
 
-    Each device is analyzed, the accelerator with the highest peak in detail. Where the trace is of an accelerator
-    (`on_device`) that recorded nothing, the CPU's events are not the memory of the step: only its row is given.
+    Each device is analyzed, the accelerator with the highest peak in detail. If the trace is of an accelerator
+    (`on_device`) that recorded no memory events, the CPU's events are not the memory of the step, and only its row is
+    given.
     """
     possible_rows = possible(table.events)
     calls = table.calls
@@ -283,7 +284,7 @@ def _positive(value: int | np.int64) -> int | None:
 
 
 def _inferences(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
-    """What is live at the peak, by rule."""
+    """Return the bytes live at the peak, by rule."""
     live = blocks.live_after(curve.peak)
     before = blocks.unmatched >= curve.peak
     inferences = []
@@ -299,7 +300,7 @@ def _inferences(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryI
 
 
 def _components(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[MemoryComponent, ...]:
-    """The components at the peak; they sum to it."""
+    """Return the components at the peak, which sum to it."""
     at_peak = curve.by_component[:, curve.peak].tolist()
     for size, component in zip(at_peak, COMPONENTS, strict=True):
         assert size == sum(row.bytes for row in inferences if row.component == component)

@@ -1,4 +1,4 @@
-"""The memory of a run from what its capture observed: of one step allocation by allocation, or of storages alone."""
+"""Compute the memory of a run from its capture's observations: every allocation of one step, or storages alone."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ from opanatomy.records.workload import (
     TensorType,
 )
 
-# The observations of a step -> the table of its memory events, as those of a trace are one.
+# --- observations of a step as a table of memory events ---
 
 
 def table_of(step: StepObservations) -> MemoryTable:
-    """The events with what encloses them, and the marks; `TraceError` where the columns do not fit each other."""
+    """Return the events with their calls and the marks; raise `TraceError` if the columns do not fit together."""
     try:
         table = MemoryTable(
             events=_events(step), call=unpacked(step.events.context), calls=_calls(step), marks=_marks(step),
@@ -106,7 +106,7 @@ def _marks(step: StepObservations) -> MemoryMarks:
 
 
 def _check(table: MemoryTable, step: StepObservations) -> None:
-    """Raise `TraceError` where columns are of unequal lengths, or places are none."""
+    """Raise `TraceError` if columns have unequal lengths or indices are out of range."""
     calls, marks, events = table.calls, table.marks, table.events
     assert isinstance(calls, StepCalls)
     assert marks is not None
@@ -135,7 +135,7 @@ def _all_in(places: Int64, minimum: int, end: int) -> bool:
     return bool(((places >= minimum) & (places < end)).all())
 
 
-# What is allocated before the step that is looked at: known storages, and on a device all else in its allocator.
+# --- memory allocated before the step: known storages, and on a device the rest of its allocator ---
 
 
 _ROUNDING, _WORKSPACE, _HELD_BEFORE = (COMPONENTS.index(name) for name in (ROUNDING, WORKSPACE, HELD_BEFORE))
@@ -154,12 +154,12 @@ class Held(Struct, frozen=True, kw_only=True):
     part_bytes: Int64
     #: The addresses of the storages, whichever block holds them.
     storages: Int64
-    #: Bytes of the storages that are in no block of the allocator: shared by another process, or someone's own memory.
+    #: Bytes of the storages that are in no block of the allocator: shared by another process, or allocated elsewhere.
     outside_bytes: int = 0
     whole: bool = False
 
     def component_bytes(self, component: str) -> int:
-        """What a component has in them."""
+        """Return the bytes of a component in these blocks."""
         return int(self.part_bytes[self.part_component == COMPONENTS.index(component)].sum())
 
 
@@ -170,7 +170,7 @@ class _Storages(Struct, frozen=True, kw_only=True):
 
 
 def held_of(step: StepObservations) -> Held:
-    """What a step found allocated; `TraceError` where the columns do not fit each other."""
+    """Return the memory that was allocated before a step; raise `TraceError` if the columns do not fit together."""
     try:
         return _held_storages(step)
     except (ValueError, IndexError) as error:
@@ -188,7 +188,7 @@ def _held_storages(step: StepObservations) -> Held:
 
 
 def _storages(columns: StorageColumns) -> _Storages:
-    """The storages, those at one address once: of the first component."""
+    """Return the storages; several at one address count once, for the first component."""
     places = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
     component, address, size = (unpacked(column) for column in (columns.component, columns.address, columns.bytes))
     if not len(component) == len(address) == len(size) or component.min(initial=0) < 0 or size.min(initial=0) < 0:
@@ -200,10 +200,10 @@ def _storages(columns: StorageColumns) -> _Storages:
 
 
 def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset[int]) -> Held:
-    """Each block with what is in it, and the bytes of storages that are in none.
+    """Return each block with the storages in it, and the bytes of storages that are in no block.
 
-    What a block has beyond its storages is the allocator's rounding. One without a storage of ours is a workspace of a
-    BLAS library where its requested size is that of one: nothing else identifies them, torch has no names for blocks.
+    The rest of a block is the allocator's rounding. A block without a known storage is a workspace of a BLAS library if
+    its requested size is that of one: nothing else identifies them, as torch has no names for blocks.
     """
     address, size, requested = (
         unpacked(column) for column in (columns.address, columns.bytes, columns.requested_bytes)
@@ -234,25 +234,28 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     )  # fmt: skip
 
 
-# Copies of a generation's cache: what is made to take its place is none of it until what it was made of is freed.
+# --- copied key-value caches: a copy counts as cache only after the original is freed ---
 
 
 _GROWN, _REORDERED = (MARK_KINDS.index(kind) for kind in (MarkKind.KEY_VALUE_CACHE, MarkKind.REORDERED_CACHE))
-#: What a copy is: a forward makes a longer one to append a token, a reordering one with the beams that go on.
+#: Component of a copy: a forward makes a longer one to append a token, a reordering one with the remaining beams.
 _ROLE: Final = {_GROWN: COMPONENTS.index(components.TEMPORARY), _REORDERED: COMPONENTS.index(components.BEAM_COPIES)}
 _NONE: Final = -1
 
 
 class Copies(Struct, frozen=True, kw_only=True):
-    """Of each block the event up to which it is a copy (-1 of one that is none), and its component until then."""
+    """For each block the event up to which it is a copy (-1 if it is none), and its component until then."""
 
     until: Int64
     component: Int64
 
 
 def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
-    """The copies among the blocks: of two marks of the cache in succession, the second has at the place of a storage
-    another one that was allocated while that was live."""
+    """Find the copies among the blocks.
+
+    A block is a copy if a mark of the cache has it in place of an earlier mark's storage that was live at its
+    allocation.
+    """
     assert table.marks is not None
     until, component = (np.full(len(blocks.alloc), _NONE, dtype=np.int64) for _ in range(2))
     before = np.zeros(0, dtype=np.int64)
@@ -267,7 +270,7 @@ def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
 
 
 def _cache_blocks(marks: MemoryMarks, blocks: Blocks) -> list[tuple[int, Int64]]:
-    """The kind of each mark of the cache in order, and the blocks of its storages (-1 not one of the step's)."""
+    """Return the kind of each cache mark in order, with the blocks of its storages (-1 if not of the step)."""
     rows = np.flatnonzero(((marks.kind == _GROWN) | (marks.kind == _REORDERED)) & (marks.address >= 0))
     if not len(rows):
         return []
@@ -276,14 +279,14 @@ def _cache_blocks(marks: MemoryMarks, blocks: Blocks) -> list[tuple[int, Int64]]
     return list(zip(marks.kind[rows[starts]].tolist(), np.split(block, starts[1:]), strict=True))
 
 
-# The blocks of a step that a capture looked at, each with the component that the marks and its context say.
+# --- components of the blocks, by the marks and the context ---
 
 
-#: A number in an expression (`0.5 * x`) is a tensor of this many bytes at most, which autograd hides from hooks.
+#: A number in an expression (`0.5 * x`) is a tensor of at most this many bytes, which autograd hides from hooks.
 _NUMBER_BYTES: Final = 16
 _PLACE: Final = {name: place for place, name in enumerate(COMPONENTS)}
 _KIND: Final = {kind: place for place, kind in enumerate(MARK_KINDS)}
-#: The component of storages that a mark names; of what autograd saved it is the activations.
+#: The component of the storages of each mark; tensors that autograd saved are activations.
 _COMPONENT_OF_KIND: Final = {
     **{kind: _PLACE[str(kind)] for kind in MARK_KINDS if str(kind) in _PLACE},
     MarkKind.SAVED: _PLACE[components.ACTIVATIONS],
@@ -294,13 +297,14 @@ _OF_FORWARD: Final = tuple(_PLACE[name] for name in components.OF_FORWARD)
 
 
 class Labels(Struct, frozen=True, kw_only=True):
-    """What the marks say of each block: its component (-1 none), the bytes of its storage, what saved it.
+    """Facts about each block from the marks: its component (-1 none), the bytes of its storage, the operators that
+    saved it.
 
     `tensor` is the first shape and data type that was saved in it, -1 none.
     """
 
     component: Int64
-    #: -1 where no mark says.
+    #: -1 without a mark.
     storage_bytes: Int64
     tensor: Int64
     saved_by: Sequence[frozenset[str]]
@@ -309,7 +313,7 @@ class Labels(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredStep(Struct, frozen=True, kw_only=True):
-    """The memory of a step: blocks (those from before first), and of each what allocated it and what it is."""
+    """The blocks of a step (those from before it first), with operator, module, phase and component of each."""
 
     table: MemoryTable
     held: Held
@@ -319,40 +323,40 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     operator: Categorical[str]
     module: Categorical[str]
     phase: Int64
-    #: A place in `COMPONENTS`; of blocks from before their parts tell it.
+    #: Index into `COMPONENTS`; blocks from before the step have parts instead.
     component: Int64
-    #: Which blocks from before the allocator reported as freed.
+    #: Mask of the blocks from before that the allocator reported as freed.
     reported: Bool
     copies: Copies
 
     @property
     def own_bytes(self) -> Int64:
-        """The bytes that the component of each block counts; the rest is the allocator's rounding."""
+        """Return the bytes of each block that count for its component; the rest is the allocator's rounding."""
         storage = self.labels.storage_bytes
         return np.where(storage < 0, self.blocks.bytes, np.minimum(storage, self.blocks.bytes))
 
     def place_of(self, kind: MarkKind) -> int | None:
-        """The last event that marks this place of the step."""
+        """Return the last event that marks this point of the step."""
         assert self.table.marks is not None
         rows = self.table.marks.event[self.table.marks.kind == _KIND[kind]]
         return int(rows[-1]) if len(rows) else None
 
     def component_at(self, state: int) -> Int64:
-        """The component of each block after that many events."""
+        """Return the component of each block after `state` events."""
         return np.where(self.copies.until >= state, self.copies.component, self.component)
 
     @property
     def after_forward(self) -> int | None:
-        """The event at which forward is done; of several that at which most is kept for backward."""
+        """Return the event at which forward is done; of several the one with the most bytes kept for backward."""
         assert self.table.marks is not None
         ends = self.table.marks.event[self.table.marks.kind == _KIND[MarkKind.AFTER_FORWARD]].tolist()
         kept = np.where(np.isin(self.component, _OF_FORWARD), self.own_bytes, 0)
         return max(ends, key=lambda end: (int(kept[self.blocks.live_after(end + 1)].sum()), end), default=None)
 
     def shares(self) -> Shares:
-        """The components of all blocks.
+        """Return the components of all blocks.
 
-        Where all of the allocator was known before, a free of an unknown block is of one that was held before.
+        If all of the allocator was known before, a free of an unknown block is of one that was held before.
         """
         new = np.flatnonzero(~self.blocks.from_before)
         own = self.own_bytes
@@ -376,7 +380,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
 
 
 def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> MeasuredStep:
-    """Pair the allocations and frees of a step and give each block its component."""
+    """Pair the allocations and frees of a step, and give each block its component."""
     calls = table.calls
     assert isinstance(calls, StepCalls)
     blocks = blocks_of(table.events, held.address, held.bytes)
@@ -398,7 +402,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
 
 
 def _without_gone(blocks: Blocks, reported: Bool, table: MemoryTable) -> tuple[Blocks, Bool]:
-    """Let blocks from before end where a mark says that they live no more, and the allocator had not reported it."""
+    """End the blocks from before the step that a mark says are gone, unless the allocator reported their frees."""
     assert table.marks is not None
     rows = np.flatnonzero(table.marks.kind == _KIND[MarkKind.GONE])
     if not len(rows):
@@ -413,7 +417,7 @@ def _without_gone(blocks: Blocks, reported: Bool, table: MemoryTable) -> tuple[B
 
 
 def _operators(table: MemoryTable, calls: StepCalls) -> Categorical[str]:
-    """The operator that each event happened in, and that did more than allocate."""
+    """Return the operator around each event that did more than allocate."""
     every = calls.name.codes >= 0
     wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)
     places = np.append(calls.name.codes[wanted], -1)[table.call]
@@ -423,7 +427,7 @@ def _operators(table: MemoryTable, calls: StepCalls) -> Categorical[str]:
 def _labels(
     step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: Held
 ) -> Labels:
-    """What the marks, in their order, say of the blocks that live at their addresses."""
+    """Return what the marks, in their order, say of the blocks at their addresses."""
     marks = table.marks
     assert marks is not None
     count = len(blocks.alloc)
@@ -443,7 +447,7 @@ def _labels(
         if kind is MarkKind.SAVED:
             saved_by[block].add(operator.at(int(marks.event[row])) or "")
             tensor[block] = _first_tensor(step, int(tensor[block]), int(marks.tensor[row]))
-        # A weight or buffer that forward made anew is none of the activations, also where it is saved.
+        # A weight or buffer that forward made anew is no activation, even if it is saved.
         if kind is MarkKind.SAVED and component[block] != _NO_ROLE:
             continue
         is_saved = component[block] == _PLACE[components.ACTIVATIONS]
@@ -456,7 +460,7 @@ def _labels(
 
 
 def _first_tensor(step: StepObservations, known: int, saved: int) -> int:
-    """The first that has a shape and a data type; a number has no shape."""
+    """Return the first with a shape and a data type; a number has no shape."""
     if known < 0:
         return saved
     tensor = step.marks.tensors[known]
@@ -467,7 +471,7 @@ def _label_components(
     step: StepObservations, table: MemoryTable, blocks: Blocks, labels: Labels, phase: Int64, call: Int64,
     operator: Int64,
 ) -> Int64:  # fmt: skip
-    """The component of each block; the first that holds."""
+    """Return the component of each block: the first rule that holds."""
     calls, marks = table.calls, table.marks
     assert isinstance(calls, StepCalls)
     assert marks is not None
@@ -486,7 +490,7 @@ def _label_components(
         (None, labels.component != _NO_ROLE),
         (components.RNG_STATES, through & nameless & (blocks.bytes == (step.rng_bytes or -1))),
         (components.ACTIVATIONS, through & (is_number | (not step.hooked))),
-        # Tensors that a checkpointed segment gets by keyword are held by Python until its node of the graph is freed.
+        # Python holds the keyword arguments of a checkpointed segment until its node of the graph is freed.
         (components.CHECKPOINT_ARGUMENTS, through & ended & step.checkpointing),
         (components.HELD_BY_MODEL, through),
         (components.RECOMPUTED, (until >= 0) & (~ended | (end_ns > until))),
@@ -495,30 +499,30 @@ def _label_components(
     return np.select([holds for _, holds in cases], choices, np.int64(_PLACE[components.TEMPORARY]))
 
 
-# What is no part of the allocated bytes: the device's context and kernels, and the allocator's cache.
+# --- memory outside the allocator's blocks: the device's context and kernels, the allocator's cache ---
 
 
-#: What a context with its kernels can be: some 100 MB where few are loaded, 1.3 GB with all of an older CUDA's
-#: libraries. Anything else is what others took or gave back in between.
+#: Possible sizes of a context with its kernels: some 100 MB if few are loaded, 1.3 GB with all libraries of an older
+#: CUDA. Other sizes are changes by other processes in between.
 _MIN_CONTEXT: Final = 50_000_000
 _MAX_CONTEXT: Final = 4_000_000_000
 
 
 class Outside(Struct, frozen=True, kw_only=True):
-    """What was measured of it, and notes on what was not."""
+    """Components outside the allocator's blocks, and notes on those that were not measured."""
 
     components: tuple[MemoryComponent, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def outside_the_allocator(snapshots: Sequence[MemorySnapshot]) -> Outside:
-    """The context and the cache, each left out where it is not known."""
+    """Return the context and the cache, each left out if it is not known."""
     context = _context(snapshots)
     return Outside(components=(*context.components, *_cache(snapshots)), notes=context.notes)
 
 
 def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
-    """What this process holds of the device beyond the allocator: by NVML's bytes of it, else by what was added."""
+    """Return the process's device memory beyond the allocator: by NVML's bytes of it, else by the increase in use."""
     with_reserved = [
         snapshot for snapshot in snapshots if snapshot.reserved_bytes is not None and snapshot.name != START
     ]
@@ -555,7 +559,7 @@ def _cache(snapshots: Sequence[MemorySnapshot]) -> tuple[MemoryComponent, ...]:
     return (MemoryComponent(component="allocator_cache", measured_bytes=cached, formula=formula),)
 
 
-# What forward keeps for backward, by like modules, operator and shape.
+# --- activations kept for backward, by like modules, operator and shape ---
 
 
 _KEPT = tuple(COMPONENTS.index(name) for name in (components.ACTIVATIONS, components.WEIGHT_CASTS))
@@ -563,7 +567,7 @@ _UNKNOWN = TensorType(dtype="", shape=())
 
 
 def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tuple[SavedActivations, ...]:
-    """What lives after forward for backward, largest first."""
+    """Return the activations that live after forward for backward, largest first."""
     after = measured.after_forward
     if after is None:
         return ()
@@ -585,7 +589,7 @@ def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tup
 
 
 def _savers(measured: MeasuredStep, blocks: Sequence[int]) -> tuple[str, ...]:
-    """The operators whose backward needs what is in these blocks."""
+    """Return the operators whose backward needs these blocks."""
     return tuple(sorted({name for block in blocks for name in measured.labels.saved_by[block] if name}))
 
 
@@ -595,8 +599,10 @@ _PLACES: Final = (
 
 
 def memory_of_observations(observations: MemoryObservations) -> Memory:
-    """The memory of the step that was looked at in depth, else of the storages as they stood after one; with the
-    snapshots, what is no part of the allocated bytes, and what was not observed."""
+    """Return the memory of the step observed allocation by allocation, else of the storages as they were after a step.
+
+    It includes the snapshots, memory outside the allocator's blocks, and notes on what was not observed.
+    """
     step = observations.step
     if step is None:
         memory = _of_storages(observations)
@@ -615,20 +621,20 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
 
 
 def _elsewhere(observations: MemoryObservations) -> list[str]:
-    """The note on a module that lies on several devices."""
+    """Return the note on a module that lies on several devices."""
     others = ", ".join(observations.other_devices)
     return [f"parts of the module are on {others}: the memory is that of {observations.device} alone"] if others else []
 
 
 def _failure(observations: MemoryObservations, memory: Memory) -> MemoryFailure | None:
-    """The failure, with what was allocated then where that was seen."""
+    """Return the failure, with the memory allocated then if it was observed."""
     failure = observations.failure
     if failure is None or not failure.seen:
         return failure
     return replace(failure, allocated_bytes=memory.peak_bytes)
 
 
-# ------------------------------------------------------------------------------------------------------- storages alone
+# --- storages alone ---
 
 
 def _of_storages(observations: MemoryObservations) -> Memory:
@@ -641,8 +647,10 @@ def _of_storages(observations: MemoryObservations) -> Memory:
 
 
 def _without_blocks(step: StepObservations, observations: MemoryObservations) -> Memory:
-    """What is known besides the blocks of a step, which its allocator does not tell: the storages after one, else those
-    before it and the allocator's own peak."""
+    """Return what is known of a step whose allocator does not report its blocks.
+
+    It has the storages after a step, else those before it and the allocator's own peak.
+    """
     held = held_of(step)
     figures = _figures(step, measured_step(step, table_of(step), held))
     notes = tuple(note for note in (step.allocator.why_no_blocks,) if note)
@@ -669,11 +677,11 @@ def _outside_note(size: int, device: str) -> list[str]:
     ]
 
 
-# --------------------------------------------------------------------------------------------- allocation by allocation
+# --- every allocation of a step ---
 
 
 def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
-    """The memory of the step; of a step that broke, the moment at which it did stands for the peak."""
+    """Return the memory of the step; for a failed step the moment of the failure stands for the peak."""
     table, held = table_of(step), held_of(step)
     measured = measured_step(step, table, held)
     curve = curve_of(measured.blocks, measured.shares(), table.events.time_ns, _window(table))
@@ -702,14 +710,14 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
 
 
 def _window(table: MemoryTable) -> tuple[int, int]:
-    """From the first phase or event to the last event."""
+    """Return the time of the first phase or event, and that of the last event."""
     times = table.events.time_ns
     begins = [*(begin for begin, _, _ in table.spans), *(times[:1].tolist())]
     return min(begins, default=0), int(times[-1]) if len(times) else 0
 
 
 def _broken_at(measured: MeasuredStep) -> int:
-    """The state after the last allocation before the step broke; what was freed since was freed on the way out."""
+    """Return the state after the last allocation before the failure; frees since then belong to the unwinding."""
     broken = measured.place_of(MarkKind.BROKEN)
     end = measured.blocks.events if broken is None else broken
     given = measured.blocks.alloc[measured.blocks.alloc < end]
@@ -732,7 +740,7 @@ def _unseen_note(measured: MeasuredStep) -> list[str]:
 
 
 def _components(measured: MeasuredStep, curve: Curve) -> tuple[MemoryComponent, ...]:
-    """Each component at its fullest and at the peak; those at the peak sum to it."""
+    """Return each component at its fullest and at the peak; those at the peak sum to it."""
     after_forward = measured.after_forward
     rows = []
     for component, states in zip(curve.components, curve.by_component, strict=True):
@@ -750,7 +758,7 @@ def _components(measured: MeasuredStep, curve: Curve) -> tuple[MemoryComponent, 
 def _snapshots(
     snapshots: Sequence[MemorySnapshot], measured: MeasuredStep, curve: Curve, memory: Memory
 ) -> tuple[MemorySnapshot, ...]:
-    """The snapshots, on the CPU with what the step's allocations say of the allocator, and the peak as the last."""
+    """Return the snapshots, on the CPU with figures from the step's allocations, and the peak as the last."""
     places = {str(kind): measured.place_of(kind) for kind in _PLACES}
     allocated = {name: int(curve.allocated[place + 1]) for name, place in places.items() if place is not None}
     allocated[WEIGHTS] = sum(measured.held.component_bytes(name) for name in (components.WEIGHTS, components.BUFFERS))
@@ -766,11 +774,11 @@ def _snapshots(
     )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------- what the allocator says
+# --- the allocator's own figures ---
 
 
 def _figures(step: StepObservations, measured: MeasuredStep) -> AllocatorFigures:
-    """What the allocator says of the step, against what the blocks sum to at each event."""
+    """Compare the allocator's own figures with the sum of the blocks at each event."""
     allocator, held, blocks = step.allocator, measured.held, measured.blocks
     before = int(held.bytes.sum()) if held.whole else None
     agreed = agreement(measured.table.events.total_allocated, _counted(measured), before)
@@ -790,10 +798,10 @@ def _figures(step: StepObservations, measured: MeasuredStep) -> AllocatorFigures
 
 
 def _counted(measured: MeasuredStep) -> Int64:
-    """What the allocator should count after each event, from 0 before the first.
+    """Return the expected count of the allocator after each event, from 0 before the first.
 
-    Frees of blocks from before the step are in the total of the CPU's allocator only where it reported them, and as it
-    did: with the bytes that it gave at their address when it was profiled last.
+    The total of the CPU's allocator drops at a free of an earlier block only if it reported the free, by the bytes that
+    it allocated at this address when it was last profiled.
     """
     blocks, size = measured.blocks, measured.blocks.bytes
     counted = np.flatnonzero(~blocks.from_before | measured.held.whole | measured.reported)
@@ -806,11 +814,11 @@ def _counted(measured: MeasuredStep) -> Int64:
     return changes.cumsum()[1:]
 
 
-# The memory that a capture observed with that of the events in its trace.
+# --- merge with the memory events of the trace ---
 
 
 def with_trace(measured: Memory, traced: Memory | None) -> Memory:
-    """What a capture measured, with the curve and the blocks of its trace; what it did not measure is the trace's."""
+    """Return what a capture measured, filled up with the curve, blocks and figures of its trace."""
     if traced is None:
         return measured
     if measured.peak_bytes is None and not measured.components:

@@ -1,4 +1,4 @@
-"""What a training step needs by theory: closed formulas, term by term, and what each technique takes from them.
+"""Compute what a training step needs by theory: closed formulas, term by term, and what each technique saves of them.
 
 s sequence length, b batch of one forward, h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L
 layers; e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c
@@ -28,14 +28,15 @@ from opanatomy.records.memory import (
 from opanatomy.records.taxonomy import BY_NAME, FULL_STATE_BYTES, ITEM_SIZE, OPTIMIZERS, Optimizer, Phase
 from opanatomy.records.workload import Workload
 
-# What a generation keeps by theory: the keys and values of its tokens, and what its beams copy.
+# --- generation: the keys and values of its tokens, and the copies of its beams ---
 #
 # b batch, n beams, k key-value heads, d head size, L layers, s tokens of the prompt, N new tokens, w the tokens that
-# attention slides over, S tokens of an encoder's output and H its hidden size. Of the last new token nothing is kept.
+# attention slides over, S tokens of an encoder's output and H its hidden size. The last new token has no keys and
+# values.
 
 
 def cache_theory(shape: CacheShape | None, workload: Workload) -> tuple[MemoryComponent, ...]:
-    """The cache and the copies of its beams at their fullest; nothing where no closed formula is known."""
+    """Return the cache and the copies of its beams at their fullest; nothing without a closed formula."""
     element = ITEM_SIZE.get(workload.dtype or "")
     if shape is None or not workload.generate or workload.batch is None or element is None or workload.amp:
         return ()
@@ -58,16 +59,17 @@ def cache_theory(shape: CacheShape | None, workload: Workload) -> tuple[MemoryCo
 
 
 def _kept_tokens(shape: CacheShape, tokens: int) -> int:
-    """The tokens kept in all layers when that is most: after the prompt, or at the end.
+    """Return the maximum of tokens kept in all layers: after the prompt, or at the end.
 
-    Of a window a layer keeps w - 1 tokens, in a storage with the last one more: the prompt's holds all of it.
+    A layer with a window keeps w - 1 tokens, in a storage that holds one more; the prompt's storage holds all of the
+    prompt.
     """
     at_end = sum(min(tokens, window) if window and tokens > shape.prompt else tokens for window in shape.windows)
     return max(at_end, len(shape.windows) * shape.prompt)
 
 
 def _in_window(tokens: int, window: int) -> int:
-    """What a reordering copies of a layer."""
+    """Return the tokens of a layer that a reordering copies."""
     return min(tokens, window - 1) if window else tokens
 
 
@@ -88,16 +90,16 @@ def _copies_formula(shape: CacheShape, element: int) -> str:
 
 _ACTIVATIONS: Final = "forward_activations"
 _CAST_BYTES: Final = 2
-#: An element of float32: what halves are computed in, and statistics kept in; of float64 they stay float64.
+#: Bytes of a float32 element: halves are computed in float32 and statistics kept in it; those of float64 stay float64.
 _FULL_BYTES: Final = 4
 _ID_BYTES: Final = 8
-#: Copies of the feed-forward's inner activations that each activation function leaves: its input, what its pieces
-#: save (the tanh form is written out in Python), its output.
+#: Copies of the feed-forward's inner activations that each activation function leaves: its input, the tensors saved by
+#: its pieces (the tanh form is written out in Python), its output.
 _INNER_COPIES: Final = {"gelu_new": 5, "gelu_pytorch_tanh": 2, "silu": 2, "gelu": 2, "relu": 1}
 
 
 class _Sizes(Struct, frozen=True, kw_only=True):
-    """The numbers of one workload that the formulas take."""
+    """The sizes of one workload in the letters of the formulas."""
 
     shape: ModelShape
     s: int
@@ -108,19 +110,19 @@ class _Sizes(Struct, frozen=True, kw_only=True):
     autocast: bool
     on_cpu: bool
     matrix: bool
-    #: Whether attention is torch's fused operator written out (on the CPU with dropout, on CUDA in float64), which
-    #: computes in float32 at least.
+    #: True if attention is torch's decomposed form of the fused operator (on the CPU with dropout, on CUDA in float64),
+    #: which computes in float32 at least.
     written_out: bool
 
     def mask(self, element: int) -> int:
-        """Bytes of a mask element over activations of that many bytes; 0 without dropout."""
+        """Return the bytes of a mask element over activations of `element` bytes; 0 without dropout."""
         return 0 if not self.shape.dropout else (element if self.on_cpu else self.shape.mask_bytes or 1)
 
 
 class ParameterBytes(Struct, frozen=True, kw_only=True):
-    """The elements of a module's parameters, and of those that are trained, times their bytes.
+    """The bytes of a module's parameters, and of the trained ones.
 
-    Of `shards` ranks each keeps an equal part of them. `buckets` is set where DDP reduces gradients, to whether it has
+    With `shards` each rank keeps one equal part of them. `buckets` is set if DDP reduces gradients: to whether it has
     buckets besides them.
     """
 
@@ -133,9 +135,9 @@ class ParameterBytes(Struct, frozen=True, kw_only=True):
 def with_theory(
     memory: Memory, workload: Workload, parameters: ParameterBytes | None = None, cache: CacheShape | None = None
 ) -> Memory:
-    """The memory with the theory of each component next to what was measured, and the terms of the activations.
+    """Return the memory with the theory of each component next to the measurement, and the terms of the activations.
 
-    `parameters` are those on the device of the memory, where a capture counted them; `cache` is that of a generation.
+    `parameters` are those on the device of the memory, if a capture counted them; `cache` is that of a generation.
     """
     terms = activation_terms(memory.shape, workload)
     rows = (*state_theory(workload, parameters), *_activations_theory(terms), *cache_theory(cache, workload))
@@ -150,9 +152,9 @@ def with_theory(
 
 
 def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -> tuple[MemoryComponent, ...]:
-    """Weights, gradients and optimizer state by theory; what is not known of the workload is left out.
+    """Return weights, gradients and optimizer state by theory; components with unknown inputs are left out.
 
-    Without `parameters` every one has the data type of the workload.
+    Without `parameters` every parameter has the data type of the workload.
     """
     size = ITEM_SIZE.get(workload.dtype or "")
     if parameters is None:
@@ -185,7 +187,7 @@ def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -
 
 
 def _few_bits(optimizer: Optimizer, state: float, trained: int, workload: Workload) -> MemoryComponent:
-    """The state of an optimizer that keeps it in few bits: in 32 for small tensors, and embeddings if it says so."""
+    """Return the low-bit state of an optimizer: 32 bits for small tensors, and for embeddings if it keeps them so."""
     full = optimizer.full_parameters(workload.small_parameters or 0, workload.embedding_parameters or 0)
     text = f"{state:.3f} B x trainable parameters"
     if full:
@@ -205,7 +207,7 @@ def _activations_theory(terms: tuple[MemoryTerm, ...]) -> tuple[MemoryComponent,
 
 
 def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[MemoryTerm, ...]:
-    """The terms of the saved activations; empty where no closed formula is known for the workload."""
+    """Return the terms of the saved activations; empty without a closed formula for the workload."""
     s, b, e = workload.sequence_length, workload.micro_batch, ITEM_SIZE.get(workload.dtype or "")
     if shape is None or s is None or b is None or e is None:
         return ()
@@ -227,24 +229,24 @@ def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[Memo
 
 
 def _of_layers(term: str, formula: str, size: int) -> MemoryTerm:
-    """A term of all layers; their number, L, stands first in its formula."""
+    """Return a term of all layers; their number, L, stands first in its formula."""
     return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size, per_layer=True)
 
 
 def _outside(term: str, formula: str, size: int) -> MemoryTerm:
-    """A term of what lies outside the layers."""
+    """Return a term of what lies outside the layers."""
     return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size, per_layer=False)
 
 
 def _attention(z: _Sizes) -> list[MemoryTerm]:
-    """What attention keeps between the projections and its output: the matrix, or one number a row of it."""
+    """Return what attention keeps between projections and output: the matrix, or one number for each row of it."""
     shape, s, b = z.shape, z.s, z.b
     if not z.matrix:
         wide = max(_FULL_BYTES, z.c)
         size = shape.layers * shape.heads * s * b * wide
         return [_of_layers("logsumexp of attention", f"L*a*s*b*{wide}", size)]
-    # Torch's fused attention computes halves in float32 where it is written out. Autocast's softmax does so on CUDA,
-    # and everywhere in GPT-2, whose causal mask is float32.
+    # Torch's fused attention, if decomposed, computes halves in float32. Autocast's softmax does so on CUDA, and
+    # everywhere in GPT-2, whose causal mask is float32.
     e = max(_FULL_BYTES, z.c) if z.written_out else z.c
     softmax = 4 if z.autocast and (not z.on_cpu or shape.kind == "gpt2") else e
     if not shape.attention_dropout:
@@ -257,15 +259,15 @@ def _attention(z: _Sizes) -> list[MemoryTerm]:
 
 
 def _projections(z: _Sizes) -> int:
-    """Bytes an element of the query, key and value that attention saves."""
+    """Return the bytes for each element of the query, key and value that attention saves."""
     return max(_FULL_BYTES, z.c) if z.written_out else z.c
 
 
 def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
-    """BERT and RoBERTa: normalization after each half of a layer, as in Hugging Face's code."""
+    """Return the terms of BERT and RoBERTa: normalization after each half of a layer, as in Hugging Face's code."""
     shape, sb = z.shape, z.s * z.b
     h, i, layers, e, c, m = shape.hidden, shape.intermediate, shape.layers, z.e, z.c, z.mask(z.c)
-    # Without autocast one output of a normalization serves all that read it; with it each linear keeps its own cast.
+    # Without autocast one output of a normalization serves all its readers; with it each linear keeps its own cast.
     inputs = 2 * e + (4 * c if z.autocast else 2 * e)
     each = inputs + 3 * _projections(z) + c + 2 * m
     copies = _INNER_COPIES.get(shape.activation, 2)
@@ -292,7 +294,7 @@ def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
 
 
 def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
-    """GPT-2: normalization before each half of a layer, its tanh form of gelu written out in Python."""
+    """Return the terms of GPT-2: normalization before each half of a layer, tanh gelu written out in Python."""
     shape, sb = z.shape, z.s * z.b
     h, i, layers, e, c, m = shape.hidden, shape.intermediate, shape.layers, z.e, z.c, z.mask(z.c)
     each = 2 * e + 2 * c + 3 * _projections(z) + c + 2 * m
@@ -313,11 +315,11 @@ def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
 
 
 def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
-    """Llama with fused attention: root-mean-square normalization in float32, a gated feed-forward."""
+    """Return the terms of Llama with fused attention: RMS normalization in float32, a gated feed-forward."""
     shape, sb = z.shape, z.s * z.b
     h, layers, e = shape.hidden, shape.layers, z.e
-    # Each normalization keeps its input in float32 (the residual itself where that is float32), its normalized form
-    # before the weight, and its output.
+    # Each normalization keeps its input in float32 (the residual itself if that is float32), its normalized form before
+    # the weight, and its output.
     norm = 4 + 2 * e
     wide = 2 * (shape.heads + shape.key_value_heads) * shape.head_size
     terms = [
@@ -335,7 +337,7 @@ def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
 
 
 def _statistic(z: _Sizes) -> int:
-    """Bytes of a mean or a reciprocal deviation: on the CPU of the normalization's type, on CUDA float32 at least."""
+    """Return bytes of a mean or reciprocal deviation: in the normalization's type, on CUDA at least float32."""
     return z.e if z.on_cpu and not z.autocast else max(_FULL_BYTES, z.e)
 
 
@@ -345,7 +347,7 @@ _FORMULAS: Final[dict[str, Callable[[_Sizes], tuple[MemoryTerm, ...]]]] = {
 
 
 def needed_bytes(shape: ModelShape | None, workload: Workload, cache: CacheShape | None = None) -> int | None:
-    """What a step needs by theory, temporary buffers apart; `None` where a formula is missing."""
+    """Return the need of a step by theory, without temporary buffers; `None` if a formula is missing."""
     state = state_theory(workload)
     activations = _kept_bytes(shape, workload)
     kept = cache_theory(cache, workload)
@@ -355,7 +357,7 @@ def needed_bytes(shape: ModelShape | None, workload: Workload, cache: CacheShape
 
 
 def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
-    """The saved activations; under checkpointing each segment's input and one segment's own, of one layer or more."""
+    """Return the saved activations; under checkpointing the input of each segment and all of one segment."""
     if workload.inference:
         return 0
     if workload.checkpointing and shape is not None:
@@ -373,18 +375,18 @@ def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
     return sum(term.bytes for term in terms) if terms else None
 
 
-# What each technique takes from the need of a step that does not fit, and whether it fits then.
+# --- techniques for a step that does not fit: what each saves, and whether it fits then ---
 
 
-#: Those whose state is less than AdamW's, the nearest to it first.
+#: Optimizers with less state than AdamW, the nearest to it first.
 _SMALLER_OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
 
 
 class _Technique(Struct, frozen=True, kw_only=True):
     """A technique, and the workload with it.
 
-    `option` is its option, `in_python` how for a module of the caller's own, `in_loop` (where it is something
-    else) in the caller's own loop.
+    `option` is its command line option, `in_python` its form for the caller's own module, `in_loop` that for the
+    caller's own loop if it differs.
     """
 
     name: str
@@ -397,9 +399,11 @@ class _Technique(Struct, frozen=True, kw_only=True):
 def savings_of(
     shape: ModelShape | None, workload: Workload, memory: Memory, cache: CacheShape | None = None
 ) -> tuple[MemorySaving, ...]:
-    """The techniques that lower the need, most first, and whether the step then fits what the failure showed to be
-    there: at least what was allocated, less than that and the request that failed. In the optimizer phase the
-    activations are freed: only what lowers weights, gradients and state helps there."""
+    """Return the techniques that lower the need, most first, and whether the step then fits.
+
+    The failure shows the capacity: at least what was allocated, less than that and the failed request. In the optimizer
+    phase the activations are freed, so only techniques that lower weights, gradients and state help there.
+    """
     need = _state_bytes if _in_optimizer(memory) else partial(needed_bytes, shape, cache=cache)
     needed = need(workload)
     if needed is None:
@@ -421,13 +425,13 @@ def _in_optimizer(memory: Memory) -> bool:
 
 
 def _state_bytes(workload: Workload) -> int | None:
-    """Weights, gradients and optimizer state; `None` where the parameters or their type are not known."""
+    """Return bytes of weights, gradients and optimizer state; `None` if the parameters or their type are unknown."""
     state = state_theory(workload)
     return sum(component.theory_bytes or 0 for component in state) if state else None
 
 
 def _as_called(technique: _Technique, workload: Workload) -> str:
-    """The option; by Python where the module is the caller's."""
+    """Return the option, or its Python form if the module is the caller's."""
     if workload.model_source == "loop":
         return technique.in_loop or technique.in_python
     return technique.in_python if workload.model_source == "object" else technique.option
@@ -461,7 +465,7 @@ def _techniques(workload: Workload) -> list[_Technique]:
 
 
 def _smaller_batch(workload: Workload, batch: int) -> list[_Technique]:
-    """The batch in more micro-batches, as long as it can be cut and there is a backward to accumulate."""
+    """Return the batch in more micro-batches, if it can be divided and there is a backward to accumulate."""
     now = workload.accumulate or 1
     more = [parts for parts in range(now + 1, batch + 1) if batch % parts == 0 and not workload.inference]
     return [
@@ -492,7 +496,7 @@ def _fits(needed: int, memory: Memory) -> bool | None:
     return False if needed > failure.allocated_bytes + (failure.requested_bytes or 0) else None
 
 
-# The published run that everyone compares with, next to ours: BERT-large, batch 4 x 512, fp32, AdamW, one V100.
+# --- the widely cited published run, next to ours: BERT-large, batch 4 x 512, fp32, AdamW, one V100 ---
 
 
 #: huggingface.co/docs/transformers, "Model training anatomy": figures of NVML in MB (10^6), and samples a second.
@@ -502,12 +506,12 @@ _TRAINING: Final = 14949
 _SAMPLES_PER_SECOND: Final = 8.86
 _DEVICE: Final = "Tesla V100 16 GB"
 _MB: Final = 1e6
-#: AdamW with a whole state, however it is run.
+#: AdamW with full state, in any implementation.
 _ADAMW_OPTIMIZERS: Final = frozenset(optimizer.name for optimizer in OPTIMIZERS if optimizer.torch_class == "AdamW")
 
 
 def is_published(workload: Workload) -> bool:
-    """Whether the workload is exactly that of the published figures."""
+    """Return True if the workload is exactly that of the published figures."""
     return (
         (workload.model or "").rsplit("/", 1)[-1] == "bert-large-uncased"
         and not workload.changes
@@ -523,15 +527,16 @@ def is_published(workload: Workload) -> bool:
 def published_run(
     memory: Memory, workload: Workload, samples_per_second: float | None, *, on_cpu: bool
 ) -> tuple[PublishedFigure, ...]:
-    """The published figures next to ours, empty for any other workload; `None` for what this device does not tell.
+    """Return the published figures next to ours, empty for any other workload; `None` for what this device does not
+    tell.
 
-    The published ones are what NVML saw of the whole device, so their differences are set next to our components.
+    The published ones are NVML's of the whole device, so their differences are compared with our components.
     """
     if not is_published(workload):
         return ()
     measured = {component.component: component.measured_bytes for component in memory.components}
     context, weights = measured.get("device_context"), measured.get("weights")
-    # The allocator's cache is the device's: the CPU has none, and where a device's is not known its sums are not.
+    # The allocator's cache is the device's: the CPU has none, and sums with an unknown cache are unknown.
     cache = measured.get("allocator_cache", 0 if on_cpu else None)
     held = _sum(memory.peak_bytes, cache)
     rest = None if held is None or weights is None else held - weights

@@ -1,4 +1,4 @@
-"""What does not agree in the memory of a step, as sentences."""
+"""Write warnings about disagreements in the memory of a step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from opanatomy.records.memory import AllocatorFigures, Memory
 
 
 def warnings_of(memory: Memory) -> tuple[str, ...]:
-    """What a reader should know before trusting figures of memory events: those of the trace (of the CPU's, where they
-    are the memory of the step), and those of the step that a capture looked at in depth."""
+    """Return what a reader should know before trusting memory figures.
+
+    These are warnings on the memory events of the trace (the CPU's only if they are the memory of the step), and on the
+    step observed allocation by allocation.
+    """
     warnings = [] if memory.allocator is None else _of_capture(memory, memory.allocator)
     for row in (*memory.devices[:1], *(other for other in memory.devices[1:] if other.device != CPU)):
         if row.checked_events > row.equal_events:
@@ -37,7 +40,7 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
 
 
 def _of_capture(memory: Memory, figures: AllocatorFigures) -> list[str]:
-    """Where the replay of the step is not what the allocator says; none where the allocator reports no blocks."""
+    """Return disagreements of the replayed step with the allocator; none if it reports no blocks."""
     warnings = []
     replayed = figures.before_blocks_bytes is not None and figures.checked_events
     if replayed and figures.peak_bytes is not None and memory.peak_bytes not in (None, figures.peak_bytes):

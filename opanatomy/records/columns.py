@@ -186,9 +186,29 @@ class Distinct(Struct, frozen=True):
     inverse: Int64
 
 
+def order_by(keys: Sequence[Int64], ties: Sequence[Int64]) -> Int64:
+    """Return the rows by the first key, then the next; `ties` are looked at only where rows are alike in all keys."""
+    order: Int64 = np.lexsort(tuple(reversed(keys)))
+    same = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for key in keys:
+        same &= key[order[1:]] == key[order[:-1]]
+    if same.any():
+        alike = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows, run = order[alike], np.cumsum(np.append(True, ~same))[alike]
+        order[alike] = rows[np.lexsort((*(tie[rows] for tie in reversed(ties)), run))]
+    return order
+
+
+def order_of_values(column: Int64) -> Int64:
+    """Return the rows of a column by their values, those of one value in their order; few values by counting."""
+    if len(column) and (least := int(column.min())) > int(column.max()) - (1 << 16):
+        return np.argsort((column - least).astype(np.uint16), kind="stable")  # numpy counts what has 16 bits
+    return np.argsort(column, kind="stable")
+
+
 def distinct(column: Int64) -> Distinct:
     """Return the distinct values of a column, by sorting it."""
-    order = np.argsort(column, kind="stable")
+    order = order_of_values(column)
     ordered = column[order]
     new = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     inverse = np.empty(len(column), dtype=np.int64)
@@ -216,11 +236,18 @@ def is_among(column: Int64, values: Int64) -> Bool:
     return among
 
 
+def rows_named(pattern: re.Pattern[str], names: Sequence[str], column: Int64) -> Bool:
+    """Return a mask of the rows of a column of `names` in which the pattern is found; each name is searched once."""
+    fits = np.zeros(len(names), dtype=bool)
+    for number in np.flatnonzero(np.bincount(column, minlength=len(names))).tolist():
+        fits[number] = pattern.search(names[number]) is not None
+    rows: Bool = fits[column]
+    return rows
+
+
 def starts_work(names: Sequence[str], launches: Launches) -> Bool:
-    """Return a mask of the calls that start a kernel, graph, copy or fill; each name is matched once."""
-    known = distinct(launches.name)
-    starting = [_STARTS_WORK.search(names[number]) is not None for number in known.values.tolist()]
-    return np.array(starting, dtype=bool)[known.inverse]
+    """Return which calls of the runtime or driver start a kernel, a graph, a copy or a fill."""
+    return rows_named(_STARTS_WORK, names, launches.name)
 
 
 def marked(rows: Int64, count: int) -> Bool:

@@ -259,7 +259,7 @@ def memory_error(row: TechniqueRow) -> float | None:
 
 
 def time_error(row: TechniqueRow, baseline: TechniqueRow) -> float | None:
-    """Return predicted over measured change of the time, less one; the baseline's prediction cancels machine drift."""
+    """Return predicted over measured change of the time, less one; division by the baseline cancels machine drift."""
     predicted, measured = row.predicted, row.measured
     if predicted is None or measured is None or not measured.step_ns or predicted.step_ns is None:
         return None

@@ -42,9 +42,7 @@ class Underflow(Record, frozen=True, kw_only=True):
     at_first_scale: ScaledGradients | None = None
 
     def share(self, gradients: ScaledGradients) -> float | None:
-        """Return zeros as a share of the elements that are not zero without autocast; `None` if there are none of
-        these.
-        """
+        """Return zeros as a share of the elements that are not zero without autocast; `None` if there are none."""
         return gradients.zeros / self.nonzero if self.nonzero else None
 
 

@@ -1,6 +1,4 @@
-"""Define the records of a step's memory (components, curve, blocks, theory, failure) and detect out-of-memory
-errors.
-"""
+"""Define the records of a step's memory, and detect out-of-memory errors."""
 
 from __future__ import annotations
 

@@ -225,9 +225,7 @@ class Optimizer(Struct, frozen=True, kw_only=True):
         return self.state_copies * item_bytes
 
     def full_parameters(self, small: int, embeddings: int) -> int:
-        """Return how many of the `small` and `embeddings` parameters have 32-bit state while the others have 8-bit
-        state.
-        """
+        """Return how many parameters have 32-bit state while the others have 8-bit state."""
         if self.state_bytes_per_parameter is None:
             return 0
         return small + (embeddings if self.full_embeddings else 0)

@@ -83,9 +83,7 @@ class TextObservations(Record, frozen=True, kw_only=True):
 
 
 class PaddingFlops(Record, frozen=True, kw_only=True):
-    """FLOPs of the contractions of one profiled step: all, those whose shapes tell their tokens, and of these
-    padding.
-    """
+    """FLOPs of the contractions of one profiled step: all, those with known tokens, and of these those on padding."""
 
     flops: int
     assigned_flops: int
@@ -93,7 +91,7 @@ class PaddingFlops(Record, frozen=True, kw_only=True):
 
 
 class TextBatchRow(Record, frozen=True, kw_only=True):
-    """One batch that was run: texts, padded length, tokens, and the mean wall time of plain steps without pauses."""
+    """One batch that was run: texts, padded length, tokens, and mean wall time of unprofiled steps without pauses."""
 
     texts: int
     length: int
@@ -566,9 +564,7 @@ def between(before: Phase | None, after: Phase) -> Phase | None:
 
 
 class MarkedCall(NamedTuple):
-    """The range of a call; with `decides` it affects the phase between calls, without it (data loading) it only covers
-    it.
-    """
+    """The range of a call; calls without `decides` (data loading) do not affect the phase between calls."""
 
     begin_ns: int
     end_ns: int

@@ -1257,7 +1257,7 @@ def terms_named(name: str, section: str | None = None) -> tuple[tuple[Chapter, T
     return tuple(
         (chapter, entry)
         for chapter, entry in entries()
-        if is_named(entry, name) and (section is None or not chapter.sections or section in chapter.sections)
+        if (section is None or not chapter.sections or section in chapter.sections) and is_named(entry, name)
     )
 
 

@@ -207,21 +207,26 @@ _VALUE: Final = (
     r"|\\*[\"']?[^\s\"',;&)}\]<]*[^\s\"',;&)}\]<:.])"
 )
 _EQUALS: Final = r"\s{0,8}(?:=>?|:(?![:/]))\s{0,8}"
+_KEY_AND_VALUE: Final = rf"(?<![\w-])(?:--?)?{_KEY}(?P<between>\\*[\"']?{_EQUALS}){_VALUE}"
+#: `'key=a value in quotes'`, `key=value` and `"key": "value"`, `--key value`, and a setting's `key before -> after`,
+#: each after what a text with such a pair has in it.
+_PAIRS: Final = (
+    ("=", rf"(?<=(?P<open>[\"'])){_KEY}(?P<between>=)(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))"),
+    ("", _KEY_AND_VALUE),
+    ("-", rf"(?<![\w-])--?{_KEY}(?P<between>\s+(?!-)){_VALUE}"),
+    (" -> ", rf"(?<![\w-]){_KEY}(?P<between> \S.{{0,200}}? -> )(?P<value>\S.{{0,4096}})$"),
+)
 
 
 @cache
-def _pairs() -> tuple[re.Pattern[str], ...]:
-    """`'key=a value in quotes'`, `key=value` and `"key": "value"`, `--key value`, and a setting's
-    `key before -> after`; compiled where a text may have one."""
-    return tuple(
-        re.compile(rf"(?is){pattern}")
-        for pattern in (
-            rf"(?<=(?P<open>[\"'])){_KEY}(?P<between>=)(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))",
-            rf"(?<![\w-])(?:--?)?{_KEY}(?P<between>\\*[\"']?{_EQUALS}){_VALUE}",
-            rf"(?<![\w-])--?{_KEY}(?P<between>\s+(?!-)){_VALUE}",
-            rf"(?<![\w-]){_KEY}(?P<between> \S.{{0,200}}? -> )(?P<value>\S.{{0,4096}})$",
-        )
-    )
+def _pair(expression: str) -> re.Pattern[str]:
+    """A pair as a pattern, compiled where a text may have one."""
+    return re.compile(rf"(?is){expression}")
+
+
+def _pairs_in(text: str) -> list[re.Pattern[str]]:
+    """The pairs that a text may have."""
+    return [_pair(expression) for part, expression in _PAIRS if part in text] if _may_have_pair(text) else []
 
 
 def _may_have_pair(text: str) -> bool:
@@ -260,17 +265,14 @@ def without_tokens(text: str) -> str:
     text = _LOGIN.sub(_without_login, text)
     text = _HOOK.sub(rf"\1{REDACTED}", text)
     text = _QUERY.sub(rf"\1{REDACTED}", text)
-    if _may_have_pair(text):
-        for pattern in _pairs():
-            text = pattern.sub(_without_value, text)
+    for pattern in _pairs_in(text):
+        text = pattern.sub(_without_value, text)
     return text
 
 
 def values_by_key(text: str) -> list[str]:
     """The values that stand under a secret key in a text: of `--set auth_token=abc` it is `abc`."""
-    if not _may_have_pair(text):
-        return []
-    pairs = (match for pattern in _pairs() for match in pattern.finditer(text) if _names_secret(match))
+    pairs = (match for pattern in _pairs_in(text) for match in pattern.finditer(text) if _names_secret(match))
     return [inner for match in pairs if not _PLAIN_VALUE.match(inner := _unquoted(match["value"]))]
 
 
@@ -284,7 +286,7 @@ def _names_secret(match: re.Match[str]) -> bool:
 def _without_value(match: re.Match[str]) -> str:
     value, before = match["value"], match[0][: match.start("value") - match.start()]
     if not _names_secret(match):
-        return before + _pairs()[1].sub(_without_value, value)
+        return before + _pair(_KEY_AND_VALUE).sub(_without_value, value)
     inner = _unquoted(value)
     if not inner or _PLAIN_VALUE.match(inner) or inner.startswith(REDACTED) or inner.lower() in _SCHEMES:
         return match[0]
@@ -749,7 +751,8 @@ class Texts:
             self._learned()
 
     def _learned(self) -> None:
-        self._known: dict[str, str] = {}
+        left_out = (frozenset(self._secrets), frozenset(self._names), self.everything)
+        self._known, self._harmless = _remembered(*left_out), _harmless(*left_out)
         self._by_value = pattern_of(self._secrets)
         self._cut_off = cut_pattern(self._secrets)
         self._by_name = names_pattern(self._names) if self.everything else None
@@ -767,6 +770,7 @@ class Texts:
         """The same, not counted."""
         known = self._known.get(text)
         if known is None:
+            text = str(text)  # one that carries a record is no text for others
             known = self._text(text)
             if len(self._known) >= _CACHED:
                 self._known.clear()
@@ -776,7 +780,12 @@ class Texts:
 
     def sentence(self, text: str) -> str:
         """A message or a setting that may be written: it may end within a secret, and name homes and addresses."""
-        return without_addresses(self._line(text))
+        if text in self._harmless:
+            return text
+        redacted = without_addresses(self._line(text))
+        if redacted == text and len(text) <= _CACHED_LENGTH and len(self._harmless) < _CACHED:
+            self._harmless.add(str(text))
+        return redacted
 
     def line(self, text: str) -> str:
         """A message for the user's own eyes: it may name files, but no secrets."""
@@ -806,7 +815,7 @@ class Texts:
         if self.everything and len(text) > _LONGEST:
             return REDACTED
         lower, redacted = text.lower(), text
-        if any(word in lower for word in self.triggers):
+        if any(map(lower.__contains__, self.triggers)):
             if self._by_value is not None:
                 redacted = self._by_value.sub(REDACTED, redacted)
             redacted = without_tokens(redacted)
@@ -815,6 +824,18 @@ class Texts:
             if self._by_name is not None:
                 redacted = self._by_name.sub(USER, redacted)
         return redacted
+
+
+@lru_cache(maxsize=8)
+def _remembered(_secrets: frozenset[str], _names: frozenset[str], _everything: bool) -> dict[str, str]:
+    """What texts became where the same is left out: the ranks of a run have most of their texts in common."""
+    return {}
+
+
+@lru_cache(maxsize=8)
+def _harmless(_secrets: frozenset[str], _names: frozenset[str], _everything: bool) -> set[str]:
+    """Sentences of which nothing is left out."""
+    return set()
 
 
 def looks_like_environment(text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -94,17 +95,24 @@ def _value(value: Any, place: str, texts: Texts) -> Any:
 
 
 def _record(record: Any, texts: Texts) -> Any:
-    kind, changed = type(record).__name__, {}
-    for name in record.__struct_fields__:
+    kind: Any = type(record)
+    changed = {}
+    for name, place in _fields_of(kind):
         value = getattr(record, name)
         if value is None or isinstance(value, (int, float)):
             continue
-        redacted = _value(value, f"{kind}.{name}", texts)
+        redacted = _value(value, place, texts)
         if not _same(redacted, value):
             changed[name] = redacted
-    if texts.everything and kind == "Workload" and record.model_source in ("folder", "function"):
+    if texts.everything and kind.__name__ == "Workload" and record.model_source in ("folder", "function"):
         changed["model"] = PATH
     return replace(record, **changed) if changed else record
+
+
+@cache
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a record, each with the place that the tables above call it by."""
+    return tuple((name, f"{kind.__name__}.{name}") for name in kind.__struct_fields__)
 
 
 def _mapping(mapping: dict[Any, Any], place: str, texts: Texts) -> dict[Any, Any]:

@@ -11,7 +11,7 @@ read, so that most of the text of a trace is skipped.
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Meta, Raw, Struct, defstruct, field, structs
@@ -153,6 +153,7 @@ _ARGS: Final = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=256)
 def event_of_category(category: str) -> type[Event]:
     """An `Event` of one category with the fields that are read of it; the others are constants of the class."""
     kind = kind_of(category)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -59,6 +59,7 @@ def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[S
     return signatures
 
 
+@lru_cache(maxsize=16384)
 def parse_signature(raw: RawArguments) -> Signature | None:
     """The arguments of a call; `None` where the trace recorded no shapes, or shapes that cannot be.
 
@@ -263,6 +264,8 @@ def _is_fuller(observed: Argument, recorded: Argument) -> bool:
 
 def _signature(text: str) -> Signature | None:
     """The arguments of an observed call; `None` where they are not as a capture writes them."""
+    import json
+
     try:
         return Signature(tuple(_observed_argument(value) for value in json.loads(text)))
     except (ValueError, TypeError, RecursionError):

@@ -8,18 +8,20 @@ import shutil
 import stat
 import struct
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError, TraceError
 from opanatomy.trace.files import Address, fetch, files_at, is_folder, is_full, temporary
+
+if TYPE_CHECKING:
+    import zipfile
 
 _ENDINGS: Final = (".json", ".json.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -146,6 +148,8 @@ def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
 
 
 def _members(path: Path) -> list[str]:
+    import zipfile
+
     try:
         with zipfile.ZipFile(path) as archive:
             return [info.filename for info in archive.infolist() if not info.is_dir()]
@@ -177,6 +181,8 @@ def _is_zip(path: Path) -> bool:
 
 def _unzipped(path: Path, member: str, folder: Path) -> Path:
     """The member as a file of its own: as it is packed, so that no bomb can fill the disk."""
+    import zipfile
+
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             info = archive.getinfo(member)
