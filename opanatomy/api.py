@@ -32,8 +32,7 @@ from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.load import document_in, report_in
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 from opanatomy.report.notebook import comparison_html, first_screen_html
-from opanatomy.report.section import LABEL, printable
-from opanatomy.report.table import cut
+from opanatomy.report.section import LABEL, cut, printable
 from opanatomy.trace.files import (
     Address,
     OutputFile,

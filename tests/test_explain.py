@@ -14,9 +14,9 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.metrics import metrics_of as anatomy_metrics
+from opanatomy.report.section import cut
 from opanatomy.report.sections import SECTIONS
 from opanatomy.report.sections.comparison import bare
-from opanatomy.report.table import cut
 from opanatomy.report.terms import CHAPTERS, names, terms_named
 from tests import anatomies
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from opanatomy.report.section import printable
-from opanatomy.report.table import WHOLE, Column, Row, cut, prose, table
+from opanatomy.report.formats.terminal import WHOLE, Column, prose, table
+from opanatomy.report.formats.terminal import TableRow as Row
+from opanatomy.report.section import cut, printable
 
 COLUMNS = (
     Column(header="operator", name=True, least=10),

@@ -15,7 +15,8 @@ from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.report import read_anatomy, table
+from opanatomy.report import read_anatomy
+from opanatomy.report.formats import terminal
 from opanatomy.report.formats.terminal import page_text, terminal_report
 from opanatomy.report.section import Page, Section, Tone
 from opanatomy.report.sections import SECTIONS, named_sections, sections_of
@@ -69,7 +70,7 @@ def commands_of(sections: tuple[Section, ...], width: int) -> set[str]:
     """The lines of commands, of which each that is too wide is one word, or an option with its value."""
     lines: set[str] = set()
     for note in (note for section in sections for note in section.notes if note.tone is Tone.COMMAND):
-        lines |= {str(line) for line in table.command(str(note.text), width, label="next:")}
+        lines |= {str(line) for line in terminal.command(str(note.text), width, label="next:")}
     for line in lines:
         assert cell_len(line) <= width or len(line.removesuffix(" \\").split()) <= 2
     return lines
@@ -104,10 +105,12 @@ def test_a_first_screen_that_gives_way_names_what_is_left_out_in_lines_that_fit(
 
 
 COLUMNS = [
-    table.Column(header="name", name=True, least=12), table.Column(header="shape", name=True, least=20),
-    table.Column(header="before"), table.Column(header="after"), table.Column(header="change"),
+    terminal.Column(header="name", name=True, least=12), terminal.Column(header="shape", name=True, least=20),
+    terminal.Column(header="before"), terminal.Column(header="after"), terminal.Column(header="change"),
 ]  # fmt: skip
-ROW = table.Row(cells=("a_name_of_some_length", "a shape of thirty cells, more", "100.0 ms", "200.0 ms", "+100.0 %"))
+ROW = terminal.TableRow(
+    cells=("a_name_of_some_length", "a shape of thirty cells, more", "100.0 ms", "200.0 ms", "+100.0 %")
+)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ ROW = table.Row(cells=("a_name_of_some_length", "a shape of thirty cells, more",
     ],
 )
 def test_a_table_fits_whatever_its_columns_are(width: int, kept: set[str], cut: str) -> None:
-    lines, shown = table.table(COLUMNS, [ROW], width)
+    lines, shown = terminal.table(COLUMNS, [ROW], width)
     assert shown == kept
     assert all(line.cell_len <= width for line in lines)
     assert lines[-1].plain.startswith(cut)

@@ -1,4 +1,4 @@
-"""Calls and device work, grouped into the rows of the report; every sum is exact."""
+"""Group calls and device work into the rows of the report; every sum is exact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGEST = 2**62
 
 
 class Groups:
-    """The rows of a table by the values of some of its columns."""
+    """The rows of a table, grouped by the values of some of its columns."""
 
     def __init__(self, *keys: Categorical[Any]) -> None:
         place, most = np.zeros(len(keys[0].codes), dtype=np.int64), 1
@@ -39,25 +39,25 @@ class Groups:
         return zip(*(key.take(self._first).decoded() for key in self._keys), strict=True)
 
     def rows(self) -> list[Int64]:
-        """The rows of each group."""
+        """Return the rows of each group."""
         return np.split(self._order, self._starts[1:]) if len(self._starts) else []
 
     def sums(self, column: Int64 | Bool) -> list[int]:
-        """The sum of a column in each group."""
+        """Return the sum of a column in each group."""
         if not len(self._starts):
             return []
         sums: list[int] = np.add.reduceat(column[self._order].astype(np.int64), self._starts).tolist()
         return sums
 
     def known_sums(self, column: Int64) -> list[int | None]:
-        """The sum of what is known (not -1) in each group; `None` where nothing is."""
+        """Return the sum of the known values (not -1) in each group; `None` if none is known."""
         known = column >= 0
         sums, counts = self.sums(np.where(known, column, 0)), self.sums(known)
         return [amount if count else None for amount, count in zip(sums, counts, strict=True)]
 
 
 class _Sums(Struct, frozen=True, kw_only=True):
-    """The sums of one group of calls. `calls` leaves out those that are part of another one."""
+    """The sums of one group of calls; `calls` leaves out those inside another call."""
 
     rows: int
     calls: int
@@ -87,7 +87,7 @@ def _sums(calls: CallTable, groups: Groups) -> Iterator[_Sums]:
 
 
 def class_rows(calls: CallTable) -> tuple[ClassRow, ...]:
-    """One row a class and phase, in the order of the enumerations."""
+    """Return one row per class and phase, in the order of the enumerations."""
     groups = Groups(calls.operator_class, calls.phase)
     rows = [
         ClassRow(
@@ -101,7 +101,7 @@ def class_rows(calls: CallTable) -> tuple[ClassRow, ...]:
 
 
 def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
-    """One row an operator, signature and phase, the longest first; work without an operator has none."""
+    """Return one row per operator, signature and phase, longest first; work without an operator has none."""
     crosses = Categorical(calls.crosses_host_link.astype(np.int64), (False, True))
     groups = Groups(
         calls.operator, calls.signature, calls.phase, calls.operator_class, calls.rule, calls.part_of,
@@ -129,7 +129,7 @@ def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
 
 
 def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:
-    """One row a module, phase and class, in the order of the model; work outside every known module is left out."""
+    """Return one row per module, phase and class, in the order of the model; work outside known modules has none."""
     order = {path: index for index, path in enumerate(kinds)}
     groups = Groups(calls.module, calls.phase, calls.operator_class)
     rows = [
@@ -149,7 +149,7 @@ def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...
 
 
 def kernel_rows(kernels: KernelTable) -> tuple[KernelRow, ...]:
-    """One row a kernel name and class, the longest first; the name classes it, where that says nothing its operator."""
+    """Return one row per kernel name and class, longest first; a name that says nothing has its operator's class."""
     inside = np.flatnonzero(kernels.inside)
     operator, duration_ns = kernels.operator.take(inside), kernels.duration_ns[inside]
     groups = Groups(*(key.take(inside) for key in (kernels.kernel, kernels.kernel_class, kernels.kernel_rule)))
@@ -164,14 +164,14 @@ def kernel_rows(kernels: KernelTable) -> tuple[KernelRow, ...]:
 
 
 def _texts(column: Categorical[str]) -> tuple[str, ...]:
-    """The texts of a column, in alphabetical order."""
+    """Return the texts of a column in alphabetical order."""
     return tuple(sorted(column.values[code] for code in set(column.codes.tolist()) if code >= 0))
 
 
-# Records of many ranks, taken one rank at a time -> their sums, and what they have in common.
+# ----- rows of many ranks: their sums, and what they have in common
 #
-# What is kept grows with the number of different rows, not with that of the ranks; the order in which ranks come does
-# not matter: of what has an order the place in the rank that stands first counts.
+# Ranks are added one at a time, in any order. Memory grows with the number of different rows, not of ranks. Ordered
+# results take the place in the rank that stands first.
 
 
 WHOLE: Final = (int, int | None)
@@ -179,13 +179,13 @@ FRACTION: Final = (float, float | None)
 
 Record = TypeVar("Record", bound=Struct)
 Item = TypeVar("Item")
-#: Where a rank stands among the others.
+#: The sort key of a rank among the others.
 Order: TypeAlias = "tuple[bool, int, str, int]"
 _Place: TypeAlias = "tuple[Order, int]"
 
 
 class RowSums(Generic[Record]):
-    """Rows that differ in whole numbers only are one, with their sums; fields named `apart` do not distinguish them."""
+    """Sums of rows that differ only in whole numbers; fields named `apart` do not distinguish rows."""
 
     def __init__(self, record: type[Record], *, apart: Collection[str] = ()) -> None:
         kinds = [(name, kind) for name, kind in types_of(record) if name not in apart]
@@ -195,7 +195,7 @@ class RowSums(Generic[Record]):
         self._groups: dict[Any, list[Any]] = {}
 
     def add(self, rows: Iterable[Record], order: Order) -> None:
-        """Take the rows of one rank."""
+        """Add the rows of one rank."""
         key_of, values_of, groups = _getter(self._keys), _getter(self._summed), self._groups
         for place, row in enumerate(rows):
             group = groups.get(key := key_of(row))
@@ -209,7 +209,7 @@ class RowSums(Generic[Record]):
                     group[column] = value if group[column] is None else group[column] + value
 
     def rows(self, more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> tuple[Record, ...]:
-        """One row a group, in the order of their first; `more` fills in the fields that are `apart`."""
+        """Return one row per group, in the order of their first; `more` fills in the fields that are `apart`."""
         ordered = sorted(self._groups.items(), key=lambda item: item[1][0])
         return tuple(
             self._record(**more(dict(zip((*self._keys, *self._summed), (*key, *group[1:]), strict=True))))
@@ -218,39 +218,39 @@ class RowSums(Generic[Record]):
 
 
 def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives these fields of a record, as a tuple whatever their number."""
+    """Return a function that gives these fields of a record, as a tuple of any length."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda record: tuple(getattr(record, name) for name in names)
 
 
 class Firsts(Generic[Item]):
-    """Different things, in the order in which the ranks have them first."""
+    """Distinct items, in the order in which the ranks have them first."""
 
     def __init__(self) -> None:
         self._places: dict[Item, _Place] = {}
 
     def add(self, items: Iterable[Item], order: Order) -> None:
-        """Take the things of one rank."""
+        """Add the items of one rank."""
         for place, item in enumerate(items):
             known = self._places.get(item)
             if known is None or (order, place) < known:
                 self._places[item] = (order, place)
 
     def items(self) -> list[Item]:
-        """All items, in order."""
+        """Return all items, in order."""
         return sorted(self._places, key=self._places.__getitem__)
 
 
 class Common(Generic[Record]):
-    """What records have in common."""
+    """The fields that several records have in common."""
 
     def __init__(self) -> None:
         self._first: Record | None = None
         self._unlike: set[str] = set()
 
     def add(self, record: Record) -> None:
-        """Take one more."""
+        """Add a record."""
         if self._first is None:
             self._first = record
         elif record != self._first:
@@ -258,7 +258,7 @@ class Common(Generic[Record]):
             self._unlike |= {name for name in names if getattr(record, name) != getattr(self._first, name)}
 
     def record(self) -> Record:
-        """The fields that are alike in all; of others lists are empty, what else there is is `None`."""
+        """Return a record with the fields that are alike in all; other lists are empty, other fields `None`."""
         if self._first is None:
             raise ValueError("nothing was added")
         kinds = types_of(type(self._first))
@@ -266,15 +266,15 @@ class Common(Generic[Record]):
         return type(self._first)(**values)
 
     def value(self, name: str, unlike: Any = None) -> Any:
-        """A field where it is alike in all, else `unlike`; `None` of no record."""
+        """Return a field if it is alike in all, else `unlike`; `None` without records."""
         return unlike if name in self._unlike else getattr(self._first, name, None)
 
 
-# -------------------------------------------------------------------------------------------------- a few small records
+# ----- small records
 
 
 def merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:
-    """One record for several: each field by the rule for its type; without one, the value if all have the same."""
+    """Merge several records into one: each field by the rule for its type, else the value if all have the same."""
     record: type = type(records[0])
     together = {}
     for name, kind in types_of(record):
@@ -290,11 +290,11 @@ def types_of(record: type[Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def sum_of(values: list[int | None]) -> int | None:
-    """The sum of the known values; `None` where none is known."""
+    """Return the sum of the known values; `None` if none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def same(values: list[Any]) -> Any:
-    """The value that all have; `None` where they differ."""
+    """Return the value that all have; `None` if they differ."""
     return values[0] if all(value == values[0] for value in values) else None

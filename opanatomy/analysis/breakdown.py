@@ -1,5 +1,6 @@
-"""What the time of like steps is made of: the work by operator, signature, module, phase and kernel, what of it
-overlaps, and idle time by cause. The sums are the steps' wall times exactly, which is checked here.
+"""Break the time of like steps down into work, overlaps and idle time by cause.
+
+Work is by operator, signature, module, phase and kernel. The sums are the steps' wall times exactly, checked here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from opanatomy.records.columns import CallTable, Categorical, Int64, distinct
 from opanatomy.records.signature import NO_SIGNATURE, SignatureText
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
-# How long work of each kind ran alongside other work: what the sum of all durations counts more than once.
+# ----- overlaps, which the sum of all durations counts more than once
 
 
-#: The kinds of device work, by which overlaps are distinguished; of three at once the first overlaps with both others.
+#: The kinds of device work whose overlaps are told apart; of three at once the first overlaps with both others.
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS: Final = ("compute", "communication", "copy")
 PAIRS: Final = tuple(combinations_with_replacement(range(len(KINDS)), 2))
@@ -32,11 +33,11 @@ PAIRS: Final = tuple(combinations_with_replacement(range(len(KINDS)), 2))
 def overlaps_of(
     kind: Int64, start_ns: Int64, end_ns: Int64, span_start_ns: Int64, span_end_ns: Int64
 ) -> tuple[Int64, Int64]:
-    """(spans x pairs, spans x kinds): the time in each span in which a pair of `PAIRS` overlapped, and in which a kind
-    ran while no other one did.
+    """Return the time in each span in which pairs of `PAIRS` overlapped, and in which each kind ran alone.
 
-    `kind` is that of each work item; the spans are disjoint and in order. Where n items run at once n - 1 overlaps
-    are counted: among the items of one kind, and one between the kinds, each with the first of them.
+    The shapes are (spans, pairs) and (spans, kinds). `kind` is that of each work item; the spans are disjoint and
+    sorted. If n items run at once, n - 1 overlaps count: among the items of one kind, and one between the kinds, each
+    with the first of them.
     """
     moments = np.concatenate((start_ns, end_ns, span_start_ns, span_end_ns))
     order = np.argsort(moments, kind="stable")
@@ -58,7 +59,7 @@ def overlaps_of(
 
 
 def _running(chosen: Sequence[bool] | Int64, start_ns: Int64, end_ns: Int64, order: Int64) -> Int64:
-    """How many of the chosen items run from each moment to the next."""
+    """Return how many of the chosen items run from each moment to the next."""
     step = np.zeros(len(order), dtype=np.int64)
     count = len(start_ns)
     step[:count] = chosen
@@ -68,7 +69,7 @@ def _running(chosen: Sequence[bool] | Int64, start_ns: Int64, end_ns: Int64, ord
 
 
 def _times(running: Int64, first: int, second: int) -> Int64:
-    """How often a pair overlaps in each stretch."""
+    """Return how often a pair overlaps in each stretch."""
     if first == second:
         more: Int64 = np.maximum(running[first] - 1, 0)
         return more
@@ -84,7 +85,7 @@ THREADS: Final = "threads"
 
 
 class _Work(Struct, frozen=True, kw_only=True):
-    """One row a device event of the window, on the CPU one a call."""
+    """The work of the window, one row per device event, on the CPU per call."""
 
     operator: Categorical[str]
     signature: Categorical[SignatureText]
@@ -92,7 +93,7 @@ class _Work(Struct, frozen=True, kw_only=True):
     phase: Categorical[Phase]
     operator_class: Categorical[OperatorClass]
     kernel: Categorical[str]
-    #: The step that launched it, -1 none.
+    #: The step that launched it, -1 if none.
     step: Int64
     #: Whether it is the first device event of a call.
     called: Int64
@@ -100,8 +101,7 @@ class _Work(Struct, frozen=True, kw_only=True):
 
 
 class _Steps(Struct, frozen=True, kw_only=True):
-    """The parts of each step of one device, one entry a step; `time_in` gives the time of each row of its work in
-    some of them."""
+    """The parts of each step of one device, one entry per step; `time_in` gives each work row's time in some steps."""
 
     device: int | None
     wall_ns: Int64
@@ -115,13 +115,13 @@ class _Steps(Struct, frozen=True, kw_only=True):
 
 
 def step_kinds(step_window: StepWindow, calls: CallTable, time: DeviceTime | None) -> list[list[int]]:
-    """The steps, by number from 0, that made the same calls; those with most steps first."""
+    """Group the steps, by number from 0, that made the same calls; those with most steps first."""
     if time is None:
         begins, ends = _bounds(step_window)
         step, name, signature = step_of_calls(begins, ends, calls), _operators_within(calls), calls.signature
         ran = np.flatnonzero(step >= 0)
         return kinds_of(step[ran], name.codes[ran] + 1, signature.codes[ran], len(begins))
-    # Times in whole microseconds leave it open which operator around a launch is the innermost: kernels say more.
+    # Times in whole microseconds do not tell which operator around a launch is the innermost: kernels say more.
     inside = np.flatnonzero(time.steps.step >= 0)
     kernel, signature = time.work.kernel.take(inside), time.work.signature.take(inside)
     return kinds_of(time.step, kernel.codes + 1, signature.codes, len(time.step_start))
@@ -134,7 +134,7 @@ def breakdown_of(
     calls: CallTable,
     time: DeviceTime | None,
 ) -> Breakdown:
-    """All steps of a trace by kind; without `time` those of the CPU."""
+    """Return the breakdown of all steps by kind; without `time` that of the CPU."""
     if time is None:
         return _breakdown(steps, kinds, *_of_host(steps, step_window, calls))
     each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
@@ -150,7 +150,7 @@ def _bounds(step_window: StepWindow) -> tuple[Int64, Int64]:
 
 
 def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> tuple[_Work, list[_Steps]]:
-    """The self times of the calls that began in each step, and what else it was."""
+    """Return the self times of the calls that began in each step, and the other parts of the steps."""
     begins, ends = _bounds(step_window)
     step = step_of_calls(begins, ends, calls)
     work = _Work(
@@ -171,7 +171,7 @@ def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable
 
 
 def _operators_within(calls: CallTable) -> Categorical[str]:
-    """The operator of each call, of one that is part of another with that one's name: it has its class."""
+    """Return the operator of each call, with the enclosing call's name for parts of another, whose class they have."""
     outer = calls.part_of.codes
     pairs = distinct(calls.operator.codes * (len(calls.part_of.values) + 1) + outer + 1)
     names = []
@@ -197,7 +197,7 @@ def _device_work(time: DeviceTime) -> _Work:
 
 
 def _device_steps(time: DeviceTime, device: Any) -> _Steps:
-    """The parts of the steps on one device."""
+    """Return the parts of the steps on one device."""
     begin, end, events = time.step_start, time.step_end, device.events
     start, stop = time.start, time.start + time.duration
     kind = np.where(time.operator_class == _COMMUNICATES, COMMUNICATION, np.where(time.copies, COPY, COMPUTE))
@@ -215,7 +215,7 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------------- by kind
+# ----- by kind
 
 
 def _breakdown(
@@ -238,7 +238,7 @@ class _Names:
         self.texts: dict[Any, int] = {}
 
     def number(self, text: Any) -> int:
-        """The number of a text; -1 is none."""
+        """Return the number of a text; -1 for `None`."""
         return -1 if text is None else self.texts.setdefault(text, len(self.texts))
 
 
@@ -313,7 +313,7 @@ def _rows(work: _Work, each: Sequence[_Steps], steps: Int64, names: tuple[_Names
 
 
 def check_breakdown(kind: StepKind) -> None:
-    """Raise `AssertionError` unless the parts are the steps."""
+    """Raise `AssertionError` unless the parts sum to the steps."""
     spent = sum(row.time_ns for row in kind.rows) - sum(overlap.time_ns for overlap in kind.overlaps)
     idle = kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns
     if kind.wall_ns != spent + idle + kind.outside_ns + kind.unrecorded_ns + kind.framework_ns:

@@ -1,4 +1,4 @@
-"""The tables of a trace -> `Anatomy`; the sums that must hold are checked here."""
+"""Build the `Anatomy` of a trace from its tables, and check the sums that must hold."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from opanatomy.records.workload import (
     Workload,
 )
 
-# The figures of a step that is a generation.
+# ----- steps that are generations
 
 
 def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: int) -> Generation | None:
-    """What a capture's generations took; `None` where its steps are none."""
+    """Return the figures of a capture's generations; `None` if its steps are none."""
     workload = None if capture is None else capture.workload
     if capture is None or workload is None or workload.generate is None:
         return None
@@ -78,7 +78,7 @@ def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: i
 
 
 def _timed(generation: Generation, capture: Capture) -> Generation:
-    """The generation with the medians over the plain runs; decoding is each run less its prefill."""
+    """Add the medians over the plain runs to a generation; decoding is each run less its prefill."""
     walls, firsts = capture.unprofiled_step_ns, capture.unprofiled_first_token_ns
     if not firsts or len(firsts) != len(walls):
         return generation
@@ -98,31 +98,31 @@ def _timed(generation: Generation, capture: Capture) -> Generation:
 
 
 def _each(rows: Iterable[ClassRow], name: str, tokens: int) -> float | None:
-    """The known sum of a column over that many tokens; `None` where nothing is known."""
+    """Return the known sum of a column per token; `None` if nothing is known."""
     known = [value for row in rows if (value := getattr(row, name)) is not None]
     return sum(known) / tokens if known else None
 
 
-# What theory says of the backward of this step: from its forward products and what needs a gradient.
+# ----- theory of the backward, from forward products and the gradients needed
 #
-# Y = X W has two products in its backward, dX = dY W' and dW = X' dY, each with the FLOPs of the forward; one whose
-# result nobody needs is not computed: the input gradient of a first layer, the weight gradient of a frozen one. Fused
-# attention computes five products for the two of its forward, the scores being computed again. None of this looks at
-# the backward.
+# Y = X W has two products in its backward, dX = dY W' and dW = X' dY, each with the FLOPs of the forward. A product
+# whose result nobody needs is not computed: the input gradient of a first layer, the weight gradient of a frozen one.
+# Fused attention computes five products for the two of its forward, as it computes the scores again. The measured
+# backward is not looked at.
 
 
 _PRODUCTS: Final = {"weight": 1, "input": 1, "both": 2, "none": 0}
 _ATTENTION: Final = re.compile(r"scaled_dot_product|(?:flash|efficient|cudnn)_attn|(?:flash|efficient|cudnn)_attention")
 _OF_ACTIVATIONS: Final = re.compile(r"^aten::(?:bmm|baddbmm)")
-#: One call has products of several kinds, with the input and with what came out of the step before.
+#: One call has products of several kinds: with the input, and with the output of the time step before.
 _RECURRENT: Final = re.compile(r"rnn|lstm|gru", re.IGNORECASE)
 
 
 def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> float | None:
-    """FLOPs of the backward's contractions over those of the forward, by theory and without recomputation.
+    """Return the theoretical FLOPs of the backward's contractions over those of the forward, without recomputation.
 
-    `gradients` says of each module what of its products needs a gradient. `None` where a forward contraction has no
-    cost, is in no module that it knows, or there is none.
+    `gradients` says for each module which gradients its products need. Return `None` if a forward contraction has no
+    cost or no module known to `gradients`, or if there is none.
     """
     contraction = calls.operator_class.equals(OperatorClass.TENSOR_CONTRACTION)
     rows = np.flatnonzero(contraction & calls.phase.equals(Phase.FORWARD) & ~calls.inner)
@@ -139,7 +139,7 @@ def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> flo
 
 
 def _factor(operator: str, needs: str | None) -> Fraction | None:
-    """Products in the backward of a call for each in its forward; `None` where that is not known."""
+    """Return the backward products of a call per forward product; `None` if unknown."""
     if needs is None or needs not in _PRODUCTS:
         return None
     if needs == "none":
@@ -154,19 +154,19 @@ def _factor(operator: str, needs: str | None) -> Fraction | None:
 
 
 def all_need_both(gradients: Mapping[str, str]) -> bool:
-    """Whether every product of the model needs both its gradients."""
+    """Return whether every product of the model needs both its gradients."""
     return set(gradients.values()) <= {"both"}
 
 
-# Backward over forward, per class, next to what theory says.
+# ----- backward over forward, per class, next to theory
 #
-# A ratio is of all the work of a class or not known: one call without a formula makes that of FLOPs and bytes `None`.
-# Nor is there one where the forward is next to nothing compared with the backward: it would say that the work is in the
-# backward only, not how the two compare.
+# A ratio covers all the work of a class or is unknown: one call without a formula makes that of FLOPs and bytes `None`.
+# A forward that is next to nothing has no ratio: it would say that the work is in the backward only, not how the two
+# compare.
 
 
 _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
-#: A forward of less than this part of its backward is next to nothing: no ratio is above its inverse.
+#: A forward of less than this part of its backward is next to nothing; no ratio exceeds the inverse.
 _NEXT_TO_NOTHING = 0.01
 
 #: A contraction Y = X W has two in its backward (dX = dY W', dW = X' dY), each with the FLOPs of the forward and over
@@ -181,17 +181,17 @@ _BYTES = {
 
 
 class Theory(Struct, frozen=True, kw_only=True):
-    """What theory says of one step: contraction FLOPs of its backward over its forward, recompute left out."""
+    """The theory of one step: contraction FLOPs of its backward over its forward, without recomputation."""
 
     contraction_flops: float | None
     all_need_both: bool
 
 
 def ratios_of(classes: tuple[ClassRow, ...], workload: Workload, theory: Theory | None = None) -> tuple[Ratio, ...]:
-    """One row for each class that has work in forward and in backward (recompute counts as backward).
+    """Return one row per class that has work in forward and in backward (recompute counts as backward).
 
-    `theory` is what is known of this step; without it theory is that of a step in which all is trained, where the
-    workload says that it is, else none.
+    `theory` is that of this step. Without it theory assumes that everything is trained if the workload says so;
+    otherwise there is none.
     """
     ratios = []
     for name in OperatorClass:
@@ -225,13 +225,13 @@ def _theory_bytes(name: OperatorClass, workload: Workload, theory: Theory | None
 
 
 def _all_trained(plain: float | None, workload: Workload) -> float | None:
-    """Theory of a step in which every weight is trained; `None` where one is not, or it is not known."""
+    """Return the theory of a step that trains every weight; `None` if it does not, or it is not known."""
     trained = workload.parameters is not None and workload.parameters == workload.trainable_parameters
     return _with_recompute(plain, workload) if trained else None
 
 
 def _with_recompute(plain: float | None, workload: Workload) -> float | None:
-    """Recomputing the whole forward adds 1; of a model that is frozen in part it is not known how much of it runs."""
+    """Add 1 for recomputing the whole forward; `None` for a partly frozen model, which recomputes an unknown part."""
     if plain is None or not workload.checkpointing:
         return plain
     return None if workload.frozen else plain + 1
@@ -243,7 +243,7 @@ def _total(rows: list[ClassRow], name: str) -> int | None:
 
 
 def _costed(rows: list[ClassRow], name: str) -> int | None:
-    """The sum of what costs say; `None` where a part of the time has no cost."""
+    """Return the sum of a cost; `None` if a part of the time has no cost."""
     return None if any(row.uncosted_ns for row in rows) else _total(rows, name)
 
 
@@ -258,7 +258,7 @@ def _over(backward: int | None, forward: int | None) -> float | None:
     return backward / forward
 
 
-#: In alphabetical order, as a report that is read back has them.
+#: In alphabetical order, like those of a report that is read back.
 CONVENTIONS: dict[str, str | int] = {
     "backward": "recompute included in the ratios",
     "bytes": "each distinct input read once, each output written once",
@@ -268,17 +268,17 @@ CONVENTIONS: dict[str, str | int] = {
 
 
 class MeasuredSteps(Struct, frozen=True, kw_only=True):
-    """All steps of a trace: how long each was and why it does not count, and what they are made of."""
+    """All steps of a trace: their times, why some do not count, and what they are made of."""
 
     window: StepWindow
     rows: tuple[StepRow, ...]
     breakdown: Breakdown
-    #: The work of the steps that count, which a device did; `None` on the CPU.
+    #: The device work of the steps that count; `None` on the CPU.
     time: DeviceTime | None
 
     @property
     def counted(self) -> Bool:
-        """Which steps count."""
+        """Return which steps count."""
         return np.array([row.set_aside is None for row in self.rows], dtype=bool)
 
 
@@ -292,7 +292,7 @@ def measured_steps(
 ) -> MeasuredSteps:
     """Measure all steps and say which count; with `numbers` no others do.
 
-    The tables are of all steps; without `kernels` and `launched` the steps are those of the CPU.
+    The tables cover all steps; without `kernels` and `launched` the steps are those of the CPU.
     """
     time = None
     if kernels is not None and launched is not None:
@@ -315,8 +315,7 @@ def measured_steps(
 
 
 class AnatomyInputs(Struct, frozen=True, kw_only=True):
-    """What the stages before hand over, of the steps that count alone; `kernels` is `None` on the CPU, where calls are
-    the device work."""
+    """The results of earlier stages, for the steps that count; on the CPU calls are the work and `kernels` is `None`."""
 
     provenance: Provenance
     environment: Environment
@@ -325,7 +324,7 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
     kernels: KernelTable | None
     steps: MeasuredSteps
     linked: LinkedTime
-    #: The steps of a rank on the CPU with collectives, which run alongside its operators; what collectives cost.
+    #: On the CPU the steps of a rank whose collectives run alongside its operators; the cost of collectives.
     spans: StepSpans | None = None
     communication: Communication | None = None
     caveats: tuple[str, ...] = ()
@@ -333,7 +332,7 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
 
 
 def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
-    """The report of one trace."""
+    """Build the report of one trace."""
     calls, kernels, steps, capture = inputs.calls, inputs.kernels, inputs.steps, inputs.capture
     workload = capture.workload if capture else Workload()
     classes = class_rows(calls)
@@ -365,7 +364,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
 
 
 def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:
-    """What theory says of this step; `None` where the capture did not see what needs gradients."""
+    """Return the theory of this step; `None` if the capture did not see which gradients are needed."""
     gradients = capture.gradients if capture else {}
     if not gradients:
         return None
@@ -405,11 +404,11 @@ def check_conservation(anatomy: Anatomy) -> None:
         raise AssertionError(f"the ledger does not balance: {ledger}, classes sum to {classed} ns")
 
 
-# Real inputs in figures: from what a capture observed of its texts.
+# ----- figures of the texts that a capture observed
 
 
 def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> TextFigures:
-    """The figures of the texts of a run; `padding` are the FLOPs of its profiled batch."""
+    """Return the figures of the texts of a run; `padding` has the FLOPs of its profiled batch."""
     batches = tuple(_row(batch, place == observed.profiled) for place, batch in enumerate(observed.batches))
     timed_ns = sum(row.step_ns or 0 for row in batches) if all(row.step_ns for row in batches) else 0
     useful = _per_second(sum(row.useful_tokens for row in batches), timed_ns)
@@ -438,7 +437,7 @@ def _row(batch: TextBatch, profiled: bool) -> TextBatchRow:
 
 
 def _tokenizer(observed: ObservedTokenizer, steps: float | None) -> TokenizerRow:
-    """A tokenizer compared with the tokens a second that the steps take."""
+    """Compare a tokenizer with the tokens a second that the steps take."""
     rate = _per_second(observed.tokens, observed.duration_ns)
     return TokenizerRow(
         name=observed.name, slow=observed.slow, used=observed.used, trained_because=observed.trained_because,

@@ -1,8 +1,8 @@
-"""Device work against what its launches, its stream and its own names say: what cannot have happened as it is written.
+"""Check device work against its launches, its stream and its own names for what cannot have happened.
 
-A trace joins host and device by ids and by two clocks; where an id, a time or a record is wrong, the sums still hold.
-What cannot be is looked for: a class that its operator does not have, an order that no stream keeps, work before its
-launch or after the end of what waited for it, launches without work, and work that is there twice.
+A trace joins host and device by ids and by two clocks; if an id, a time or a record is wrong, the sums still hold. The
+checks find classes that an operator does not have, work out of its stream's order, work before its launch or after the
+end of what waited for it, launches without work, and work recorded twice.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from opanatomy.records.columns import (
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
 from opanatomy.trace.read import Trace
 
-#: The clocks of host and device differ by some tens of microseconds in traces that are right, and by as much more in
-#: what ends on one of them and begins on the other.
+#: In correct traces the clocks of host and device differ by tens of microseconds, and by as much again for what begins
+#: on one and ends on the other.
 CLOCKS_NS: Final = 100_000
-#: Work of one stream overlaps by less: the clock of a device is read at both ends of it.
+#: Work of one stream may overlap by less; the device reads its clock at both ends of it.
 OVERLAP_NS: Final = 10_000
-#: A stream is late where this many launches found it idle with nothing to wait for, and all of them began so late.
+#: A stream is late if this many launches found it idle with nothing to wait for, and all of them began this late.
 _LATE, _LATE_NS = 5, 5 * CLOCKS_NS
-#: From this many events on whose times cannot be, those of their whole stream may be wrong.
+#: From this many impossible times on, those of the whole stream may be wrong.
 _SEVERAL: Final = 3
-#: A stream's times are wrong by a constant where this much work, and this part of it, is held so long by another's.
+#: A stream's times are wrong by a constant if this much work, and this part of it, is held so long by another's.
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: Rows of a check at most.
 _ROWS: Final = 20
@@ -61,13 +61,13 @@ _GRAPH: Final = re.compile(r"GraphLaunch|CommandBufferEnqueue")
 _ON_STREAM: Final = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
 _ON_DEVICE: Final = re.compile(r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize")
 _COPIES: Final = re.compile(r"Memcpy\w*Async")
-#: Copies after which a host goes on when they are done; those to the host alone are sure.
+#: Copies that return when they are done; only those to the host are sure to.
 _BLOCKING: Final = re.compile(r"(?:cuda|hip)Memcpy(?:WithStream)?")
 _TO_HOST: Final = re.compile(r"DtoH|DeviceToHost")
 _WAITS: Final = re.compile(r"StreamWaitEvent|StreamWaitValue")
-#: Launches of kernels that may begin before the one before them ends (programmatic dependent launch).
+#: Launches of kernels that may begin before the previous one ends (programmatic dependent launch).
 _OVERLAPPING: Final = re.compile(r"LaunchKernelEx|^hip")
-#: What NVIDIA's calls start, by their names.
+#: The kind of work that NVIDIA's calls start, by their names.
 _STARTS: Final = ((re.compile(r"^cu\w*Launch(?!HostFunc)"), KERNEL), (re.compile(r"^cu\w*Memcpy"), MEMCPY),
                   (re.compile(r"^cu\w*Memset"), MEMSET))  # fmt: skip
 _COMPILED: Final = re.compile(r"triton_\w+_fused_")
@@ -81,7 +81,7 @@ _CONTRACTION, _COMMUNICATION = (
 
 
 def check_causality(trace: Trace, calls: TraceCalls, window: tuple[int, int]) -> tuple[Check, ...]:
-    """What a trace's device work and launches say of each other; none without either."""
+    """Check a trace's device work and launches against each other; return no checks without either."""
     if not len(trace.work.name) or not len(trace.launches.name):
         return ()
     events = _Events(trace, calls)
@@ -94,7 +94,7 @@ def check_causality(trace: Trace, calls: TraceCalls, window: tuple[int, int]) ->
 
 
 class _Events:
-    """Device work with its launches, as columns of one entry a device event."""
+    """Device work with its launches; columns have one entry per device event."""
 
     def __init__(self, trace: Trace, calls: TraceCalls) -> None:
         self.trace, self.calls, self.names = trace, calls, trace.names
@@ -107,9 +107,9 @@ class _Events:
         )
         graphs = self.launches_named(_GRAPH)
         self.of_graph: Bool = (self.launch >= 0) & graphs[self.launch]
-        #: Whether a launch of its own is sure.
+        #: Whether the event has its own launch for certain.
         self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.open
-        #: Its time in the figures.
+        #: The time that counts in the figures.
         self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
         self.waits_ns = np.sort(launches.start_ns[self.launches_named(_WAITS)])
         processes = {str(trace.threads[number][0]) for number in distinct(launches.thread).values.tolist()}
@@ -123,7 +123,7 @@ class _Events:
         return rows_named(pattern, self.names, self.trace.launches.name)
 
     def in_order(self, rows: Int64) -> Int64:
-        """These events as they ran."""
+        """Return these events in the order in which they ran."""
         columns = (self.launch_ns[rows], self.end_ns[rows], self.work.start_ns[rows])
         ordered: Int64 = rows[np.lexsort(columns)]
         return ordered
@@ -135,7 +135,7 @@ class _Events:
 
 
 def _pairs(first: Int64, second: Int64) -> Int64:
-    """A number for each pair of values."""
+    """Number each pair of values."""
     known = distinct(second)
     return distinct(first).inverse * len(known.values) + known.inverse
 
@@ -148,11 +148,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-# ------------------------------------------------------------------------------------------------- classes of kernels
+# ----- classes of kernels
 
 
 def _classes(events: _Events) -> Check:
-    """The class of each kernel by its own name against that of the operator that launched it, where both are sure."""
+    """Compare the class of each kernel's name with that of the operator that launched it, where both are certain."""
     calls, names = events.calls, events.names
     host = calls.work.host
     operator = at(calls.operator, host) if len(calls.operator) else host
@@ -188,7 +188,7 @@ def _classes(events: _Events) -> Check:
 
 
 def _begins_with(names: Sequence[str], kernel: Int64, operator: Int64) -> Bool:
-    """Whether the name of each kernel begins with that of its operator: older compilers add the types to it."""
+    """Return whether each kernel's name begins with its operator's: older compilers append the types."""
     pairs = distinct(kernel * len(names) + operator)
     begins = [names[key // len(names)].startswith(names[key % len(names)]) for key in pairs.values.tolist()]
     rows: Bool = np.array(begins, dtype=bool)[pairs.inverse]
@@ -196,15 +196,15 @@ def _begins_with(names: Sequence[str], kernel: Int64, operator: Int64) -> Bool:
 
 
 def _short(kernel: str) -> str:
-    """The name of a kernel without its arguments."""
+    """Return a kernel's name without its arguments."""
     return re.split(r"[<(]", kernel.removeprefix("void "))[0] or kernel
 
 
-# ---------------------------------------------------------------------------------------------------- order of streams
+# ----- order of streams
 
 
 def _disordered(events: _Events) -> Bool:
-    """Which events keep their stream from having run its work in the order of its launches: as few as possible."""
+    """Return the fewest events without which each stream ran its work in the order of its launches."""
     disordered = np.zeros(len(events.work.name), dtype=bool)
     if not events.one_process:
         return disordered
@@ -217,7 +217,7 @@ def _disordered(events: _Events) -> Bool:
 
 
 def _out_of_order(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """The places that are in no longest run of launches in order; both of two that alone contradict each other.
+    """Return the places outside a longest run of launches in order; both of two that contradict only each other.
 
     Launches that overlap, on two threads, may have come in either order.
     """
@@ -238,7 +238,7 @@ def _out_of_order(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
 
 
 def _longest_run(values: Sequence[int]) -> list[int]:
-    """The places of a longest run that does not decrease."""
+    """Return the places of a longest run that does not decrease."""
     tails: list[int] = []
     places: list[int] = []
     before: list[int] = []
@@ -256,14 +256,14 @@ def _longest_run(values: Sequence[int]) -> list[int]:
 
 
 def _order(events: _Events, disordered: Bool) -> Check:
-    """The order in which each stream ran its work against that of its launches."""
+    """Compare the order in which each stream ran its work with that of the launches."""
     if not events.one_process:
         return Check(quantity=ORDER, source="the order of the launches", unit="events", not_checked=PROCESSES)
     differences = []
     for name, stream in events.streams:
         rows = stream[disordered[stream]]
         if len(rows):
-            # by the first launch of a stream it is known which of its work without a launch is of the window
+            # the first launch of a stream tells which of its work without a launch belongs to the window
             touched = stream[disordered[stream] | (events.calls.work.link[stream] == NO_LAUNCH)]
             differences.append(
                 Difference(operator=name, ours=len(rows), other=0, time_ns=int(events.time_ns[touched].sum()),
@@ -273,11 +273,11 @@ def _order(events: _Events, disordered: Bool) -> Check:
     return _check(ORDER, "the order of the launches", "events", compared, wrong, differences)
 
 
-# ----------------------------------------------------------------------------------------------- clocks and waiting
+# ----- clocks and waiting
 
 
 def _clocks(events: _Events, disordered: Bool) -> Check:
-    """When work ran against when it was launched and waited for."""
+    """Compare when work ran with when it was launched and waited for."""
     known = np.flatnonzero(events.sure & ~disordered)
     early_ns = np.zeros(len(events.work.name), dtype=np.int64)
     early_ns[known] = events.launch_ns[known] - events.work.start_ns[known]
@@ -314,7 +314,7 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
 
 
 def _after_waiting(events: _Events, disordered: Bool) -> Int64:
-    """By how much each event ends after the first return of a call that had to wait for it; 0 where none had."""
+    """Return how long each event ends after the first return of a call that had to wait for it; 0 if none had."""
     late_ns = np.zeros(len(events.work.name), dtype=np.int64)
     if not events.one_process or len(distinct(events.work.device).values) > 1:
         return late_ns
@@ -341,9 +341,9 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
 
 
 def _stream_of_waits(events: _Events) -> Int64:
-    """The stream of each call that waits for one: that of the copy which the same operator started right before it.
+    """Return the stream of each call that waits for one: that of the copy the same operator started right before.
 
-    -1 of any other launch or call: a trace does not say which stream it waits for.
+    Other calls have -1: a trace does not say which stream they wait for.
     """
     launches, host = events.trace.launches, events.calls.host
     streams = np.full(len(launches.name), -1, dtype=np.int64)
@@ -368,10 +368,10 @@ def _stream_of_waits(events: _Events) -> Int64:
 
 
 def _held_ns(events: _Events, stream: Int64) -> int:
-    """The least time after a launch at which work of a stream began that had nothing to wait for; 0 where no telling.
+    """Return the least delay after launch of a stream's work that had nothing to wait for; 0 if unknown.
 
-    Such work was launched when all before it on its stream had ended, and not right behind a wait for an event. Where
-    there are several streams and no such call is recorded, it is not known what waits for what.
+    The work was launched when all before it on its stream had ended, and not right behind a wait for an event. With
+    several streams and no recorded wait for an event, it is unknown what waits for what.
     """
     if not events.one_process or (len(events.streams) > 1 and not len(events.waits_ns)):
         return 0
@@ -383,7 +383,7 @@ def _held_ns(events: _Events, stream: Int64) -> int:
 
 
 def _behind_waits(events: _Events) -> Bool:
-    """Which launches follow a wait for an event on their thread, with no other launch in between."""
+    """Return which launches follow a wait for an event on their thread, with no other launch in between."""
     launches = events.trace.launches
     waits, starts = events.launches_named(_WAITS), starts_work(events.names, launches)
     chosen = np.flatnonzero(waits | starts)
@@ -393,8 +393,7 @@ def _behind_waits(events: _Events) -> Bool:
 
 
 def _in_turn(events: _Events, stream: Int64) -> tuple[Int64, Int64, Bool]:
-    """The work of a stream that follows other work of it, when all before it ended, and whether between the launches
-    of both an event was waited for."""
+    """Return work that follows other work of a stream, when that ended, and if an event was waited for in between."""
     rows = events.in_order(stream)
     before = np.maximum.accumulate(events.end_ns[rows])[:-1]
     previous, rows = rows[:-1], rows[1:]
@@ -404,11 +403,11 @@ def _in_turn(events: _Events, stream: Int64) -> tuple[Int64, Int64, Bool]:
 
 
 def _apart(events: _Events) -> Iterator[Difference]:
-    """Two streams of which each waits for the other, as if one were earlier and the other later by the same time.
+    """Yield two streams that wait for each other, as if one were earlier and the other later by the same time.
 
-    Work that was launched long ago on an idle stream, behind a wait for an event, begins when work of another stream
-    ends. Where it does so by a constant time too late, and the work of that stream by the same time too early, the
-    times of one of the two are wrong.
+    Work launched long ago on an idle stream, behind a wait for an event, begins when work of another stream ends. If it
+    does so too late by a constant time, and the work of that stream too early by the same time, the times of one of the
+    two are wrong.
     """
     offsets = [(name, stream, *_offset_ns(events, stream)) for name, stream in events.streams]
     for name, stream, by_ns, sure in offsets:
@@ -421,10 +420,9 @@ def _apart(events: _Events) -> Iterator[Difference]:
 
 
 def _offset_ns(events: _Events, stream: Int64) -> tuple[int, bool]:
-    """How long after the end of another stream's work the held work of a stream begins, before it if negative, and
-    whether hardly any begins with such an end.
+    """Return how long after the end of another stream's work held work begins, and if hardly any begins at an end.
 
-    0 where it does not do so by a constant time, or where too little is held.
+    The time is negative before the end, and 0 if it is not constant or too little work is held.
     """
     if not events.one_process or len(events.streams) < 2:
         return 0, False
@@ -453,11 +451,11 @@ def _offset_ns(events: _Events, stream: Int64) -> tuple[int, bool]:
     return at_ns if constant else 0, 2 * at_end <= count
 
 
-# --------------------------------------------------------------------------------------------- launches and their work
+# ----- launches and their work
 
 
 def _launches(events: _Events, window: tuple[int, int]) -> Check:
-    """Each launch against its work: that it has some, and of the kind that it starts."""
+    """Check that each launch has work, and of the kind that it starts."""
     launches, calls, host = events.trace.launches, events.calls, events.calls.host
     kinds = np.full(len(launches.name), -1, dtype=np.int64)
     for pattern, started in _STARTS:
@@ -490,7 +488,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     for _, alike in rows_by_value(_pairs(_pairs(name, phase), 2 * after + graphs)):
         rows, first = lost[alike], int(alike[0])
         operator, is_graph = int(name[first]), bool(graphs[first])
-        # how long a whole graph runs, no other launch says
+        # no other launch says how long a whole graph runs
         lost_ns = None if is_graph else len(rows) * _usual_ns(events, operator)
         of_time = "" if lost_ns is None else f", about {_ms(lost_ns)}"
         differences.append(
@@ -504,7 +502,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
 
 
 def _usual_ns(events: _Events, operator: int) -> int:
-    """The mean time of the device work that an operator of this name launched, of all where there is none."""
+    """Return the mean time of device work launched by operators of this name, or of all work if there is none."""
     calls = events.calls
     rows = np.flatnonzero((calls.work.host >= 0) & (events.time_ns > 0))
     around = at(calls.operator, calls.work.host[rows]) if len(calls.operator) else rows[:0]
@@ -513,11 +511,11 @@ def _usual_ns(events: _Events, operator: int) -> int:
     return int(events.time_ns[chosen].mean()) if len(chosen) else 0
 
 
-# -------------------------------------------------------------------------------------------------------- events twice
+# ----- duplicate events
 
 
 def _doubled(events: _Events) -> Check:
-    """Work that a stream cannot have run beside other work of it, or that is there twice."""
+    """Find work that overlaps other work of its stream, or that is recorded twice."""
     work = events.work
     differences = []
     wrong = 0
@@ -544,7 +542,7 @@ def _doubled(events: _Events) -> Check:
 
 
 def _beside(events: _Events, rows: Int64, twice: Int64, overlapping: Bool) -> Int64:
-    """The events that begin well before all before them on their stream have ended; nodes of graphs may."""
+    """Return the events that begin well before all earlier ones on their stream have ended; nodes of graphs may."""
     rows = rows[events.sure[rows] & ~is_among(rows, twice)]
     if len(rows) < 2 or not events.one_process:
         return rows[:0]
@@ -558,7 +556,7 @@ def _beside(events: _Events, rows: Int64, twice: Int64, overlapping: Bool) -> In
 def _check(
     quantity: str, source: str, unit: str, compared: int, wrong: int, differences: Sequence[Difference]
 ) -> Check:
-    """The check with its longest differences, all others in one row."""
+    """Return the check with its longest differences, all others summed."""
     ranked = sorted(differences, key=lambda one: (one.cause is not None, -(one.time_ns or 0)))
     return Check(
         quantity=quantity, source=source, unit=unit, compared=compared, equal=max(compared - wrong, 0),
@@ -567,7 +565,7 @@ def _check(
 
 
 def _rest(differences: Sequence[Difference]) -> Iterator[Difference]:
-    """One row of the unexplained, one of the explained."""
+    """Yield one row for the unexplained differences, and one for each cause."""
     for cause in dict.fromkeys(difference.cause for difference in differences):
         alike = [difference for difference in differences if difference.cause == cause]
         times = [one.time_ns for one in alike if one.time_ns is not None]

@@ -1,4 +1,4 @@
-"""Calls by operator and phase, and FLOPs of contractions, against what a dispatch mode saw in the warm-up."""
+"""Check calls, FLOPs, times, memory and communication against second sources."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 from opanatomy.records.workload import Capture, ObservedCount
 
-# The calls of a trace as a dispatch mode below autograd sees them: by the operator that was dispatched.
+# ----- calls of a trace as a dispatch mode below autograd sees them
 
 
-#: What stands for another operator in a trace: the one that does the work of the one that was called.
+#: Operators that do the work of another in a trace -> the operator that was called.
 WORKERS = {"aten::_index_put_impl_": "aten::index_put_"}
 
 
 class Dispatched(Struct):
-    """One operator in one phase over all steps of the window."""
+    """The calls of one operator in one phase over all steps of the window."""
 
     calls: int = 0
-    #: Of the contractions among the calls; `None` where the cost of one is unknown.
+    #: FLOPs of the contractions among the calls; `None` if one has an unknown cost.
     contraction_flops: int | None = 0
     contracts: bool = False
-    #: The time of the calls, with all that is part of them.
+    #: The time of the calls with all their parts.
     time_ns: int = 0
-    #: Copies and fills that run inside of the event of an operator that was observed: hidden from a mode by it, or not.
+    #: Copies and fills inside the event of an observed operator, which may hide them from a mode.
     enclosed_copies: int = 0
-    #: The operators that did the work, as the report names them.
+    #: The operators that did the work, by their names in the report.
     operators: Counter[str] = field(default_factory=Counter)
 
 
 def in_place(name: str) -> str:
-    """The name that an operator shares with its in-place form: autograd sums gradients as `add` or `add_`."""
+    """Return the name that an operator shares with its in-place form: autograd sums with `add` or `add_`."""
     name = WORKERS.get(name, name)
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
-    """The calls of `table` by the operator that was dispatched and the phase.
+    """Count the calls of `table` by dispatched operator and phase.
 
-    A backend computes under names of its own below the operator that autograd knows (`aten::mkldnn_convolution` below
+    A backend computes under other names below the operator that autograd knows (`aten::mkldnn_convolution` below
     `aten::convolution`): a call counts under the outermost delegating operator around it whose name is among those
     `observed`, once for all the calls that it was delegated to.
     """
@@ -91,7 +91,7 @@ def _sum(total: int | None, flops: int) -> int | None:
 
 
 def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
-    """The copies and fills that run as a part of another operator's call, by operator and phase."""
+    """Count the copies and fills inside another operator's call, by operator and phase."""
     copies: Counter[tuple[str, Phase]] = Counter()
     rows = np.flatnonzero((table.host_row >= 0) & table.inner)
     classes = calls.operators.operator_class[calls.host.name[table.host_row[rows]]]
@@ -101,20 +101,20 @@ def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phas
 
 
 def _named(calls: TraceCalls, observed: Collection[str]) -> Bool:
-    """Which host rows are of an operator that was observed."""
+    """Return which host rows are of an observed operator."""
     names = np.array([name in observed for name in calls.names], dtype=bool)
     rows: Bool = names[calls.host.name]
     return rows
 
 
 def _delegating(calls: TraceCalls) -> Bool:
-    """Which names are of operators that compute only where nothing below them does."""
+    """Return which names are of operators that compute only if nothing below them does."""
     names: Bool = (calls.operators.delegates | calls.operators.composite) & calls.operators.computes
     return names
 
 
 def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
-    """For each host row the outermost observed operator enclosing it that delegates; itself where there is none."""
+    """Return the outermost observed operator around each host row that delegates, else the row itself."""
     hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
     parents = calls.host.parent
     nearest = np.append(nearest_above(hands_on, parents), -1)
@@ -127,16 +127,16 @@ def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
 
 
 def _enclosed(calls: TraceCalls, observed: Collection[str]) -> Bool:
-    """Whether an operator that was observed lies enclosing each host row."""
+    """Return whether an observed operator encloses each host row."""
     parents = calls.host.parent
     enclosing = nearest_above(_named(calls, observed), parents)
     return np.asarray((parents >= 0) & (enclosing[parents] >= 0), dtype=bool)
 
 
-# Why the calls of a profiled step can differ from those that a dispatch mode saw: the causes that are known.
+# ----- known causes of differences between a profiled step and what a dispatch mode saw
 #
-# What they do not account for stays a difference. A contraction is explained by torch's own other path, only if all
-# contractions of the phase together are equal, and by a forward outside of all modules, only if none is missing.
+# Anything else stays a difference. Torch's own other path explains a contraction only if all contractions of the phase
+# together are equal, a forward outside all modules only if none is missing.
 
 
 Key = tuple[str, Phase]
@@ -152,23 +152,24 @@ OUTSIDE_MODULES: Final = (
 )
 FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
 
-#: What makes tensors that a first step keeps for later ones: masks, tables, the weights of lazy modules; an
+#: Operators that make tensors which a first step keeps for later ones: masks, tables, the weights of lazy modules; an
 #: optimizer's state is also copied.
 _MAKES = ("zeros", "ones", "full", "fill", "zero", "arange", "new_zeros", "new_ones", "new_full", "eye", "tril", "triu")
 _RANDOM = ("uniform", "normal")
 _COPIES = ("copy", "clone")
-#: Ways to make zeros; `FunctionsManual.cpp` takes another one where a tensor may be of a subclass (or a mode watches).
+#: Ways to make zeros; `FunctionsManual.cpp` takes another one if a tensor may be of a subclass (or a mode watches).
 _ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
-#: How a gradient is copied when it is first kept, and what that takes besides: of a sparse one, of a dense one.
+#: Operators that copy a gradient when it is first kept, and those that this takes besides: for a sparse one, a dense
+#: one.
 _GRADIENT_COPIES = ("aten::clone", "aten::copy")
 _ACCUMULATED = frozenset({"aten::_indices", "aten::new_empty_strided"})
 _FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})
-#: What only forward-mode differentiation runs.
+#: Operators that only forward-mode differentiation runs.
 _DUAL = ("aten::_make_dual", "aten::_efficientzerotensor", "prims::")
 
 
 class Observed(Struct):
-    """What the steps made of an operator in a phase. `flops` is `None` where a call has no second formula."""
+    """The observed calls of an operator in a phase; `flops` is `None` if a call has no second formula."""
 
     calls: int = 0
     flops: int | None = 0
@@ -184,43 +185,43 @@ class Counts(Struct, frozen=True, kw_only=True):
     ours: Mapping[Key, Dispatched]
     observed: Mapping[Key, Observed]
     inner_copies: Mapping[Key, int] = field(default_factory=dict)
-    #: Whether the step that was watched was the first one.
+    #: Whether the watched step was the first one.
     of_first_step: bool = False
     traced: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
 
     def calls(self, key: Key) -> tuple[int, int]:
-        """The calls of an operator in a phase here and as they were observed."""
+        """Return the calls of an operator in a phase, counted here and observed."""
         return (
             self.ours[key].calls if key in self.ours else 0,
             self.observed[key].calls if key in self.observed else 0,
         )
 
     def flops(self, key: Key) -> tuple[int | None, int | None]:
-        """The FLOPs of the contractions of an operator in a phase here and as they were observed."""
+        """Return the contraction FLOPs of an operator in a phase, counted here and observed."""
         return (
             self.ours[key].contraction_flops if key in self.ours else 0,
             self.observed[key].flops if key in self.observed else 0,
         )
 
     def time_of_calls(self, key: Key) -> int | None:
-        """The time of as many calls of an operator in a phase as are missing or too many here."""
+        """Return the time of as many calls of an operator in a phase as are missing or too many here."""
         ours, observed = self.calls(key)
         alike = [count for other, count in self.ours.items() if other == key or (not ours and other[0] == key[0])]
         calls = sum(count.calls for count in alike)
         return abs(ours - observed) * sum(count.time_ns for count in alike) // calls if calls else None
 
     def time_of_flops(self, key: Key) -> int | None:
-        """The time of an operator in a phase: which of its calls have other FLOPs is not known."""
+        """Return the time of an operator in a phase: it is not known which of its calls have other FLOPs."""
         return self.ours[key].time_ns if key in self.ours else self.time_of_calls(key)
 
     @property
     def differentiates_forward(self) -> bool:
-        """Whether forward-mode differentiation ran."""
+        """Return whether forward-mode differentiation ran."""
         return any(name.startswith(_DUAL) for name in self.watched | self.traced)
 
     def took_fast_path(self, phase: Phase) -> bool:
-        """Whether the trace has a fast path that was not watched, and all products of the phase cost the same."""
+        """Return whether the trace has a fast path that was not watched, and all products of the phase cost the same."""
         if not (_FAST_PATHS & self.traced) - self.watched:
             return False
         ours = [counted.contraction_flops for (_, at), counted in self.ours.items() if at is phase]
@@ -229,7 +230,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 def cause_of_calls(key: Key, counts: Counts) -> str | None:
-    """Why the calls of an operator in a phase differ; `None` where nothing known explains it."""
+    """Return why the calls of an operator in a phase differ; `None` if nothing known explains it."""
     name, phase = key
     ours, watched = counts.calls(key)
     if counts.took_fast_path(phase):
@@ -254,14 +255,14 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
 
 
 def cause_of_flops(key: Key, counts: Counts) -> str | None:
-    """Why the FLOPs of the contractions of an operator in a phase differ; `None` where nothing known explains it."""
+    """Return why the contraction FLOPs of an operator in a phase differ; `None` if nothing known explains it."""
     if _is_outside_modules(key, counts.flops):
         return OUTSIDE_MODULES
     return FAST_PATH if counts.took_fast_path(key[1]) else None
 
 
 def _is_outside_modules(key: Key, figures: Callable[[Key], tuple[int | None, int | None]]) -> bool:
-    """Whether forward here has what the mode counted as of no pass, and nothing besides."""
+    """Return whether forward here has exactly what the mode counted outside all passes."""
     (forward, seen_forward), (other, seen_other) = (figures((key[0], phase)) for phase in (Phase.FORWARD, Phase.OTHER))
     if key[1] not in (Phase.FORWARD, Phase.OTHER) or None in (forward, seen_forward, other, seen_other):
         return False
@@ -279,12 +280,12 @@ def _zeros_are_equal(counts: Counts, phase: Phase) -> bool:
 
 
 OBSERVER = "a dispatch mode in the warm-up"
-#: How names begin of what a dispatch mode does not see.
+#: Prefixes of the names that a dispatch mode does not see.
 _UNSEEN: Final = ("graph_", "triton_", "cpp_", *BACKENDS, "_c10d_functional::_wrap_tensor_autograd")
 
 
 def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
-    """Both comparisons of a capture; none for a trace from elsewhere.
+    """Return both comparisons of a capture; none for a trace from elsewhere.
 
     `table` has the calls of all `steps` steps of the window.
     """
@@ -311,17 +312,17 @@ def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, s
 
 
 def _not_checked(check: Check, reason: str) -> Check:
-    """The check without its differences: which of them are mistakes cannot be known."""
+    """Drop the differences of a check: it cannot be known which of them are mistakes."""
     return replace(check, compared=0, equal=0, differences=(), not_checked=reason)
 
 
 def _is_unseen(count: Dispatched) -> bool:
-    """Whether the work is that of generated code or of a backend's threads, or above autograd: no mode sees these."""
+    """Return whether no mode sees the work: it is of generated code or a backend's threads, or above autograd."""
     return all(name.startswith(_UNSEEN) for name in count.operators)
 
 
 def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:
-    """What was observed of the operators that compute, as often as the trace has steps."""
+    """Return the observed calls of operators that compute, as often as the trace has steps."""
     observed: dict[Key, Observed] = {}
     for count in counts:
         known = classify_operator(count.operator)
@@ -363,7 +364,7 @@ def _differences(
     cause: Callable[[Key], str | None],
     time_of: Callable[[Key], int | None],
 ) -> tuple[Difference, ...]:
-    """One for each operator and phase whose two figures are not the same."""
+    """Return one difference for each operator and phase whose two figures are not the same."""
     differences = []
     for key in keys:
         ours, other = figures(key)
@@ -382,7 +383,7 @@ def _sources(observed: Mapping[Key, Observed]) -> str:
     return " and ".join(sorted({source for count in observed.values() for source in count.sources})) or OBSERVER
 
 
-# Time by operator against the sums that the profiler itself makes of the same run (`key_averages`).
+# ----- time by operator against the profiler's own sums of the run (`key_averages`)
 
 
 PROFILER = "the profiler's key_averages"
@@ -390,10 +391,10 @@ _OPERATOR = re.compile(r"aten::\w+")
 
 
 def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) -> Check | None:
-    """The time of each operator in the report against the profiler's own; `None` for a trace from elsewhere.
+    """Compare the time of each operator with the profiler's own; return `None` for a trace from elsewhere.
 
-    An operator that also merely dispatches (it delegates, or calls another overload of its name) has time that is no
-    call's: there the self times of all its events are compared.
+    An operator that also merely dispatches (it delegates, or calls another overload of its name) has time that belongs
+    to no call: there the self times of all its events are compared.
     """
     if capture is None:
         return None
@@ -417,7 +418,7 @@ def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) ->
 
 
 def _computes(name: str) -> bool:
-    """Whether a row of the profiler is of an operator that computes, and so must be in the report; not of a kernel."""
+    """Return whether a row of the profiler is an operator that computes, not a kernel, and so must be in the report."""
     known = classify_operator(name) if _OPERATOR.fullmatch(name) else None
     return known is not None and known.operator_class is not None
 
@@ -439,18 +440,18 @@ def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
     return times
 
 
-# The memory of a step against what the allocators say themselves: their peak, and their total at each event.
+# ----- memory of a step against the allocators' own peak, and their total at each event
 
 
 PEAK = "torch.cuda.max_memory_allocated"
 BEFORE = "torch.cuda.memory_allocated"
 TOTALS = "the allocator's total at each event"
-#: The CPU's total leaves out what a thread that is not profiled gives back; an address given again shows it.
+#: The CPU's total leaves out what a thread frees that is not profiled; an address given again shows it.
 _FREED_UNPROFILED = "freed on a thread that is not profiled, which the CPU's allocator does not count"
 
 
 def check_memory(memory: Memory) -> tuple[Check, ...]:
-    """The checks of a step that was looked at in depth, else those of a trace's memory events; none without either."""
+    """Return the checks of a step that was looked at in depth, else those of a trace's memory events, else none."""
     if memory.allocator is not None:
         return _of_capture(memory, memory.allocator)
     rows = [row for row in memory.devices if row.checked_events]
@@ -478,7 +479,7 @@ def _no_blocks(figures: AllocatorFigures) -> str:
 
 
 def _before(figures: AllocatorFigures) -> tuple[Check, ...]:
-    """The blocks of the allocator's snapshot before the step; the CPU's has none."""
+    """Compare the blocks of the allocator's snapshot before the step; the CPU has no snapshot."""
     ours, other = figures.before_blocks_bytes, figures.before_bytes
     if ours is None or other is None:
         return ()
@@ -510,7 +511,7 @@ def _of_trace(rows: list[MemoryDevice]) -> Check:
 
 
 def _difference(row: AllocatorFigures | MemoryDevice, cause: str | None) -> tuple[Difference, ...]:
-    """One row for a device: our bytes and the allocator's where they differ most."""
+    """Return one row for a device: our bytes and the allocator's where they differ most."""
     unequal = row.checked_events - row.equal_events
     if not unequal:
         return ()
@@ -519,8 +520,7 @@ def _difference(row: AllocatorFigures | MemoryDevice, cause: str | None) -> tupl
     return (Difference(operator=row.device, ours=ours, other=other, cause=cause, evidence=f"{row.device}: {events}"),)
 
 
-# What a step communicated against what theory says that the ranks' shared weights need; the parts of the steps of
-# several ranks against the union of all their work.
+# ----- communication against what shared weights need; parts of steps against the union of all work
 
 
 _SOURCE = "the weights that the ranks share"
@@ -528,7 +528,7 @@ _REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 
 def check_communication(communication: Communication | None, micro_batches: int = 1) -> tuple[Check, ...]:
-    """The bytes of each module's collectives against those that its weights need; none where nothing is expected.
+    """Compare the bytes of each module's collectives with what its weights need; none if nothing is expected.
 
     A loop that accumulates gradients may reduce them in each of its `micro_batches`, where once would do.
     """
@@ -561,7 +561,7 @@ def _cause(row: ExpectedCommunication, micro_batches: int) -> str | None:
 
 
 def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
-    """The parts of each step of several ranks, whose sum is the step; none where no collective is matched."""
+    """Check that the parts of each step of several ranks sum to the step; none if no collective is matched."""
     if waiting is None:
         return ()
     steps = [(rank, step) for rank in waiting.each for step in rank.steps]
@@ -584,11 +584,11 @@ def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
     )  # fmt: skip
 
 
-# The gate of `--check`: what no second source confirms ends in exit code 3.
+# ----- the gate of `--check`: unconfirmed figures end in exit code 3
 
 
 def require_agreement(anatomy: Anatomy) -> None:
-    """Raise `GateError` where figures that touch 1 % of the work or more are not confirmed and no cause is known."""
+    """Raise `GateError` if figures on at least 1 % of the work are not confirmed and no cause is known."""
     alarms = anatomy.alarms
     if not alarms:
         return
@@ -609,7 +609,7 @@ def require_agreement(anatomy: Anatomy) -> None:
 
 
 def below_alarm(anatomy: Anatomy) -> str:
-    """How many figures are not confirmed that touch too little to fail for; empty where there is none."""
+    """Say how many unconfirmed figures touch too little to fail for; empty if none do."""
     alarms = anatomy.alarms
     count = sum(len(check.unexplained) for check in anatomy.checks if check not in alarms)
     if not count:

@@ -1,4 +1,4 @@
-"""The collectives of a rank -> what they cost by phase and module, and how much of it the rank's own work hides."""
+"""Sum up what a rank's collectives cost by phase and module, and how much of it the rank's own work hides."""
 
 from __future__ import annotations
 
@@ -47,16 +47,15 @@ from opanatomy.records.taxonomy import CLASS_CODE, ITEM_SIZE, PHASES, OperatorCl
 from opanatomy.records.workload import SharedWeights, Workload
 from opanatomy.trace.read import Trace
 
-#: Of these the whole message is what a rank has in the end, of the others what it gives.
+#: Collectives whose whole message is what a rank receives; for others it is what it sends.
 _WHOLE_IS_RECEIVED = ("all_gather", "gather")
 _PHASE_ORDER = {phase: place for place, phase in enumerate(PHASES)}
 
 
 def communication_of_rank(exchanged: Exchanged) -> Communication | None:
-    """What the collectives of the window's steps cost; `None` where there are none.
+    """Return the cost of the collectives in the window's steps; `None` without collectives.
 
-    Their time is cut where the steps end. Other steps' work counts on neither side: what runs among them is not
-    counted, and does not hide what is.
+    Their time is cut where the steps end. Other steps' work counts on neither side: it adds nothing and hides nothing.
     """
     calls, steps = exchanged.calls, exchanged.steps
     bounds = steps.start_ns, steps.end_ns
@@ -72,7 +71,7 @@ def communication_of_rank(exchanged: Exchanged) -> Communication | None:
 
 
 def message_sizes(calls: CollectiveCalls) -> Int64:
-    """The bytes of each call's message as nccl-tests counts it, -1 where it is not known."""
+    """Return the bytes of each call's message as nccl-tests counts it, -1 if unknown."""
     values = [name in _WHOLE_IS_RECEIVED for name in calls.collective.values]
     received = np.array([*values, False], dtype=bool)[calls.collective.codes]
     return np.where(received, calls.received_bytes, np.maximum(calls.sent_bytes, calls.received_bytes))
@@ -103,7 +102,7 @@ def _phases(
 def _modules(
     calls: CollectiveCalls, rows: Int64, bounds: Intervals, hidden: Intervals
 ) -> tuple[ModuleCommunication, ...]:
-    """The modules that collectives serve, in the order of their first; what serves no single one is the model's."""
+    """Return one row per module, collective and phase, in the order of their first; shared ones are the model's."""
     sizes = message_sizes(calls)
     width, kinds = len(calls.phase.values), len(calls.collective.values)
     module = calls.module.codes[rows] + 1
@@ -125,9 +124,9 @@ def _modules(
 
 
 class CommunicationOver:
-    """The communication of several ranks together, which are added one at a time and in any order.
+    """The communication of several ranks together, added one at a time in any order.
 
-    What is expected of a step is that of the first rank that has any.
+    The expectation for a step is that of the first rank that has any.
     """
 
     def __init__(self) -> None:
@@ -145,7 +144,7 @@ class CommunicationOver:
                 self._expected = [min((*self._expected, (order, communication)), key=lambda entry: entry[0])]
 
     def communication(self) -> Communication | None:
-        """The communication of all ranks, `None` where none has any."""
+        """Return the communication of all ranks; `None` if none has any."""
         if not self._known:
             return None
         return Communication(
@@ -157,11 +156,11 @@ class CommunicationOver:
         )  # fmt: skip
 
 
-# Device events of communication -> calls, time, bytes and bus bandwidth of each collective.
+# ----- calls, time, bytes and bus bandwidth of each collective
 
 
 class World(Struct, frozen=True):
-    """The ranks of the run; `only_group` where the trace says that there is no group but all of them."""
+    """The ranks of the run; `only_group` if the trace says that no other group exists."""
 
     size: int | None = None
     only_group: bool = False
@@ -179,13 +178,13 @@ class _Sum(Struct):
 
 
 def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ...]:
-    """One row a collective, data type and group, the longest first; their times sum to that of all device events."""
+    """Return one row per collective, data type and group, longest first; times sum to that of all device events."""
     width = len(table.arguments.values) + 1
     kinds = distinct(table.kernel.codes * width + table.arguments.codes + 1)
     count = len(kinds.values)
     time = np.zeros(count, dtype=np.int64)
     np.add.at(time, kinds.inverse, table.duration_ns)
-    # A call of several device events is of the kind of its first one.
+    # A call of several device events has the kind of its first one.
     calls = np.bincount(kinds.inverse[distinct(table.call).first], minlength=count)
     kernels = np.bincount(kinds.inverse, minlength=count)
     sums: dict[_Key, _Sum] = {}
@@ -205,7 +204,7 @@ def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ..
 
 
 def _kind_of(kernel: str, arguments: CollectiveArguments, world: World) -> tuple[_Key, int | None]:
-    """(the row that device events of this name and these arguments are of, the bytes of a call's message)."""
+    """Return (the row key of device events with this name and these arguments, the bytes of a call's message)."""
     group = arguments.group_size or world.size
     name = named(arguments.collective) or named(kernel) or OTHER
     dtype = dtype_of(arguments.dtype)
@@ -223,7 +222,7 @@ def _add(row: _Sum, calls: int, kernels: int, time_ns: int, message: int | None)
 
 
 def merged_collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
-    """The rows of several ranks as those of all of them together."""
+    """Merge the rows of several ranks into those of all of them together."""
     merged: dict[_Key, Collective] = {}
     for row in rows:
         key = (row.collective, row.dtype, row.group_size, row.group_assumed)
@@ -241,7 +240,7 @@ def merged_collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
 
 
 def message_bytes(collective: str, message: CollectiveArguments, dtype: str | None, group: int | None) -> int | None:
-    """The size of the message as nccl-tests counts it: the whole buffer, whichever side has the whole."""
+    """Return the size of the message as nccl-tests counts it: the whole buffer, whichever side has it."""
     sent, got = message.in_elements, message.out_elements
     if dtype is None:
         return None
@@ -255,7 +254,7 @@ def message_bytes(collective: str, message: CollectiveArguments, dtype: str | No
 
 
 def with_bandwidth(row: Collective) -> Collective:
-    """The row with its bus bandwidth, where size, time and group are known."""
+    """Return the row with its bus bandwidth, if size, time and group are known."""
     factor = bus_factor(row.collective, row.group_size)
     known = factor and row.bytes and row.sized_ns
     rate = factor * row.bytes * 1e9 / row.sized_ns if known and factor and row.bytes else None
@@ -263,7 +262,7 @@ def with_bandwidth(row: Collective) -> Collective:
 
 
 def bus_factor(collective: str, group: int | None) -> float | None:
-    """Bytes on the busiest link for each byte of the message (nccl-tests, PERFORMANCE.md)."""
+    """Return the bytes on the busiest link for each byte of the message (nccl-tests, PERFORMANCE.md)."""
     if collective in (OTHER, "barrier"):
         return None
     if collective in ("broadcast", "reduce", "send", "recv", "send_recv"):
@@ -282,7 +281,7 @@ def _sorted(rows: Iterable[Collective]) -> tuple[Collective, ...]:
     )
 
 
-# What the ranks of a training must communicate in a step, by what they share: DDP, FSDP, copies of shards.
+# ----- expected communication of a step, by what the ranks share: DDP, FSDP, copies of shards
 
 
 _REDUCE: Final = "all_reduce"
@@ -293,7 +292,7 @@ _SCATTER: Final = "reduce_scatter"
 def with_expected(
     communication: Communication | None, shared: Sequence[SharedWeights], workload: Workload, steps: int
 ) -> Communication | None:
-    """The communication next to what theory says of `steps` steps that are alike; unchanged where nothing is shared."""
+    """Add what theory expects of `steps` like steps to the communication; unchanged if nothing is shared."""
     if communication is None or not shared:
         return communication
     return replace(communication, expected=_expected(communication, shared, workload, max(steps, 1)))
@@ -317,7 +316,7 @@ def _expected(
 
 
 def _messages(weights: SharedWeights, workload: Workload) -> list[tuple[str, int, int]]:
-    """(collective, bytes a step, ranks) of all that weights need: each micro-batch gathers, the last one reduces."""
+    """Return (collective, bytes a step, ranks) that weights need: each micro-batch gathers, the last one reduces."""
     trains, forwards = not workload.inference, workload.accumulate or 1
     messages = []
     if weights.gathered_bytes and (trains or weights.regathered):  # without a backward what is kept is not freed
@@ -331,7 +330,7 @@ def _messages(weights: SharedWeights, workload: Workload) -> list[tuple[str, int
 
 
 def _measured(communication: Communication, collective: str, module: str) -> int | None:
-    """The bytes of the messages that a module had, reductions those of backward; `None` where not all have a size."""
+    """Return the bytes of a module's messages (reductions only in backward); `None` if not all have a size."""
     rows = [
         row for row in communication.modules
         if (row.collective, row.module) == (collective, module)
@@ -346,27 +345,27 @@ _COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
 _NO_STEPS: Final = np.zeros(0, dtype=np.int64)
 
 
-#: A synchronization that takes no longer found the device done.
+#: A synchronization that takes no longer found the device idle.
 _WAITED_NS: Final = 50_000
 
 
 class _Events(Struct, frozen=True, kw_only=True):
-    """The device events of collectives (on the CPU the annotations of the backend), and what else the device did."""
+    """The device events of collectives (on the CPU annotations of the backend), and the device's other work."""
 
     start_ns: Int64
     end_ns: Int64
-    #: The host row of the collective that an event is of, -1 where none is recorded; rows of one call are one call.
+    #: The host row of the collective of an event, -1 if not recorded; events with one row are one call.
     call: Int64
     arguments: Categorical[CollectiveArguments]
     #: The name of the event itself.
     kernel: Categorical[str]
     phase: Int64
     launched_ns: Int64
-    #: When a host call returned that waited for the device, in order; `None` where every call may have waited.
+    #: When host calls that waited for the device returned, sorted; `None` if every call may have waited.
     synchronized_ns: Int64 | None
     #: Whether the event is work of the window.
     inside: Bool
-    #: When the rank computed for the steps of the window, when it did anything for them, and when it did anything.
+    #: When the rank computed for the steps of the window, did anything for them, and did anything at all.
     computing: Intervals
     busy_inside: Intervals
     busy: Intervals
@@ -380,11 +379,10 @@ def communication_of(
     time: DeviceTime | None = None,
     counted: Bool | None = None,
 ) -> Exchanged:
-    """What a rank's trace says of its collectives, in and around the window, and of its steps.
+    """Return a rank's collectives, in and around the window, and its steps.
 
-    On an accelerator `time` has the steps, on the CPU all of the window or those `counted`.
-
-    A process with several devices is taken for the one that communicates most.
+    On an accelerator `time` has the steps, on the CPU all of the window or those `counted`. Of a process with several
+    devices the one that communicates most is taken.
     """
     base = _base_ns(trace.metadata)
     if kernels is None:
@@ -415,7 +413,7 @@ def communication_of(
 
 
 def _base_ns(metadata: Mapping[str, object]) -> int:
-    """What the times of a trace count from, in nanoseconds since 1970."""
+    """Return the nanoseconds since 1970 from which the times of a trace count."""
     base = metadata.get("baseTimeNanoseconds")
     return base if type(base) is int and 0 <= base < 1 << 62 else 0
 
@@ -442,7 +440,7 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
 
 
 def _device(kernels: KernelTable, communicates: Bool) -> Bool:
-    """The events of the device that communicates most; where none does, that works most."""
+    """Return the events of the device that communicates most, or without communication works most."""
     rows = np.flatnonzero(communicates) if communicates.any() else np.arange(len(kernels.device))
     devices = distinct(kernels.device[rows])
     if not len(devices.values):
@@ -454,7 +452,7 @@ def _device(kernels: KernelTable, communicates: Bool) -> Bool:
 
 
 def _synchronized(trace: Trace) -> Int64:
-    """When each host call returned that waited for the device, in order."""
+    """Return when each host call that waited for the device returned, sorted."""
     launches = trace.launches
     names = distinct(launches.name)
     waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
@@ -479,7 +477,7 @@ def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
 
 
 def _computing_on_host(calls: TraceCalls) -> Intervals:
-    """When an operator that is no collective ran on any thread, and no collective inside of it."""
+    """Return when an operator that is no collective ran on any thread, without the collectives inside it."""
     host = calls.host
     rows = cpu_rows(calls, within=False)
     codes = calls.operators.operator_class[host.name[calls.owner[rows]]]
@@ -499,7 +497,7 @@ def _computing_on_host(calls: TraceCalls) -> Intervals:
 
 
 def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
-    """One row a call: the events of one host row together, those without one each by itself."""
+    """Return one row per call: the events of one host row together, each event without one alone."""
     count = len(events.start_ns)
     groups = distinct(np.where(events.call >= 0, events.call, -2 - np.arange(count)))
     start = np.full(len(groups.values), np.iinfo(np.int64).max)
@@ -531,12 +529,12 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
 
 
 def _last_before(moments: Int64, bounds: Int64) -> Int64:
-    """The last of the moments, which are in order, at or before each bound, -1 for none."""
+    """Return the last of the sorted moments at or before each bound, -1 if none."""
     return np.append(moments, -1)[np.searchsorted(moments, bounds, side="right") - 1]
 
 
 def _names(arguments: Categorical[CollectiveArguments], kernel: Categorical[str]) -> Categorical[str]:
-    """The collective of each row as it is called everywhere: by what the host says, else by the kernel's name."""
+    """Return the common name of each row's collective: by what the host says, else by the kernel's name."""
     said = [named(known.collective) or OTHER for known in arguments.values]
     shown = [named(name) or OTHER for name in kernel.values]
     values = tuple(dict.fromkeys((*said, *shown)))

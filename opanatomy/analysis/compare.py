@@ -1,4 +1,4 @@
-"""Sides of a comparison -> their figures, where the difference between two comes from, and what can be claimed."""
+"""Compare sides: their figures, where the difference between two comes from, and what can be claimed."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from opanatomy.records.comparison import (
 )
 from opanatomy.records.taxonomy import CLASSES, OperatorClass, Phase
 
-# The work of two steps matched: the same first, then what moved or changed, then what is new or gone.
+# ----- matching the work of two steps: first the same, then moved or changed, then new or gone
 #
-# Work is matched in a cascade of ever fewer names in common. At each level as many calls are matched as both sides have
-# left, those that take longest first; of a row of which only a part is matched the time goes with the calls. So the
-# parts are the same, with the sides exchanged, whichever side comes first.
+# Work is matched in a cascade of ever fewer names in common. Each level matches as many calls as both sides have left,
+# longest first; if only a part of a row is matched, the time goes with the calls. So the parts are the same, with the
+# sides exchanged, whichever side comes first.
 
 
 _TRITON: Final = re.compile(r"^(triton_\w*?)_\d+$")
 
 
 class Key(NamedTuple):
-    """What tells work apart. `kernel` is empty where a library chooses it, as for contractions of aten."""
+    """The names that tell work apart; `kernel` is empty if a library chooses it, as for contractions of aten."""
 
     operator: str
     signature: str
@@ -60,7 +60,7 @@ class Item(Struct):
 
 
 class Match(Struct, frozen=True):
-    """Work of both sides that belongs together, or of one: what of each key it is."""
+    """Work of both sides that belongs together, or of one side, as parts of their keys."""
 
     cause: Cause
     before: dict[Key, Item]
@@ -68,7 +68,7 @@ class Match(Struct, frozen=True):
 
 
 def items_of(breakdown: Breakdown, kind: StepKind, unsigned: AbstractSet[str] = frozenset()) -> dict[Key, Item]:
-    """The work of the mean step of a kind by its key; that of `unsigned` operators without signatures."""
+    """Return the work of the mean step of a kind by its key; `unsigned` operators have no signatures in it."""
     items: dict[Key, Item] = {}
     for row in kind.rows:
         kernel = name_of(breakdown.kernels, row.kernel)
@@ -89,14 +89,14 @@ def items_of(breakdown: Breakdown, kind: StepKind, unsigned: AbstractSet[str] = 
 
 
 def unsigned_operators(*sides: tuple[Breakdown, StepKind]) -> frozenset[str]:
-    """Operators that all sides have, some of them without a signature: those of the others would match nothing."""
+    """Return operators of all sides that lack signatures on some: those of the others would match nothing."""
     known = [_signed_by_operator(breakdown, kind) for breakdown, kind in sides]
     everywhere = set(known[0]).intersection(*known[1:])
     return frozenset(operator for operator in everywhere if len({side[operator] for side in known}) > 1)
 
 
 def _signed_by_operator(breakdown: Breakdown, kind: StepKind) -> dict[str, bool]:
-    """Whether any call of each operator has a signature."""
+    """Return whether any call of each operator has a signature."""
     known: dict[str, bool] = {}
     for row in kind.rows:
         operator = name_of(breakdown.operators, row.operator)
@@ -105,12 +105,12 @@ def _signed_by_operator(breakdown: Breakdown, kind: StepKind) -> dict[str, bool]
 
 
 def name_of(names: Sequence[str], number: int) -> str:
-    """The name with this number, of none empty."""
+    """Return the name with this number; empty for -1."""
     return names[number] if number >= 0 else ""
 
 
 def _stem(kernel: str) -> str:
-    """A name without the number that the compiler gave in its turn, of a kernel or its operator.
+    """Return a name of a kernel or its operator without the compiler's running number.
 
     The signature tells those apart.
     """
@@ -119,16 +119,16 @@ def _stem(kernel: str) -> str:
 
 
 def _signed(key: Key) -> bool:
-    """Whether the arguments are known: of those that are not nothing can be said."""
+    """Return whether the arguments are known."""
     return bool(key.operator and key.signature)
 
 
 def _placed(key: Key) -> bool:
-    """Whether it is known what an operator was called with, or where: a name alone is of much unlike work."""
+    """Return whether an operator's arguments or module are known: a name alone covers much unlike work."""
     return bool(key.operator and (key.signature or key.module))
 
 
-#: What work must have in common to be matched, from the most to the least, and what that makes of a difference.
+#: Keys that work must share to match, from most to least specific, and the cause that a match gives to a difference.
 _LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
     (Cause.SAME_CALLS, lambda key: key),
     (Cause.SAME_CALLS, lambda key: (key.operator, key.signature, key.phase, key.kernel)),
@@ -144,7 +144,7 @@ _LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
 
 
 def matched(before: Mapping[Key, Item], after: Mapping[Key, Item]) -> list[Match]:
-    """All work of both, each part of it once, in an order that does not depend on which side comes first."""
+    """Match all work of both sides, each part once, in an order independent of which side comes first."""
     left = {key: _copy(item) for key, item in before.items()}, {key: _copy(item) for key, item in after.items()}
     matches: list[Match] = []
     for cause, common in _LEVELS:
@@ -159,7 +159,7 @@ def _copy(item: Item) -> Item:
 def _level(
     cause: Cause, common: Callable[[Key], Any], before: dict[Key, Item], after: dict[Key, Item]
 ) -> Iterable[Match]:
-    """What has this in common, taken away from both sides."""
+    """Yield work that has this in common, and take it away from both sides."""
     groups: dict[Any, tuple[list[Key], list[Key]]] = {}
     for side, items in enumerate((before, after)):
         for key in items:
@@ -175,7 +175,7 @@ def _level(
 
 
 def _taken(items: dict[Key, Item], keys: Sequence[Key], calls: Fraction) -> dict[Key, Item]:
-    """That many calls of these keys, those that take longest first, and their time; what has no calls goes whole."""
+    """Take that many calls of these keys, longest first, with their time; keys without calls go whole."""
     taken = {}
     for key in sorted(keys, key=lambda key: (-_time_per_call(items[key]), key)):
         item = items[key]
@@ -201,7 +201,7 @@ def _scaled(item: Item, part: Fraction) -> Item:
 
 
 def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[Key, Item]) -> Iterable[Match]:
-    """The matches; what is left of a key that both sides have is more or fewer calls of it, the rest new or gone."""
+    """Yield the matches; what is left of a key on both sides is more or fewer calls of it, the rest new or gone."""
     for match in matches:
         same = (
             next(iter(match.before)) if match.before.keys() == match.after.keys() and len(match.before) == 1 else None
@@ -224,7 +224,7 @@ def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[K
 
 
 def _anywhere(key: Key) -> tuple[str, str, str]:
-    """What makes calls the same wherever they are made."""
+    """Return what makes calls the same wherever they are made."""
     return key.operator, key.signature, key.kernel
 
 
@@ -237,11 +237,11 @@ def _sum(item: Item, more: Item | None) -> Item:
     return Item(item.calls + more.calls, item.time_ns + more.time_ns, kernels)
 
 
-# Which steps of one side are to be compared with which of the other.
+# ----- pairing the steps of both sides
 
 
 def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind]]:
-    """The kinds of steps of both sides that are most alike, those of which there are most first."""
+    """Pair the most similar kinds of steps of both sides, most frequent first."""
     calls = [[calls_of(side, kind) for kind in side.kinds] for side in (before, after)]
     likeness = {
         (first, second): _alike(calls[0][first], calls[1][second])
@@ -262,7 +262,7 @@ def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind
 
 
 def calls_of(breakdown: Breakdown, kind: StepKind) -> dict[str, Fraction]:
-    """How often the mean step calls what, by kernel where there are any, else by operator."""
+    """Return how often the mean step calls each kernel, or if it has none each operator."""
     calls: dict[str, Fraction] = {}
     for row in kind.rows:
         name = name_of(breakdown.kernels, row.kernel) or name_of(breakdown.operators, row.operator)
@@ -271,14 +271,14 @@ def calls_of(breakdown: Breakdown, kind: StepKind) -> dict[str, Fraction]:
 
 
 def _alike(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> Fraction:
-    """The part of all calls that both have."""
+    """Return the part of all calls that both have."""
     none = Fraction(0)
     counts = [(first.get(name, none), second.get(name, none)) for name in {**first, **second}]
     either = sum((max(pair) for pair in counts), none)
     return sum((min(pair) for pair in counts), none) / either if either else Fraction(1)
 
 
-# The difference of two mean steps as parts in whole nanoseconds: matched work, overlaps, idle time by cause.
+# ----- the difference of two mean steps in whole nanoseconds: matched work, overlaps, idle time by cause
 
 
 #: FLOPs and bytes of one call, by operator and signature.
@@ -290,17 +290,17 @@ _IDLE: Final = {
 
 
 class Stepped(Struct, frozen=True, kw_only=True):
-    """The steps of one side that are compared, with the names in them and the costs of its operators."""
+    """The compared steps of one side, with the names in them and the costs of its operators."""
 
     breakdown: Breakdown
     kind: StepKind
     costs: Costs
-    #: What the profiler adds to a step, where that is known.
+    #: The time that the profiler adds to a step, if known.
     profiler_ns: int | None = None
 
 
 class _Term(Struct, frozen=True, kw_only=True):
-    """A part before it is in whole nanoseconds."""
+    """A part before rounding to whole nanoseconds."""
 
     cause: Cause
     before_ns: Fraction
@@ -310,7 +310,7 @@ class _Term(Struct, frozen=True, kw_only=True):
 
 
 def costs_of(rows: Sequence[OperatorRow]) -> Costs:
-    """What one call of each operator costs with each of its signatures, where that is known."""
+    """Return the cost of one call of each operator with each of its signatures, if known."""
     sums: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         if row.flops is None or row.read_bytes is None or row.written_bytes is None or row.part_of is not None:
@@ -322,7 +322,7 @@ def costs_of(rows: Sequence[OperatorRow]) -> Costs:
 
 
 def decomposed(before: Stepped, after: Stepped) -> Decomposition:
-    """The parts of both mean steps. With the sides exchanged they are the same, exchanged; they sum to each side."""
+    """Divide both mean steps into parts that sum to each side; exchanging the sides exchanges them."""
     terms = [*_work(before, after), *_overlaps(before, after), *_idle(before, after)]
     terms = sorted(_without_profiler(terms, before.profiler_ns, after.profiler_ns), key=_order)
     first = apportioned([term.before_ns for term in terms])
@@ -343,7 +343,7 @@ def decomposed(before: Stepped, after: Stepped) -> Decomposition:
 def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
     """Raise `AssertionError` unless the parts of each class are its work on that side, and all of them its step.
 
-    The rows that are summed here know nothing of what was matched with what. Each part is off by less than 1 ns.
+    The rows that are summed here know nothing of the matches. Each part is off by less than 1 ns.
     """
     work: dict[OperatorClass | None, int] = {}
     for row in side.kind.rows:
@@ -359,7 +359,7 @@ def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
 
 
 def apportioned(values: Sequence[Fraction]) -> list[int]:
-    """Whole numbers next to these whose sum is theirs, rounded: those nearest to the next are rounded up."""
+    """Round values to whole numbers with the rounded sum: those nearest to the next number are rounded up."""
     floors = [value.__floor__() for value in values]
     left = (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__() - sum(floors)
     nearest = sorted(range(len(values)), key=lambda place: floors[place] - values[place])
@@ -382,7 +382,7 @@ def _time(items: Mapping[Key, Item]) -> Fraction:
 
 
 def _overlaps(before: Stepped, after: Stepped) -> list[_Term]:
-    """What ran at once: the sum of all work counts it more than once."""
+    """Return the overlaps as negative time, as the sum of all work counts them more than once."""
     first, second = (
         {(overlap.first, overlap.second): -Fraction(overlap.time_ns, side.kind.count) for overlap in side.kind.overlaps}
         for side in (before, after)
@@ -404,7 +404,7 @@ def _idle(before: Stepped, after: Stepped) -> list[_Term]:
 
 
 def _without_profiler(terms: Sequence[_Term], before_ns: int | None, after_ns: int | None) -> list[_Term]:
-    """The framework's time in two: what the profiler adds is no part of the step without it."""
+    """Split the framework's time: what the profiler adds is no part of the step without it."""
     made = []
     for term in terms:
         if term.cause is not Cause.FRAMEWORK or before_ns is None or after_ns is None:
@@ -419,7 +419,7 @@ def _without_profiler(terms: Sequence[_Term], before_ns: int | None, after_ns: i
 
 
 def _order(term: _Term) -> tuple[str, ...]:
-    """An order that is the same with the sides exchanged."""
+    """Return a sort key that is the same with the sides exchanged."""
     keys = [*term.match.before, *term.match.after] if term.match else []
     return (str(term.pair), *sorted(map(str, keys)), "" if term.cause.is_work else term.cause.value)
 
@@ -463,11 +463,11 @@ def _names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-# What is compared: sides, and the runs of each.
+# ----- sides and their runs
 
 
 class RunInput(Struct, frozen=True, kw_only=True):
-    """One run: its anatomy, its figures by name, and what the run is called among those of its side."""
+    """One run: its anatomy, its figures by name, and its name among those of its side."""
 
     anatomy: Anatomy
     metrics: Mapping[str, Metric]
@@ -475,39 +475,39 @@ class RunInput(Struct, frozen=True, kw_only=True):
 
 
 class SideInput(Struct, frozen=True, kw_only=True):
-    """One side by what the user called it: its runs, one at least."""
+    """One side under the user's name for it; it has at least one run."""
 
     name: str
     runs: tuple[RunInput, ...]
 
     def called(self, run: RunInput) -> str:
-        """What a message calls one of its runs; the only one as the side."""
+        """Return the name of a run in messages; a side's only run has the side's name."""
         return self.name if len(self.runs) == 1 else f"{run.name} of {self.name}"
 
 
-# Whether runs are what a comparison takes them for: of the same work, independent, timed in one way.
+# ----- whether runs are comparable: of the same work, independent, timed in one way
 
 
-#: A run as what it was made from says it; equal of copies of a report, whatever they are called.
+#: The identity of a run by its contents; equal for copies of a report, whatever their names.
 Identity: TypeAlias = "tuple[str | Anatomy, int | None]"
-#: What runs are compared by: texts and counts are equal or not, floats vary.
+#: Values to compare runs by: texts and counts are equal or not, floats vary.
 Value: TypeAlias = str | int | float
 #: FLOPs that vary by less are of the same program: texts of other lengths, tokens sent to other experts.
 _SAME_FLOPS: Final = 0.01
-#: So many runs are named.
+#: Runs that are named at most.
 _NAMED: Final = 3
-#: A whole trace with this many times the calls of a step is no step of the same.
+#: A whole trace with this many times the calls of a step is no step of the same work.
 _NO_STEP: Final = Fraction(3, 2)
-#: Where this part of all that is called is called as many times as often, it is that many iterations.
+#: If this part of all calls is made a whole number of times as often, the step is that many iterations.
 _ITERATIONS: Final = 0.9
-#: With less of a side's work on the other side too the two are hardly the same model.
+#: With less of a side's work on the other side too, the two are hardly the same model.
 _IN_COMMON: Final = 0.5
 #: With contractions of this part of the work on both sides, these tell models apart, whatever became of the rest.
 _MOSTLY: Final = 0.2
 
 
 def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]]:
-    """The sides without copies of a run among their own, and a warning for each run that is there several times."""
+    """Return the sides without copies of a run among their own, and a warning for each copied run."""
     kept, warnings = [], []
     for side in sides:
         copies: dict[Identity, list[RunInput]] = {}
@@ -522,7 +522,7 @@ def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]
 
 
 def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
-    """A warning for each two sides that have a run in common."""
+    """Return a warning for each two sides that have a run in common."""
     identities = [{_identity(run): run for run in side.runs} for side in sides]
     warnings = []
     for (one, ones), (other, others) in combinations(zip(sides, identities, strict=True), 2):
@@ -535,18 +535,18 @@ def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
 
 
 def _identity(run: RunInput) -> Identity:
-    """The digest of its trace and when that began; of ranks, whose report has no digest, all that it says."""
+    """Return the digest of a run's trace and when that began; for ranks, which have no digest, the whole report."""
     provenance = run.anatomy.provenance
     if provenance.trace_sha256 is not None:
         return provenance.trace_sha256, provenance.begin_unix_ns
     return replace(run.anatomy, provenance=replace(provenance, trace=None)), provenance.begin_unix_ns
 
 
-# -------------------------------------------------------------------------------------------------- of the same work
+# ----- the same work
 
 
 def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> Iterable[str]:
-    """Why the times of the sides are not of the same: no kernels, other kinds of times, other numbers of iterations."""
+    """Yield why the sides' times are not comparable: no kernels, other kinds of times, other numbers of iterations."""
     missing: dict[str, list[str]] = {}
     for side in sides:
         for run in side.runs:
@@ -567,7 +567,7 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
 
 
 def _without_kernels(anatomy: Anatomy) -> str | None:
-    """That a run has no record of what its GPU did, if that is so."""
+    """Say that a run has no record of what its GPU did, else return `None`."""
     environment = anatomy.environment
     if environment.device_kind not in ("cpu", None):
         return None if anatomy.ledger.device_work_ns else "no kernels: what the device did was not recorded"
@@ -577,7 +577,7 @@ def _without_kernels(anatomy: Anatomy) -> str | None:
 
 
 def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> Iterable[str]:
-    """That a step of one side is several of the other's, by how often it calls what both call."""
+    """Yield that a step of one side is several of the other's, by how often it calls what both call."""
     pairs = paired(first[1], second[1])
     if not pairs:
         return
@@ -602,7 +602,7 @@ def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> 
 
 
 def _weighted_middle(values: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
-    """The middle of ordered values, each with its weight."""
+    """Return the weighted median of ordered (value, weight) pairs."""
     half, upto = sum((weight for _, weight in values), Fraction(0)) / 2, Fraction(0)
     for value, weight in values:
         upto += weight
@@ -612,10 +612,10 @@ def _weighted_middle(values: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
 
 
 def unlike_work(sides: Sequence[SideInput], parts: Decomposition) -> tuple[str | None, bool]:
-    """How little of two sides' work is in common, `None` where that is most of it, and whether they are other models.
+    """Return how little of two sides' work is in common (`None` if most is), and whether they are other models.
 
-    They are not where they have one name, contractions of the same FLOPs, or most of these in common: what is compiled
-    has other names for the rest.
+    They are the same with one name, contractions of the same FLOPs, or most contractions in common: compiled code has
+    other names for the rest.
     """
     shares = _in_common(sides, parts.parts, parts.parts)
     if not shares or min(shares)[0] >= _IN_COMMON:
@@ -639,7 +639,7 @@ def unlike_work(sides: Sequence[SideInput], parts: Decomposition) -> tuple[str |
 
 
 def _in_common(sides: Sequence[SideInput], parts: Sequence[Part], alike: Sequence[Part]) -> list[tuple[float, str]]:
-    """Which share of the work of each side's parts is in those alike on the other too; none of a side without work."""
+    """Return the share of each side's work in `alike` parts on the other side too; a side without work has none."""
     shares = []
     for side, name in zip(sides, ("before_ns", "after_ns"), strict=True):
         work = sum(getattr(part, name) for part in parts if part.cause.is_work)
@@ -649,11 +649,11 @@ def _in_common(sides: Sequence[SideInput], parts: Sequence[Part], alike: Sequenc
     return shares
 
 
-# --------------------------------------------------------------------------------------------------- runs of one side
+# ----- runs of one side
 
 
 def unlike_runs(side: SideInput) -> Iterable[str]:
-    """What sets some runs of a side apart from its others, so that they are hardly runs of the same."""
+    """Yield what sets some runs of a side apart from its others, so that they are hardly of the same work."""
     differences: dict[tuple[str, ...], list[str]] = {}
     for what, value_of in _SAME_ON_A_SIDE:
         known = [(run, value) for run in side.runs if (value := value_of(run)) is not None]
@@ -673,7 +673,7 @@ def unlike_runs(side: SideInput) -> Iterable[str]:
 
 
 def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
-    """That the step of some runs was timed without the profiler, that of others under it alone, and which those are."""
+    """Yield which sides have steps timed without the profiler and which only under it, if there are both."""
     under = [[run for run in side.runs if _TIME in run.metrics and _PLAIN not in run.metrics] for side in sides]
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
@@ -684,7 +684,7 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
 
 
 def _sides_of(sides: Sequence[SideInput], runs: Sequence[Sequence[RunInput]]) -> str:
-    """The sides that these runs are of; where it is not all of a side's runs how many."""
+    """Name the sides of these runs, with counts if not all of a side's runs are among them."""
     return _all_of([
         side.name if len(each) == len(side.runs) else f"{len(each)} of {len(side.runs)} runs of {side.name}"
         for side, each in zip(sides, runs, strict=True) if each
@@ -713,7 +713,7 @@ def _flops(run: RunInput) -> float | None:
     return float(run.metrics["flops"].value) if "flops" in run.metrics else None
 
 
-#: What the runs of a side have in common, and where a run says it; `None` where it does not.
+#: What the runs of a side should have in common, and where a run says it; `None` if it does not.
 _SAME_ON_A_SIDE: Final[tuple[tuple[str, Callable[[RunInput], Value | None]], ...]] = (
     ("the model", lambda run: run.anatomy.workload.model),
     ("the batch", lambda run: run.anatomy.workload.batch),
@@ -725,14 +725,14 @@ _SAME_ON_A_SIDE: Final[tuple[tuple[str, Callable[[RunInput], Value | None]], ...
 
 _TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
 _PLAIN: Final = "step_unprofiled_ns"
-#: Units of figures that depend on which steps they are of, and the figures that are of steps without the profiler.
+#: Units of figures that depend on which steps they cover, and the figures of steps without the profiler.
 _OF_TIME: Final = frozenset({"ns", "fraction", "ratio"})
 _WITHOUT_PROFILER: Final = ("step_unprofiled", "first_token", "token", "texts.", "mfu_covered")
 _PROFILER: Final = "profiler_ns"
-#: What `_PEAK` is: the first of these that a run has; older reports do not say.
+#: `_PEAK` is the first of these that a run has; older reports do not say which.
 _PEAK: Final = "peak_memory_bytes"
 _PEAKS: Final = ("allocator_peak_bytes", "process_peak_bytes")
-#: The figures that each like step has, and where.
+#: The figures that each like step has, and the fields that have them.
 _OF_STEP: Final = {
     _PROFILED: "wall_ns", "idle_ns": "idle_ns", "exposed_communication_ns": "exposed_communication_ns",
     "forward_time_ns": "forward_ns", "backward_time_ns": "backward_ns", "optimizer_time_ns": "optimizer_ns",
@@ -740,9 +740,9 @@ _OF_STEP: Final = {
 
 
 def compared(sides: Sequence[SideInput]) -> Comparison:
-    """The sides next to each other; of two what makes their difference. Copies of a run count as one.
+    """Compare the sides, and explain the difference of two. Copies of a run count as one.
 
-    Of sides that cannot be compared there are the figures alone.
+    Sides that cannot be compared have figures only.
     """
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)
@@ -774,7 +774,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
 
 
 def _breakdown(side: SideInput) -> Breakdown | None:
-    """The breakdown of all runs of a side together."""
+    """Return the breakdown of all runs of a side together."""
     if len(side.runs) == 1:
         return side.runs[0].anatomy.breakdown
     sums = BreakdownSums()
@@ -784,7 +784,7 @@ def _breakdown(side: SideInput) -> Breakdown | None:
 
 
 def _kinds(breakdowns: Sequence[Breakdown | None]) -> list[tuple[StepKind, ...]] | None:
-    """The pairs of kinds of two sides, those to compare first."""
+    """Return the pairs of kinds of two sides, the one to compare first."""
     if len(breakdowns) != 2 or breakdowns[0] is None or breakdowns[1] is None:
         return None
     pairs: list[tuple[StepKind, ...]] = list(paired(breakdowns[0], breakdowns[1]))
@@ -818,13 +818,13 @@ def _decomposition(
 
 
 def _profiler_ns(side: SideInput) -> int | None:
-    """What the profiler adds to the mean step of a side; `None` where one of its runs does not know it."""
+    """Return what the profiler adds to the mean step of a side; `None` if one of its runs does not know it."""
     each = [run.metrics[_PROFILER].value if _PROFILER in run.metrics else None for run in side.runs]
     known = [value for value in each if value is not None]
     return round(fmean(known)) if len(known) == len(each) else None
 
 
-# ------------------------------------------------------------------------------------------------------------- a side
+# ----- a side
 
 
 def _side(side: SideInput, kind: StepKind | None) -> Side:
@@ -844,7 +844,7 @@ def _named(what: str, version: str | None) -> str | None:
 
 
 def _samples_of(kind: StepKind) -> tuple[Sample, ...]:
-    """Each like step, of several ranks and devices their mean; one that is set aside on any is."""
+    """Return each like step, averaged over ranks and devices; one that is set aside on any of them is set aside."""
     samples = []
     for (run, number), steps in _grouped(kind.steps).items():
         label = "-" if number is None else f"{number}"
@@ -859,14 +859,14 @@ def _samples_of(kind: StepKind) -> tuple[Sample, ...]:
 
 
 def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], list[LikeStep]]:
-    """The steps of one run and number together: those of its ranks are no samples of their own."""
+    """Group the steps of one run and number: those of its ranks are one sample."""
     groups: dict[tuple[int | None, int | None], list[LikeStep]] = {}
     for step in steps:
         groups.setdefault((step.run, step.number), []).append(step)
     return groups
 
 
-# ------------------------------------------------------------------------------------------------------------ figures
+# ----- figures
 
 
 def _figures(
@@ -889,20 +889,20 @@ def _figures(
 
 
 def _lower_bounds(name: str, sides: Sequence[SideInput]) -> tuple[bool, ...]:
-    """Of which sides a figure is a lower bound, as it is of one of their runs; none where it is of none."""
+    """Return on which sides a figure is a lower bound, because it is in one of their runs; empty if on none."""
     known = [[run.metrics[name] for run in side.runs if name in run.metrics] for side in sides]
     bounds = tuple(any(metric.lower_bound for metric in metrics) for metrics in known)
     return bounds if any(bounds) else ()
 
 
 def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
-    """Whether the peak of memory is an allocator's in one run and that of the whole process in another."""
+    """Return whether the peak of memory is an allocator's in one run and that of the whole process in another."""
     runs = [run.metrics for side in sides for run in side.runs if _PEAK in run.metrics]
     return len({next((name for name in _PEAKS if name in metrics), None) for metrics in runs} - {None}) > 1
 
 
 def _of_all_steps(side: SideInput, kind: StepKind | None) -> set[str]:
-    """The figures of the profiled steps' time that are of other steps too than those that are compared."""
+    """Return the figures of profiled time that cover other steps than the compared ones."""
     names: set[str] = set()
     for run in side.runs:
         kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
@@ -919,7 +919,7 @@ def _of_all_steps(side: SideInput, kind: StepKind | None) -> set[str]:
 
 
 def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
-    """The values of each figure: one a run; of one run those of its like steps, where a step has them."""
+    """Return the values of each figure: one per run; for a single run one per like step, if a step has the figure."""
     each = [_of_run(run, None if kind is None else kind.numbers) for run in side.runs]
     if len(each) == 1:
         return each[0]
@@ -927,12 +927,12 @@ def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
 
 
 def _of_run(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
-    """The figures of a run, those of its like steps in place of the ones of all its steps."""
+    """Return the figures of a run, with those of its like steps in place of those of all its steps."""
     return {**{name: [float(metric.value)] for name, metric in run.metrics.items()}, **_of_like_steps(run, numbers)}
 
 
 def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
-    """The figures of a run's steps of this kind, those that are set aside left out."""
+    """Return the figures of a run's steps of this kind, without those set aside."""
     kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
     kind = next((kind for kind in kinds if kind.numbers == numbers), None)
     return {} if kind is None else _of_steps(kind, run.metrics)
@@ -955,7 +955,7 @@ def _of_steps(kind: StepKind, known: Mapping[str, Metric]) -> dict[str, list[flo
 
 
 def _sums(kind: StepKind, profiler_ns: int) -> dict[str, int]:
-    """The sums over the steps that count, of figures that a step does not have by itself.
+    """Return the sums over the steps that count, for figures that a single step does not have.
 
     `profiler_ns` is what the profiler adds to them, which is no time of the framework.
     """
@@ -973,7 +973,7 @@ def _sums(kind: StepKind, profiler_ns: int) -> dict[str, int]:
 
 
 def _shares(kind: StepKind, sums: Mapping[str, int]) -> dict[str, float]:
-    """The shares that metrics have, of these sums: of the steps without other steps' work, of all work, of the step."""
+    """Return the shares in the metrics: of the steps without other steps' work, of all work, of the whole steps."""
     own, work = kind.wall_ns - kind.outside_ns, sums["kernel_time_ns"]
     exposed = [step.exposed_communication_ns for step in kind.steps if step.set_aside is None]
     shares = {"idle_share": (sums["idle_ns"], own), "framework_share": (sums["framework_ns"], kind.wall_ns)}
@@ -985,7 +985,7 @@ def _shares(kind: StepKind, sums: Mapping[str, int]) -> dict[str, float]:
 
 
 def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
-    """The mean of a run's steps or of the runs; where something can be claimed of the runs, their median."""
+    """Return the mean of a run's steps or of the runs; if something can be claimed of the runs, their median."""
     values = [None if not each else (median(each) if claims else fmean(each)) for each in samples]
     row = FigureRow(name=name, unit=metric.unit, better=metric.better, values=tuple(values), exact=metric.exact)
     if not any(each is not None and len(each) > 1 for each in samples):
@@ -1008,11 +1008,11 @@ def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None]
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------------- claims
+# ----- claims
 
 
 def _no_claim(sides: Sequence[SideInput], *, independent: bool) -> str | None:
-    """Why nothing is called significant; `None` where the runs allow it."""
+    """Return why nothing is called significant; `None` if the runs allow it."""
     if len(sides) != 2:
         return "only two sides are tested"
     fewest = min(len(side.runs) for side in sides)
@@ -1027,7 +1027,7 @@ def _no_claim(sides: Sequence[SideInput], *, independent: bool) -> str | None:
 
 
 def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> Iterable[str]:
-    """Which runs and ranks have no step among those whose parts are compared: theirs have other numbers."""
+    """Yield how many runs and ranks have no step among the compared ones: their steps have other numbers."""
     for side, kind in zip(sides, kinds, strict=True):
         if kind is None:
             continue
@@ -1041,7 +1041,7 @@ def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> I
 
 
 def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]] | None) -> Iterable[str]:
-    """What is matched with less than it should be: a trace without shapes against one with them."""
+    """Yield that a trace without shapes is matched against one with them, if so."""
     if kinds is None:
         return
     sides = [(each, kind) for each, kind in zip(breakdowns, kinds[0], strict=True) if each is not None]

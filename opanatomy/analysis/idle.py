@@ -1,8 +1,8 @@
-"""Why a device was idle: what the host did in each gap, or what the device itself waited for.
+"""Find why a device was idle: what the host did in each gap, or what the device itself waited for.
 
-A gap ends with device work. Where that was launched only after the device had fallen idle, the thread that launched it
-is what the device waited for, and what this thread did meanwhile is the cause; while it did nothing that is recorded,
-what the other threads that launch work did. What several causes cover counts as the first of them in `_ORDER`.
+A gap ends with device work. If that was launched only after the device fell idle, the device waited for the launching
+thread, and what this thread did meanwhile is the cause; while it has no records, what the other launching threads did.
+Time that several causes cover counts as the first of them in `_ORDER`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from opanatomy.records.columns import (
 from opanatomy.records.taxonomy import IdleCause
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
-#: A launch this many times as long as the median one, and at least so long, is a slow one.
+#: A launch is slow if it takes this many times the median, and at least this long.
 _SLOW: Final = 20
 _SLOW_NS: Final = 200_000
 #: A copy from the host whose call lasts this long holds the host up.
 _HELD_UP_NS: Final = 100_000
-#: Work that starts no later than this after its launch returned did not wait for the device.
+#: Work that starts within this time after its launch returned did not wait for the device.
 _LATENCY_NS: Final = 20_000
-#: Under a recording of the stack Python's functions follow each other at least this closely.
+#: While the stack is recorded, Python functions follow each other at least this closely.
 _STACK_NS: Final = 20_000
-#: A silence of the host up to this long is Python's, between two operators; what a longer one was is not known.
+#: A silence of the host up to this long is Python between two operators; a longer one is unexplained.
 _SILENCE_NS: Final = 1_000_000
 
 _ALLOCATES: Final = re.compile(
@@ -70,7 +70,7 @@ _LOADS_DATA: Final = re.compile(
 _COMMUNICATES: Final = re.compile(
     r"^_?c10d(?:_functional)?::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):|^record_param_comms"
 )
-#: Ranges that some releases write as operators, and those around compiled code that runs.
+#: Ranges that some releases write as operators, and ranges around running compiled code.
 _RANGES: Final = re.compile(
     f"{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)}|ProfilerStep|autograd::engine::|Torch-Compiled|TorchDynamo"
     r"|Pregraph|## |Optimizer\.|enumerate\("
@@ -78,12 +78,12 @@ _RANGES: Final = re.compile(
 #: Ranges that say nothing of what the host did.
 _SAYS_NOTHING: Final = re.compile(r"ProfilerStep|PyTorch Profiler|## Call CompiledFxGraph")
 
-#: The causes that the host's records show, in the order in which they count.
+#: The causes that the host's records show, in the order of precedence.
 _ORDER: Final = (
     IdleCause.PROFILER, IdleCause.COMPILATION, IdleCause.INPUT, IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH,
     IdleCause.SYNCHRONIZATION, IdleCause.COLLECTIVE, IdleCause.OPERATORS,
 )  # fmt: skip
-#: In place of a thread: all that launch work; none at all.
+#: In place of a thread: all threads that launch work, or none at all.
 _OTHERS: Final = -1
 _NOBODY: Final = -2
 
@@ -97,23 +97,23 @@ class _Charged(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """The idle time of one device: by what comes next, and by cause; both are all of it."""
+    """The idle time of one device, divided by what comes next, and again by cause."""
 
-    #: What comes next had not been launched when the device fell idle; nothing comes before the window ends.
+    #: The next work had not been launched when the device fell idle, or none comes before the window ends.
     host: Intervals
-    #: What comes next was already launched on a stream, and another stream worked last.
+    #: The next work was already launched on a stream, and another stream worked last.
     stream: Intervals
     #: The rest: between two events of one stream, or with no launch record to tell.
     other: Intervals
     #: The part in gaps that began while the host waited for the device.
     drained: Intervals
-    #: No idle time: work ran here, or may have, whose records are missing.
+    #: Not idle: work whose records are missing ran here, or may have.
     unrecorded: Intervals
     charged: tuple[_Charged, ...]
     activity: _Host
 
     def by_cause(self, start_ns: Int64, end_ns: Int64) -> dict[IdleCause, Int64]:
-        """The idle time of each cause in each span."""
+        """Return the idle time of each cause in each span."""
         times: dict[IdleCause, Int64] = {}
         for part in self.charged:
             spent = within(part.time, start_ns, end_ns)
@@ -121,7 +121,7 @@ class Idle(Struct, frozen=True):
         return times
 
     def rows(self, spans: Intervals) -> Iterator[IdleRow]:
-        """The idle time in these spans by cause, the longest first."""
+        """Yield the idle time in these spans by cause, longest first."""
         parts: dict[IdleCause, list[_Charged]] = {}
         for part in self.charged:
             if length(time := overlap(part.time, spans)):
@@ -144,10 +144,10 @@ class Idle(Struct, frozen=True):
 
 
 class _Gaps(Struct, frozen=True):
-    """Idle spans of a device; `last` and `following` are the work before and after each, -1 where there is none.
+    """Idle spans of a device; `last` and `following` are the work before and after each, -1 if none.
 
-    What comes next was launched at `launched_ns` (-1 not recorded), which is no earlier than the end of the window
-    where nothing comes; `launch` is the row of that call.
+    The next work was launched at `launched_ns` (-1 if not recorded, the end of the window if nothing follows) by the
+    call in row `launch`.
     """
 
     start_ns: Int64
@@ -158,18 +158,18 @@ class _Gaps(Struct, frozen=True):
     launch: Int64
 
     def of(self, rows: Bool) -> Intervals:
-        """Some of the gaps."""
+        """Return some of the gaps."""
         return self.start_ns[rows], self.end_ns[rows]
 
 
 def idle_by_device(launched: LaunchedWork, window: tuple[int, int]) -> dict[int, Idle]:
-    """The idle time of each device in the window; other steps' work is no idleness."""
+    """Return the idle time of each device in the window; other steps' work is not idle time."""
     host = _Host(launched)
     return {device: _idle_of(launched, rows, window, host) for device, rows in rows_by_value(launched.work.device)}
 
 
 def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host: _Host) -> Idle:
-    """The idle time of the device whose work is in these rows."""
+    """Return the idle time of the device whose work is in these rows."""
     work = launched.work
     rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
     gaps, unrecorded = _gaps(launched, rows, window)
@@ -178,7 +178,7 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
     known = gaps.launched_ns >= 0
     crossed = ~host_bound & known & (gaps.last >= 0) & (stream[gaps.following] != stream[gaps.last])
     behind = ~host_bound & known & ~crossed
-    # A launch that began before the device fell idle, and had not returned then, is the host's until it does.
+    # A launch that began before the device fell idle, and returned later, is the host's until it returns.
     returned = np.clip(host.returned_ns(gaps.launch), gaps.start_ns, gaps.end_ns)
     returned = np.where(~host_bound & (returned > gaps.start_ns + _LATENCY_NS), returned, gaps.start_ns)
     in_launch = returned > gaps.start_ns
@@ -197,11 +197,11 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
 
 
 def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple[_Gaps, Intervals]:
-    """(the spans of the window that no work covers, the time in them of which the work's records are missing).
+    """Return (the spans of the window that no work covers, the time in them with missing work records).
 
-    `rows` is the work of a device in the order of its starts, one at least. A launch whose work is not recorded ran
-    after what was launched before it and before what was launched after it: from there to the end of the gap it is not
-    known what the device did.
+    `rows` is the work of a device sorted by start, one at least. A launch whose work is not recorded ran after what was
+    launched before it and before what was launched after it: from there to the end of the gap it is unknown what the
+    device did.
     """
     start = launched.work.start_ns[rows]
     end = start + launched.work.duration_ns[rows]
@@ -233,7 +233,7 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
 
 
 class _Host:
-    """What the host did: calls of the runtime, operators and ranges by thread, and the causes that they show."""
+    """The host's runtime calls, operators and ranges by thread, and the causes that they show."""
 
     def __init__(self, launched: LaunchedWork) -> None:
         self._names, self._launches, host = launched.names, launched.launches, launched.host
@@ -242,7 +242,7 @@ class _Host:
         if not host.annotation.any():  # in 2021 ranges were written as operators are
             is_operator &= rows_named(re.compile(r"::|\bBackward\d*$"), names, host.name) | (host.sequence >= 0)
         self._parent = host.parent
-        #: The events that show each cause: host rows, calls of the runtime, and events of the profiler's own.
+        #: The events that show each cause: host rows, runtime calls, and the profiler's own events.
         copies = launched.work.kind == MEMCPY
         into, out = (copies & rows_named(re.compile(text), names, launched.work.name) for text in ("HtoD", "DtoH"))
         launching = starts_work(launched.names, calls)
@@ -281,7 +281,7 @@ class _Host:
         self._layers: dict[tuple[IdleCause, int], Intervals] = {}
 
     def waits(self, moments: Int64, launch: Int64) -> Bool:
-        """Whether the thread of each launch waits for the device at a moment, or begins to right after it."""
+        """Return whether the thread of each launch waits for the device at a moment, or begins to right after it."""
         waits = np.zeros(len(moments), dtype=bool)
         threads = self._threads_of(launch)
         for thread in distinct(threads).values.tolist():
@@ -291,11 +291,11 @@ class _Host:
         return waits
 
     def returned_ns(self, launch: Int64) -> Int64:
-        """When each launch returned; -1 where there is none."""
+        """Return when each launch returned; -1 if there is none."""
         return at(self._launches.start_ns + self._launches.duration_ns, launch)
 
     def charged(self, gaps: Intervals, launch: Int64) -> Iterator[_Charged]:
-        """The gaps in parts, each with its cause; `launch` is the call that ends each, -1 where none does."""
+        """Yield the gaps in parts with their causes; `launch` is the call that ends each gap, -1 if none does."""
         threads = self._threads_of(launch)
         returns = np.where(launch >= 0, self.returned_ns(launch), gaps[1])
         returned = np.clip(returns, *gaps)
@@ -316,7 +316,7 @@ class _Host:
             yield from self._silent(left, thread, latency=(returned[here], ends[here]))
 
     def _silent(self, silent: Intervals, thread: int, latency: Intervals) -> Iterator[_Charged]:
-        """What remains: the latency of a launch that has returned, Python, and what nothing says."""
+        """Yield the rest: the latency of a launch that has returned, Python, and unexplained time."""
         waited = overlap(silent, union(latency[0], latency[1] - latency[0])) if len(silent[0]) else silent
         yield _Charged(IdleCause.OPERATORS, _NOBODY, waited)
         silent = without(silent, waited) if len(waited[0]) else silent
@@ -332,7 +332,7 @@ class _Host:
         yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
 
     def names_in(self, part: _Charged) -> Iterator[tuple[str, int, int]]:
-        """(name, time, events) of what the host did in a part of the idle time; of nested events the innermost."""
+        """Yield (name, time, events) of what the host did in a part of the idle time; the innermost of nested events."""
         if part.thread == _NOBODY:
             if part.cause is IdleCause.PROFILER:
                 yield PYTHON_STACK, length(part.time), int(self._stack_events(part.time).sum())
@@ -359,7 +359,7 @@ class _Host:
             yield from ((self._names[number], ns, count) for number, ns, count in columns if ns)
 
     def _stack_events(self, time: Intervals) -> Int64:
-        """How many functions of Python began in each interval."""
+        """Return how many Python functions began in each interval."""
         before, until = (np.searchsorted(self._stack_ns, edge) for edge in time)
         return np.asarray(until - before, dtype=np.int64)
 
@@ -367,7 +367,7 @@ class _Host:
         return within(time, *_span(self._host, rows))
 
     def _time_below(self, rows: Int64, spent: Int64) -> Int64:
-        """What of the time of each of the rows is that of others among them, right below it."""
+        """Return how much of the time of each row is that of other rows right below it."""
         place = np.full(len(self._parent) + 1, -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         parent = self._parent[rows]
@@ -382,7 +382,7 @@ class _Host:
         return np.where(launch >= 0, at(self._launches.thread, launch), self._last)
 
     def _layer(self, cause: IdleCause, thread: int) -> Intervals:
-        """When a thread shows a cause."""
+        """Return when a thread shows a cause."""
         if (cause, thread) not in self._layers:
             spans = [
                 _span(self._host, self._rows(cause, thread)), _span(self._launches, self._calls(cause, thread)),
@@ -406,14 +406,14 @@ class _Host:
 
 
 def _launches_of(launched: LaunchedWork, work: Bool) -> Bool:
-    """The calls that launched this work."""
+    """Return the calls that launched this work."""
     marked = np.zeros(len(launched.launches.name), dtype=bool)
     marked[launched.launch[work & (launched.launch >= 0)]] = True
     return marked
 
 
 def _launches_until_done(launched: LaunchedWork, work: Bool) -> Bool:
-    """The calls that launched this work and returned when it was done."""
+    """Return the calls that launched this work and returned when it was done."""
     calls = launched.launches
     rows = np.flatnonzero(work & (launched.launch >= 0))
     launch = launched.launch[rows]

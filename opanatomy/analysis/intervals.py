@@ -1,6 +1,6 @@
-"""Unions, gaps and overlaps of time intervals, exact in nanoseconds.
+"""Compute unions, gaps and overlaps of time intervals, exact in nanoseconds.
 
-`Intervals` are disjoint and in order: (starts, ends). Work as it is recorded is (starts, durations), in any order.
+`Intervals` are (starts, ends), disjoint and sorted. Work as it is recorded is (starts, durations), in any order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Intervals: TypeAlias = "tuple[Int64, Int64]"
 
 
 def union(start_ns: Int64, duration_ns: Int64) -> Intervals:
-    """The intervals that cover the same time."""
+    """Return the intervals that cover the same time as this work."""
     if not len(start_ns):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     order = np.argsort(start_ns, kind="stable")
@@ -39,20 +39,20 @@ def union(start_ns: Int64, duration_ns: Int64) -> Intervals:
 
 
 def length(intervals: Intervals) -> int:
-    """The time that intervals cover."""
+    """Return the time that intervals cover."""
     return int((intervals[1] - intervals[0]).sum())
 
 
 def covered(start_ns: Int64, duration_ns: Int64) -> int:
-    """The time that work covers together, overlaps counted once."""
+    """Return the time that work covers together, overlaps counted once."""
     return length(union(start_ns, duration_ns))
 
 
 def covered_by_group(group: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """The time that the work of each group, numbered from 0, covers together."""
+    """Return the time that the work of each group, numbered from 0, covers together."""
     order = np.lexsort((start_ns, group))
     group, start, end = group[order], start_ns[order], (start_ns + duration_ns)[order]
-    # The latest end so far in a group: by their ranks the ends of a later group are later ones.
+    # The latest end so far in a group: ranks put the ends of a later group after those of earlier ones.
     by_end = np.argsort(end, kind="stable")
     rank = np.empty(len(end), dtype=np.int64)
     rank[by_end] = np.arange(len(end))
@@ -65,7 +65,7 @@ def covered_by_group(group: Int64, start_ns: Int64, duration_ns: Int64) -> Int64
 
 
 def time_before(intervals: Intervals, moments: Int64) -> Int64:
-    """The time that intervals cover before each moment."""
+    """Return the time that intervals cover before each moment."""
     start, end = intervals
     if not len(start):
         return np.zeros(len(moments), dtype=np.int64)
@@ -76,25 +76,25 @@ def time_before(intervals: Intervals, moments: Int64) -> Int64:
 
 
 def within(intervals: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
-    """The time that intervals cover in each span from `start_ns` to `end_ns`."""
+    """Return the time that intervals cover in each span from `start_ns` to `end_ns`."""
     return time_before(intervals, end_ns) - time_before(intervals, start_ns)
 
 
 def exposed(work: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
-    """The time that `work` covers (starts, durations) and `others` do not."""
+    """Return the time that `work` (starts, durations) covers and `others` do not."""
     both = (np.concatenate((work[0], others[0])), np.concatenate((work[1], others[1])))
     return covered(*both) - covered(*others)
 
 
 def together(first: Intervals, second: Intervals) -> Intervals:
-    """The time that either covers, as intervals."""
+    """Return the time that either covers, as intervals."""
     start, end = (np.concatenate(sides) for sides in zip(first, second, strict=True))
     return union(start, end - start)
 
 
 def overlap(first: Intervals, second: Intervals) -> Intervals:
-    """The time that both cover, as intervals."""
-    # Those of `second` that each of `first` meets follow each other.
+    """Return the time that both cover, as intervals."""
+    # The intervals of `second` that overlap one of `first` are consecutive.
     begin = np.searchsorted(second[1], first[0], side="right")
     count = np.maximum(np.searchsorted(second[0], first[1], side="left") - begin, 0)
     one = np.repeat(np.arange(len(count)), count)
@@ -103,7 +103,7 @@ def overlap(first: Intervals, second: Intervals) -> Intervals:
 
 
 def without(intervals: Intervals, others: Intervals) -> Intervals:
-    """The time that `intervals` cover and `others` do not, as intervals."""
+    """Return the time that `intervals` cover and `others` do not, as intervals."""
     ends = np.iinfo(np.int64)
     between = np.concatenate(([ends.min], others[1])), np.concatenate((others[0], [ends.max]))
     left = overlap(intervals, between)
@@ -111,49 +111,49 @@ def without(intervals: Intervals, others: Intervals) -> Intervals:
     return left[0][real], left[1][real]
 
 
-# The device work of a trace with the calls that launched it.
+# ----- device work with the calls that launched it
 
 
 class LaunchedWork(Struct, frozen=True, kw_only=True):
-    """All device events of a trace, also those of other steps, the launch of each, and what else the host did."""
+    """All device events of a trace, other steps' included, the launch of each, and what else the host did."""
 
     names: Sequence[str]
     work: DeviceWork
     launches: Launches
-    #: The row of the launch of each event, -1 where none is recorded.
+    #: The row of each event's launch, -1 if not recorded.
     launch: Int64
-    #: Whether an event belongs to the window: it was launched in it.
+    #: Whether an event was launched in the window, and so belongs to it.
     inside: Bool
-    #: What the trace calls each device that worked.
+    #: The name in the trace of each device that worked.
     device_names: tuple[tuple[int, str | None], ...] = ()
-    #: The launches whose work the trace does not have, in the order of their starts.
+    #: The launches whose work the trace lacks, sorted by start.
     hidden: Int64 = np.zeros(0, dtype=np.int64)
     host: HostTable = NO_HOST
     profiler: ProfilerEvents = NO_PROFILER_EVENTS
 
     def launched_ns(self) -> Int64:
-        """When the host launched each event, -1 where that is not recorded."""
+        """Return when the host launched each event, -1 if not recorded."""
         if not len(self.launches.start_ns):
             return np.full(len(self.launch), -1, dtype=np.int64)
         return np.where(self.launch >= 0, self.launches.start_ns[np.maximum(self.launch, 0)], -1)
 
     def kernels(self) -> Bool:
-        """The kernels of the window, copies and fills apart."""
+        """Return the kernels of the window, without copies and fills."""
         kernels: Bool = self.inside & (self.work.kind == KERNEL)
         return kernels
 
     def devices(self) -> list[int]:
-        """The devices that did work of the window."""
+        """Return the devices that did work of the window."""
         numbers: list[int] = distinct(self.work.device[self.inside]).values.tolist()
         return numbers
 
     def computing_devices(self) -> list[int]:
-        """The devices that ran kernels of the window; those that only copied where none did."""
+        """Return the devices that ran kernels of the window, or if none did those that only copied."""
         numbers: list[int] = distinct(self.work.device[self.kernels()]).values.tolist()
         return numbers or self.devices()
 
     def window(self, host: tuple[int, int]) -> tuple[int, int]:
-        """The window on the host, longer where its device work is not yet done at its end."""
+        """Return the window on the host, extended until its device work is done."""
         start = self.work.start_ns[self.inside]
         end = start + self.work.duration_ns[self.inside]
         return int(start.min(initial=host[0])), int(end.max(initial=host[1]))

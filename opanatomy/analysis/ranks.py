@@ -1,6 +1,6 @@
-"""The anatomies of several ranks -> one over all of them, with a row for each and the spread between them.
+"""Merge the anatomies of several ranks into one, with a row for each rank and the spread between them.
 
-They are taken one at a time, in any order, and none is kept: what stays of a rank is small.
+Ranks are added one at a time, in any order, and little is kept of each.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.records.workload import Environment, Workload
 
-# The steps, timelines and device figures of several ranks -> those of all of them together; their spread.
+# ----- steps, timelines, device figures and their spread over several ranks
 
 
-#: The figures whose spread is given, `Rank.a_step` of each.
+#: The figures whose spread is given, by `Rank.a_step`.
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
 
 
 def step_over(records: Sequence[Step]) -> Step:
-    """The mean over the ranks, so that parts add up."""
+    """Return the mean over the ranks, so that parts add up."""
     means: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(WHOLE, mean)
     means |= dict.fromkeys(FRACTION, _mean_fraction)
     step: Step = merged([replace(record, steps=()) for record in records], means)
@@ -73,7 +73,7 @@ def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int 
 
 
 def timeline_over(records: Sequence[Timeline]) -> Timeline:
-    """Means whose parts add up: what rounding leaves is other idle time."""
+    """Return means whose parts add up: what rounding leaves is other idle time."""
     bare = [replace(record, launching=None, devices=(), streams=(), causes=()) for record in records]
     timeline: Timeline = merged(bare, dict.fromkeys(WHOLE, _mean))
     kinds = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
@@ -88,7 +88,7 @@ def timeline_over(records: Sequence[Timeline]) -> Timeline:
 
 
 def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, ...]:
-    """The means by cause, named as on the rank with most of it; what rounding leaves is of the longest."""
+    """Return the means by cause, named as on the rank with most of it; what rounding leaves goes to the longest."""
     rows: dict[IdleCause, list[IdleRow]] = {}
     for row in (row for causes in each for row in causes):
         rows.setdefault(row.cause, []).append(row)
@@ -111,7 +111,7 @@ def _launching(records: list[Launching]) -> Launching:
 
 
 def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> DeviceFigures:
-    """Fractions are means weighted by the times of the steps, the occupancy by that of the kernels it is known of."""
+    """Return fractions weighted by the time of steps, the occupancy by that of the kernels with known occupancy."""
 
     def weighted(values: list[float | None], weights: Sequence[int]) -> float | None:
         known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
@@ -131,7 +131,7 @@ def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> Devi
 
 
 def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
-    """Each figure of a step over the ranks that all of them have; first the step itself."""
+    """Return the spread over the ranks of each step figure that all of them have; first the step itself."""
     from statistics import median
 
     spreads = []
@@ -165,7 +165,7 @@ def _mean(values: list[int | None]) -> int | None:
     return sum(known) // len(known) if known else None
 
 
-# The checks and warnings of several ranks -> those of all of them together, and what is odd about the set.
+# ----- checks and warnings of several ranks, and what is odd about the set
 
 
 class _Group(Struct):
@@ -180,7 +180,7 @@ class _Group(Struct):
 
 
 class ChecksOver:
-    """The checks of the ranks, those of one quantity and source as one; like differences of several ranks once each."""
+    """The checks of the ranks, merged by quantity and source; like differences of several ranks appear once."""
 
     def __init__(self) -> None:
         self._kinds: Firsts[tuple[str, str, str]] = Firsts()
@@ -201,7 +201,7 @@ class ChecksOver:
             group.not_checked.add([check.not_checked] if check.not_checked else [], order)
 
     def checks(self) -> tuple[Check, ...]:
-        """The checks of all ranks."""
+        """Return the checks of all ranks."""
         return tuple(_check(kind, self._groups[kind]) for kind in self._kinds.items())
 
 
@@ -217,7 +217,7 @@ def _check(kind: tuple[str, str, str], group: _Group) -> Check:
 
 
 class WarningsOver:
-    """The warnings of the ranks, one that several have once."""
+    """The warnings of the ranks, each once."""
 
     def __init__(self) -> None:
         self._texts: Firsts[str] = Firsts()
@@ -230,7 +230,7 @@ class WarningsOver:
             self._who.setdefault(text, []).append((order, rank))
 
     def lines(self, count: int) -> list[str]:
-        """Each with the ranks that it is of, of `count` ranks."""
+        """Return each warning with its ranks, out of `count` ranks."""
         return [f"{_whose(self._who[text], count)}: {text}" for text in self._texts.items()]
 
 
@@ -244,7 +244,7 @@ def _whose(who: Iterable[tuple[Order, Rank]], count: int) -> str:
 
 
 def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
-    """What is odd about the set of ranks."""
+    """Return what is odd about the set of ranks."""
     files: dict[int, list[str]] = {}
     for rank in ranks:
         if rank.rank is not None:
@@ -258,7 +258,7 @@ def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
 
 
 def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
-    """The ranks of the world of which there is no trace, where all that are here say which they are."""
+    """Name the ranks of the world without a trace, if all given traces say which they are."""
     worlds, numbers = {rank.world_size for rank in ranks}, {rank.rank for rank in ranks}
     world = worlds.pop() if len(worlds) == 1 else None
     if world is None or None in numbers or len(numbers) >= world:
@@ -270,31 +270,30 @@ def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
 
 
 def _gaps(numbers: Sequence[int], world: int) -> list[str]:
-    """The numbers below `world` that are missing, in short: a world may be large, whatever a trace says it is."""
+    """Return the missing numbers below `world` as short spans: a trace may claim a large world."""
     gaps: list[str] = []
     for before, after in zip((-1, *numbers), (*numbers, world), strict=True):
         gaps += span_in_short(before + 1, after - 1)
     return gaps
 
 
-# Whether several traces can be the ranks of one run: what each says of itself, and when it was taken.
+# ----- whether several traces can be the ranks of one run
 #
-# Ranks have one world, numbers of their own, and were profiled at the same time. The clocks of two hosts differ: traces
-# that name their place in one world are taken for ranks while they lie less than a minute apart, others while the gap
-# between them is no longer than the longest of them (or a second). Windows that overlap, however little, are never
-# refused.
+# Ranks have one world, different numbers, and were profiled at the same time. The clocks of two hosts differ: traces
+# that name their place in one world may lie up to a minute apart, others as far apart as the longest of them lasts (or
+# a second). Windows that overlap, however little, are never refused.
 
 
-#: What the clocks of two hosts may differ by, and the smallest gap that says anything.
+#: The most that the clocks of two hosts differ by, and the smallest gap that says anything.
 _SKEW_NS: Final = 60 * 10**9
 _MIN_GAP_NS: Final = 10**9
 _RANK: Final = re.compile(r"rank", re.IGNORECASE)
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A trace that may be a rank; `stated` where the trace itself says which, not the name of its file.
+    """A trace that may be a rank; `stated` if the trace itself says which, not the name of its file.
 
-    `products` are its matrix products with their shapes, `content` a digest of all that its anatomy says of events.
+    `products` are its matrix products with their shapes, `content` a digest of everything its anatomy says of events.
     """
 
     rank: Rank
@@ -312,7 +311,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
-    """One line that names two traces that cannot be ranks of one run, and why; `None` where all can."""
+    """Return a line that names two traces that cannot be ranks of one run, and why; `None` if all can."""
     for find in (_same_trace, _same_rank, _other_world, _other_time):
         pair = find(candidates)
         if pair is not None:
@@ -328,7 +327,7 @@ Finding = tuple[Candidate, Candidate, str]
 
 
 def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
-    """The same file, or one that was packed or named in another way: nothing in the two reports differs."""
+    """Find a file given twice, or packed or named in another way: nothing in the two reports differs."""
     seen: dict[Hashable, list[Candidate]] = {}
     for candidate in candidates:
         seen.setdefault(candidate.provenance.trace_sha256, []).append(candidate)
@@ -345,7 +344,7 @@ def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
 
 
 def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
-    """Two of one rank. A number after `gpu` or `worker` in a file's name may be one of each node: that is no proof."""
+    """Find two of one rank; a number after `gpu` or `worker` in a file's name may exist on each node and is no proof."""
     seen: dict[int, Candidate] = {}
     for candidate in candidates:
         if candidate.rank.rank is None or not (candidate.stated or _RANK.search(candidate.name)):
@@ -371,7 +370,7 @@ def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
 
 
 def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
-    """The two that lie furthest apart, where that is further than clocks differ."""
+    """Find the two that lie furthest apart, if that is further than clocks differ."""
     spans = [
         (candidate.provenance.begin_unix_ns, candidate.provenance.end_unix_ns, candidate) for candidate in candidates
     ]
@@ -394,12 +393,12 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
 
 
 def _rounded(ns: int) -> str:
-    """Seconds that are a little more than `ns`."""
+    """Return seconds a little above `ns`."""
     return f"{ns / 1e9 + 0.001:,.3f}"
 
 
 def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
-    """What of the traces is of another device or another model."""
+    """Return warnings about traces of another device or another model."""
     warnings = []
     for what, value in _COMPARED:
         named = [(candidate, value(candidate)) for candidate in candidates]
@@ -421,7 +420,7 @@ def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def model_of(anatomy: Anatomy) -> str | None:
-    """What distinguishes models."""
+    """Return what distinguishes models."""
     workload = anatomy.workload
     name = workload.model or workload.architecture
     if name is None or workload.parameters is None:
@@ -430,7 +429,7 @@ def model_of(anatomy: Anatomy) -> str | None:
 
 
 def products_of(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
-    """The matrix products, and the shapes that they are of."""
+    """Return the matrix products with their shapes."""
     return frozenset(
         (row.operator, row.signature)
         for row in anatomy.operators
@@ -439,7 +438,7 @@ def products_of(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
 
 
 def content_of(anatomy: Anatomy) -> bytes:
-    """A digest of the anatomy without what says which file it is of: alike for copies of a trace."""
+    """Return a digest of the anatomy without what names its file, so that copies of a trace have the same."""
     ranks = tuple(replace(rank, trace=None, trace_sha256=None) for rank in anatomy.ranks)
     bare = replace(anatomy, provenance=Provenance(opanatomy=""), ranks=ranks)
     return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=str)).digest()
@@ -456,18 +455,18 @@ _CLASS_ORDER: Final = {name: place for place, name in enumerate(OperatorClass)}
 _PHASE_ORDER: Final = {name: place for place, name in enumerate(Phase)}
 
 
-# ------------------------------------------------------------------------------------------------------- one rank
+# ----- one rank
 
 
 def world_of(metadata: Mapping[str, object]) -> World:
-    """What a trace's `distributedInfo` says of the ranks."""
+    """Return the ranks that a trace's `distributedInfo` describes."""
     distributed = metadata.get("distributedInfo")
     size = _number(distributed, "world_size")
     return World(size if size else None, _number(distributed, "pg_count") == 1)
 
 
 def with_rank(anatomy: Anatomy, metadata: Mapping[str, object]) -> Anatomy:
-    """The anatomy of one trace with the rank that the trace says it is of, if it says one."""
+    """Return the anatomy of one trace with its rank, if the trace says which it is."""
     rank = _number(metadata.get("distributedInfo"), "rank")
     if rank is None:
         return anatomy
@@ -493,7 +492,7 @@ def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
 
 
 def _candidate(anatomy: Anatomy, products: frozenset[tuple[str, str]]) -> Candidate:
-    """A trace among others: where it does not say its rank, its file's name may."""
+    """Return a trace as a candidate; if it does not say its rank, its file's name may."""
     numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
     by_name = int(numbers[-1]) if numbers else None
     return Candidate(
@@ -503,11 +502,11 @@ def _candidate(anatomy: Anatomy, products: frozenset[tuple[str, str]]) -> Candid
     )  # fmt: skip
 
 
-# -------------------------------------------------------------------------------------------------------- together
+# ----- all ranks together
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
-    """What is kept of a rank, and its place among the traces as they were given."""
+    """The data kept of a rank, and its place among the traces as they were given."""
 
     order: Order
     candidate: Candidate
@@ -530,10 +529,10 @@ class _Best(Struct):
 
 
 class RanksTogether:
-    """One anatomy over those of several ranks, which are added one at a time and in any order.
+    """One anatomy over those of several ranks, added one at a time and in any order.
 
-    Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do;
-    the step and the timeline are means over the ranks.
+    Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do; the
+    step and the timeline are means over the ranks.
     """
 
     def __init__(self) -> None:
@@ -554,11 +553,11 @@ class RanksTogether:
         self._conventions: dict[str, str | int] = {}
 
     def places(self) -> list[int]:
-        """The places of the traces that were added, in the order of the ranks."""
+        """Return the places of the added traces, in the order of the ranks."""
         return [kept.order[-1] for kept in sorted(self._kept, key=lambda kept: kept.order)]
 
     def add(self, anatomy: Anatomy, place: int) -> Rank:
-        """Take one rank, whose trace is the `place`-th of those that were given; the row that it has."""
+        """Add one rank, whose trace is the `place`-th of those given, and return its row."""
         products = products_of(anatomy)
         candidate = _candidate(anatomy, self._products.setdefault(products, products))
         rank = candidate.rank
@@ -595,8 +594,7 @@ class RanksTogether:
         self._ledger = merged(ledgers, {int: sum_of})
 
     def anatomy(self, *, name: str, warnings: Iterable[str] = (), caveats: Iterable[str] = ()) -> Anatomy:
-        """The anatomy over all of them, which the report calls `name`; `UsageError` where two cannot be ranks of one
-        run."""
+        """Return the anatomy over all ranks, called `name`; raise `UsageError` if two cannot be ranks of one run."""
         if self._ledger is None or self._memory.memory is None:
             raise ValueError("no rank was added")
         given = [kept.candidate for kept in sorted(self._kept, key=lambda kept: kept.order[-1])]
@@ -639,7 +637,7 @@ class RanksTogether:
         return together
 
     def _ratios(self, classes: tuple[ClassRow, ...], workload: Workload) -> tuple[Ratio, ...]:
-        """The ratios of the sums, with the theory of the ranks' steps where it is the same for all."""
+        """Return the ratios of the sums, with the theory of the ranks' steps if it is the same for all."""
         ratios = []
         for ratio in ratios_of(classes, workload):
             theory: Common[Ratio] = self._theory.get(ratio.operator_class, Common())

@@ -1,4 +1,4 @@
-"""The anatomy with the ceilings of its device: bounds, efficiency, headroom, utilization.
+"""Add the ceilings of its device to an anatomy: bounds, efficiency, headroom, utilization.
 
 The bound of a call is the longer of FLOPs / peak and bytes / bandwidth (Williams, Waterman and Patterson, "Roofline",
 2009). Peaks go by class and data type: contractions are compared with the matrix units, all other arithmetic with the
@@ -37,12 +37,12 @@ from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, TF32, OperatorClass, Phase
 from opanatomy.records.workload import Environment
 
-# The peak that a product is compared with: by its data type, of float32 by what it was computed in.
+# ----- the peak of a product: by its data type, for float32 by what it was computed in
 #
-# The names of a product's kernels tell, else the settings of the capture. Where neither does, no peak is taken.
+# The names of a product's kernels tell, else the settings of the capture. If neither does, no peak is taken.
 
 
-#: The name of what has no peak: one of two that differ.
+#: The name for one of two peaks that differ, so that none is taken.
 UNSURE: Final = "float32 or tf32"
 _CONVOLUTION: Final = re.compile(r"convolution|conv(?:_transpose)?[123]d|cudnn_conv|miopen_conv", re.IGNORECASE)
 
@@ -50,7 +50,7 @@ _CONVOLUTION: Final = re.compile(r"convolution|conv(?:_transpose)?[123]d|cudnn_c
 def peak_name(
     row_type: str | None, operator: str, dtype: str | None, ceilings: Ceilings, environment: Environment
 ) -> str | None:
-    """The name of the peak of a product: its data type, of float32 what it was computed in, or `UNSURE`."""
+    """Return the name of a product's peak: its data type, for float32 what it was computed in, or `UNSURE`."""
     if dtype != FLOAT32 or TF32 not in ceilings.matrix_flops_per_second:
         return dtype
     if row_type is not None:
@@ -64,22 +64,22 @@ def peak_name(
     return TF32 if setting == TF32 else FLOAT32
 
 
-# What ran faster than its bound: each class and operator above its ceiling, with the number that explains it, or none.
+# ----- classes and operators above their ceiling, with the number that explains it, or none
 #
-# A bound counts every operand as moved to or from memory once, and all of the products. It is too high where
-# - a causal mask leaves a part of the products (`causal_flops`),
+# A bound counts every operand as moved to or from memory once, and all of the products. It is too high if
+# - a causal mask leaves out a part of the products (`causal_flops`),
 # - a fused kernel touches a part of its tensors only: a loop of N places reads at least N elements of each, not all,
 # - a look-up reads each distinct row once, and which rows repeat is in its data,
-# - the last cache holds what was written before: of the bytes of a call as many as it has need not come from memory,
-#   and any number where its size is not known,
+# - the last cache holds what was written before: as many of a call's bytes as it has need not come from memory, and any
+#   number if its size is unknown,
 # - a convolution by Winograd's algorithm needs a part of the products only,
 # - the ceiling was measured while something else was busy on the device.
-# What is still above is an error: a peak, a cost or a time is wrong. What is above a ceiling of the user's own alone is
-# none of this tool: those are said apart, and the check is against what is known of the device, where that is more.
+# Anything still above is an error: a peak, a cost or a time is wrong. Work above only a ceiling that the user gave is
+# reported separately, and the check is against what is known of the device, if that is more.
 
 
 QUANTITY: Final = "ceiling"
-#: This much more than the bound allows is said to be above it: clocks pass the data sheet's by a few percent.
+#: A bound is exceeded from this margin on: clocks pass the data sheet's by a few percent.
 MARGIN: Final = 0.05
 _SOURCE: Final = "the ceilings of the device"
 _LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
@@ -93,8 +93,7 @@ Group = tuple[OperatorClass, Phase, str]
 
 
 class Bounding(Struct, frozen=True, kw_only=True):
-    """How rows are bounded: the ceilings, the bound in ns of (row, FLOPs, bytes), `None` where it has none, and the
-    name of the peak that a product is compared with."""
+    """Bounds of rows: the ceilings, the bound in ns of (row, FLOPs, bytes) or `None`, and the name of a product's peak."""
 
     ceilings: Ceilings
     bound_ns: Callable[[OperatorRow, int, int], int | None]
@@ -102,7 +101,7 @@ class Bounding(Struct, frozen=True, kw_only=True):
 
 
 class _Without(Struct, frozen=True, kw_only=True):
-    """What a bound is worked out without; `cache` in bytes, `None` is one of unknown size."""
+    """The parts left out of a bound; `cache` in bytes, `None` is one of unknown size."""
 
     causal: bool = False
     fused: bool = False
@@ -111,12 +110,12 @@ class _Without(Struct, frozen=True, kw_only=True):
     cache: int | None = 0
 
 
-#: Without all that a bound may count too much, but for the cache, which the ceilings have.
+#: Without everything that a bound may overcount, except the cache, which the ceilings have.
 _ALL: Final = _Without(causal=True, fused=True, looked_up=True, convolved=True)
 
 
 def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
-    """Operators (in a phase, their parts with them) and classes against the bounds they must not undercut."""
+    """Check operators (per phase, with their parts) and classes against the bounds that they must not undercut."""
     groups = _groups(operators)
     classes: dict[Group, list[OperatorRow]] = {}
     for (operator_class, phase, _), rows in groups.items():
@@ -131,9 +130,9 @@ def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
 
 
 def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Check) -> tuple[ExceededCeiling, ...]:
-    """The ceilings that the user gave and that operators are above, the furthest first; for each the furthest operator.
+    """Return the user's ceilings that operators exceed, furthest first, each with the operator that exceeds it most.
 
-    `check` is that of the same operators: what is above all that is known of the device is said there.
+    `check` is that of the same operators: what exceeds everything known of the device is reported there.
     """
     unexplained = {(difference.operator, difference.phase) for difference in check.unexplained}
     furthest: dict[str, ExceededCeiling] = {}
@@ -156,7 +155,7 @@ def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Che
 
 
 def _groups(operators: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
-    """The rows that have a bound by class, phase and operator, parts with the operator that they are part of."""
+    """Group the rows that have a bound by class, phase and operator, parts with the operator around them."""
     groups: dict[Group, list[OperatorRow]] = {}
     for row in operators:
         if row.bound_ns is not None:
@@ -188,12 +187,12 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
 
 
 def _above(bound_ns: int, time_ns: int) -> bool:
-    """Whether a bound says that less time was not possible, rounding of it to whole nanoseconds left aside."""
+    """Return whether a bound rules the time out, apart from its rounding to whole nanoseconds."""
     return bound_ns - 1 > (1 + MARGIN) * time_ns
 
 
 def _cause(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> str | None:
-    """The first of these that is enough, or all together, with its numbers."""
+    """Return the first of these causes that is enough, or all together, with its numbers."""
     cache = by.ceilings.cache_bytes
     every = (
         _Without(causal=True),
@@ -211,7 +210,7 @@ def _cause(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> str | Non
 
 
 def _disturbed(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
-    """That what sets most of the bound was measured on a busy device, where it was."""
+    """Say that the ceiling behind most of the bound was measured on a busy device, if it was."""
     name = _ceiling_of(rows, by)
     if name not in by.ceilings.disturbed:
         return None
@@ -219,20 +218,20 @@ def _disturbed(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
 
 
 def _given(rows: Sequence[OperatorRow], by: Bounding) -> GivenCeiling | None:
-    """The ceiling of the user's own that sets most of the bound, where one does."""
+    """Return the user's ceiling if it sets most of the bound."""
     name = _ceiling_of(rows, by)
     return next((given for given in by.ceilings.given if given.name == name), None)
 
 
 def _only_given(given: GivenCeiling | None) -> str | None:
-    """That nothing but the user says what the device can do, where that is so."""
+    """Say that only the user knows what the device can do, if so."""
     if given is None or given.known_per_second is not None:
         return None
     return f"{given.option} is below what was measured, and nothing else is known of the device"
 
 
 def _ceiling_of(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
-    """What sets most of the bound of the rows; `None` where nothing does."""
+    """Return the ceiling that sets most of the bound of the rows; `None` if none does."""
     bounds: Counter[str] = Counter()
     for row in rows:
         bounds[_ceiling_name(row, by)] += row.bound_ns or 0
@@ -241,7 +240,7 @@ def _ceiling_of(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
 
 
 def _ceiling_name(row: OperatorRow, by: Bounding) -> str:
-    """What sets the bound of a row, by its name among the ceilings."""
+    """Return the name of the ceiling that sets the bound of a row."""
     if row.bound_by == MEMORY:
         return BANDWIDTH
     if row.operator_class is OperatorClass.TENSOR_CONTRACTION:
@@ -250,7 +249,7 @@ def _ceiling_name(row: OperatorRow, by: Bounding) -> str:
 
 
 def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding) -> tuple[int, str]:
-    """The bound of the rows without that, and the words that say what it was."""
+    """Return the bound of the rows without these parts, and a text that names them."""
     bound_ns = masked = sure = counted = cached = spared = 0
     for row in rows:
         if row.bound_ns is None or row.part_of is not None:
@@ -279,7 +278,7 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
 
 
 def _may_be_winograd(row: OperatorRow) -> bool:
-    """Whether a row is a convolution whose windows are of more than one place, or are not recorded."""
+    """Return whether a row is a convolution with windows of more than one place, or not recorded ones."""
     if "conv" not in row.operator or row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
         return False
     weight = row.signature.record.get(2 if "backward" in row.operator else 1)
@@ -287,7 +286,7 @@ def _may_be_winograd(row: OperatorRow) -> bool:
 
 
 def _touched(row: OperatorRow, without: _Without) -> int | None:
-    """Bytes that all calls need at least; `None` where that is all of them."""
+    """Return the bytes that all calls need at least; `None` if that is all of them."""
     looks_up = without.looked_up and _LOOK_UP.search(row.operator) is not None
     if not _FUSED.match(row.operator):
         return row.written_bytes if looks_up else None
@@ -295,7 +294,7 @@ def _touched(row: OperatorRow, without: _Without) -> int | None:
 
 
 def _touched_by_loop(row: OperatorRow, looks_up: bool) -> int | None:
-    """Of each tensor as many elements as the loop has places; of those that it looks something up in, none is sure.
+    """Return the bytes of as many elements of each tensor as the loop has places, 0 for tensors of a look-up.
 
     The launch ends with the sizes of the loop; the product of the last one, two or three is the size of a tensor.
     """
@@ -318,7 +317,7 @@ def _times(bound_ns: int, time_ns: int) -> str:
 
 
 def _moved(rows: Sequence[OperatorRow]) -> str:
-    """Bytes of one call, the mean where calls differ."""
+    """Return the bytes of one call, the mean if calls differ."""
     whole = [row for row in rows if row.part_of is None]
     calls = sum(row.calls for row in whole)
     return f"{sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole) // max(calls, 1):,} bytes"
@@ -335,14 +334,14 @@ class Bound(Struct, frozen=True):
 
 
 def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
-    """The anatomy with a bound for each operator and class, and the utilization of the step.
+    """Return the anatomy with a bound for each operator and class, and the utilization of the step.
 
-    What a device has no peak for, and what crosses a link, gets no bound. An operator that runs as a part of another
-    one has a bound of 0: its work is counted there.
+    Work without a peak, and work that crosses a link, has no bound. An operator that runs as a part of another one has
+    a bound of 0: its work is counted there.
     """
     named = _Peaks(ceilings, anatomy.environment)
     operators = named.bounded(anatomy.operators)
-    # A ceiling that the user sets lower than what is known confirms nothing and contradicts nothing.
+    # A ceiling that the user sets lower than what is known confirms and contradicts nothing.
     reference = _Peaks(ceilings.reference, anatomy.environment)
     compared = operators if reference.ceilings is ceilings else reference.bounded(anatomy.operators)
     check = check_ceilings(compared, reference.bounding)
@@ -358,25 +357,25 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
 
 
 class _Peaks(Struct, frozen=True):
-    """The ceilings, and what decides which of them a row is compared with."""
+    """The ceilings, and the environment that decides which of them a row is compared with."""
 
     ceilings: Ceilings
     environment: Environment
 
     def name(self, row: OperatorRow) -> str | None:
-        """The data type of the row's peak; float32 products go by what they were computed in."""
+        """Return the data type of the row's peak; float32 products go by what they were computed in."""
         dtype = row.signature.record.compute_dtype
         if row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
             return dtype
         return peak_name(row.compute_type, row.part_of or row.operator, dtype, self.ceilings, self.environment)
 
     def bounded(self, operators: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
-        """The rows with their bounds by these ceilings."""
+        """Return the rows with their bounds by these ceilings."""
         return _with_parts(_bounded(row, self) for row in operators)
 
     @property
     def bounding(self) -> Bounding:
-        """How these ceilings bound a row."""
+        """Return how these ceilings bound a row."""
         return Bounding(ceilings=self.ceilings, bound_ns=self._bound_ns, peak_name=self.name)
 
     def _bound_ns(self, row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
@@ -387,7 +386,7 @@ class _Peaks(Struct, frozen=True):
 def bound_of(
     flops: int, moved_bytes: int, operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings
 ) -> Bound | None:
-    """The bound of work of this class and data type (a name of a peak); `None` where the ceiling is not known."""
+    """Return the bound of work of this class and data type (a name of a peak); `None` if the ceiling is unknown."""
     if operator_class is OperatorClass.COMMUNICATION or ceilings.bandwidth_bytes_per_second is None:
         return None
     by_memory = moved_bytes / ceilings.bandwidth_bytes_per_second
@@ -416,7 +415,7 @@ def _bound(row: OperatorRow, flops: int, moved_bytes: int, named: _Peaks) -> Bou
 
 
 def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
-    """The rows, the bound of parts 0 where that of the operator which they are part of is known."""
+    """Return the rows, with a bound of 0 for parts of an operator whose bound is known."""
     rows = tuple(rows)
     whole = {(row.operator, row.phase) for row in rows if row.part_of is None and row.bound_ns is not None}
     return tuple(
@@ -447,9 +446,9 @@ def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
 
 
 def headroom_ns(rows: Iterable[OperatorRow]) -> int:
-    """Time above the bounds, operator by operator; `rows` are of one class and phase.
+    """Return the time above the bounds, operator by operator; `rows` are of one class and phase.
 
-    An operator that caches made faster than memory allows has none, rather than less than none.
+    An operator that caches made faster than memory allows has 0, not less.
     """
     spare: Counter[str] = Counter()
     for row in rows:
@@ -479,7 +478,7 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     dtype = _most_used(rows, named)
     peak = ceilings.matrix_peak(dtype)
     devices = [device for device in anatomy.timeline.devices if device.kernel_time_ns]
-    # The peak is that of one kind of device: of several kinds together it is not known.
+    # The peak is that of one kind of device: for several kinds together it is unknown.
     unlike = len({device.name for device in devices}) > 1
     if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < MIN_COVERED:
         return figures
@@ -494,9 +493,9 @@ def _is_costed_contraction(row: OperatorRow) -> bool:
 
 
 def _covered(classes: Iterable[ClassRow]) -> float | None:
-    """The part of the time of contractions whose FLOPs are known; what no rule knows may be one and is counted so.
+    """Return the part of the time of contractions with known FLOPs; work without a rule may be one and counts as such.
 
-    Over the classes, not the operators: a kernel that a graph launched has no operator.
+    Classes are used, not operators, because a kernel that a graph launched has no operator.
     """
     rows = tuple(classes)
     contractions = [row for row in rows if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
@@ -507,7 +506,7 @@ def _covered(classes: Iterable[ClassRow]) -> float | None:
 
 
 def _most_used(rows: Iterable[OperatorRow], named: _Peaks) -> str | None:
-    """The data type in which most FLOPs of the contractions were done."""
+    """Return the data type in which most FLOPs of the contractions were done."""
     done: Counter[str] = Counter()
     for row in rows:
         dtype = named.name(row)

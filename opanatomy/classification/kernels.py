@@ -553,6 +553,7 @@ COMPUTE_TYPE_RULES: Final[tuple[tuple[str, str | None], ...]] = (
 )
 
 
+@lru_cache(maxsize=65536)
 def compute_type(kernel: str) -> str | None:
     """Return the type in which the kernel computes float32 operands, by its name; `None` if the name does not tell."""
     for pattern, dtype in COMPUTE_TYPE_RULES:
@@ -596,8 +597,6 @@ class KernelName(Struct, frozen=True, kw_only=True):
     classification: Classification
     #: True if the kernel uses tensor cores.
     tensor_cores: bool | None
-    #: The type in which it computes float32 operands: one of `COMPUTE_TYPES`.
-    compute_type: str | None
     #: The element type of the tensor lists that it works on.
     element_type: str | None
     #: True for a copy between host and device.
@@ -610,7 +609,6 @@ def read_kernel_name(name: str) -> KernelName:
     return KernelName(
         classification=classify_kernel(name),
         tensor_cores=uses_tensor_cores(name),
-        compute_type=compute_type(name),
         element_type=element_type(name),
         crosses_host_link=_HOST_LINK.match(name) is not None,
     )

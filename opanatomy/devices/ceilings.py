@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -107,6 +106,8 @@ def load(machine: Machine, folder: Path | None = None) -> Measured | None:
 
 def store(measured: Measured, folder: Path | None = None) -> Path:
     """Write the file of the machine atomically; raise `OSError` if that fails."""
+    import secrets
+
     folder = cache_folder() if folder is None else folder
     if folder is None:
         raise OSError("there is no home folder")

@@ -154,10 +154,10 @@ _NONE: Int64 = np.zeros(0, dtype=np.int64)
 
 
 class Blocks(Struct, frozen=True, kw_only=True):
-    """The blocks of one device, by indices of its `events`; known blocks from before the first event come first, with
-    `alloc` -1.
+    """The blocks of one device, by indices of its `events`.
 
-    After `n` events a block is live if `alloc < n <= free`; `free` is the number of events if no free was recorded.
+    Known blocks from before the first event come first, with `alloc` -1. After `n` events a block is live if `alloc < n
+    <= free`; `free` is the number of events if no free was recorded.
     """
 
     events: int
@@ -200,8 +200,7 @@ class Blocks(Struct, frozen=True, kw_only=True):
         return np.where(live & (event < self.free[block]), block, -1)
 
     def changes(self, block: Int64, size: Int64, begin: Int64 | None = None, end: Int64 | None = None) -> Int64:
-        """Return the change of each event to the bytes of shares of blocks; the first entry is from before the first
-        event.
+        """Return the change of each event to the bytes of shares of blocks, first the bytes from before all events.
 
         A share lasts from the event `begin` to the event `end`, without them as long as its block.
         """
@@ -279,7 +278,7 @@ def _last_before(address: Int64, alloc: Int64, at: Int64, event: Int64) -> Int64
     return places[len(address) :]
 
 
-# --- blocks live at one moment, by what allocated them ---
+# --- blocks live at one moment, by operator, module and phase ---
 
 
 #: The most groups of blocks, and of activations, that are listed.
@@ -296,10 +295,10 @@ def groups_at(
     blocks: Blocks, state: int, operator: Categorical[str], module: Categorical[str], phase: Int64, kind: Int64,
     kinds: Sequence[tuple[str, str | None]],
 ) -> tuple[tuple[MemoryBlocks, ...], int]:  # fmt: skip
-    """Return blocks live after `state` events by what allocated them in like modules, largest sums first, and unlisted
-    bytes.
+    """Return blocks live after `state` events by allocating operator in like modules, and the bytes not listed.
 
-    The columns are of the blocks; `kind` is an index into `kinds`: the component, and the rule that assigned it.
+    The largest sums come first. The columns are of the blocks; `kind` is an index into `kinds`: the component, and the
+    rule that assigned it.
     """
     live = blocks.live_after(state)
     modules = [alike(text) for text in module.values]

@@ -24,7 +24,7 @@ WORKSPACE: Final = "blas_workspace"
 HELD_BEFORE: Final = "held_before"
 ROUNDING: Final = "allocator_rounding"
 TEMPORARY: Final = "temporary_buffers"
-#: They sum to what is allocated.
+#: Together they are all allocated bytes.
 COMPONENTS: Final = (
     WEIGHTS, BUFFERS, INPUTS, GRADIENTS, DDP_BUCKETS, OPTIMIZER_STATE, STEP_COUNTERS, ACTIVATIONS, WEIGHT_CASTS,
     RNG_STATES, CHECKPOINT_ARGUMENTS, RECOMPUTED, KEY_VALUE_CACHE, BEAM_COPIES, OUTPUTS, HELD_BY_MODEL, WORKSPACE,

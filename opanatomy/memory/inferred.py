@@ -183,8 +183,7 @@ class _Device(Struct, frozen=True, kw_only=True):
 
 
 def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: bool = False) -> Memory | None:
-    """Return the memory of the window (ns): curve, peak, blocks live at the peak and their components; None without
-    events.
+    """Return the memory of the window (ns): curve, peak, blocks live at the peak; `None` without events.
 
     Each device is analyzed, the accelerator with the highest peak in detail. If the trace is of an accelerator
     (`on_device`) that recorded no memory events, the CPU's events are not the memory of the step, and only its row is

@@ -297,8 +297,7 @@ _OF_FORWARD: Final = tuple(_PLACE[name] for name in components.OF_FORWARD)
 
 
 class Labels(Struct, frozen=True, kw_only=True):
-    """Facts about each block from the marks: its component (-1 none), the bytes of its storage, the operators that
-    saved it.
+    """Facts about each block from the marks: component (-1 none), bytes of its storage, operators that saved it.
 
     `tensor` is the first shape and data type that was saved in it, -1 none.
     """

@@ -123,7 +123,7 @@ class ParameterBytes(Struct, frozen=True, kw_only=True):
     """The bytes of a module's parameters, and of the trained ones.
 
     With `shards` each rank keeps one equal part of them. `buckets` is set if DDP reduces gradients: to whether it has
-    buckets besides them.
+    buckets in addition.
     """
 
     all: int
@@ -234,7 +234,7 @@ def _of_layers(term: str, formula: str, size: int) -> MemoryTerm:
 
 
 def _outside(term: str, formula: str, size: int) -> MemoryTerm:
-    """Return a term of what lies outside the layers."""
+    """Return a term outside the layers."""
     return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size, per_layer=False)
 
 
@@ -527,8 +527,7 @@ def is_published(workload: Workload) -> bool:
 def published_run(
     memory: Memory, workload: Workload, samples_per_second: float | None, *, on_cpu: bool
 ) -> tuple[PublishedFigure, ...]:
-    """Return the published figures next to ours, empty for any other workload; `None` for what this device does not
-    tell.
+    """Return the published figures next to ours, empty for any other workload; `None` for unknown figures.
 
     The published ones are NVML's of the whole device, so their differences are compared with our components.
     """

@@ -1,5 +1,5 @@
-"""Hold what stages hand to each other and to the user.
+"""Define the records that stages exchange and users receive.
 
 Units are in the names (`_ns`, `_bytes`, `flops`), integers in base units. `None` means "not known", never 0.
-Imports nothing of ours outside this folder.
+These modules import nothing of opanatomy outside this folder.
 """

@@ -19,7 +19,7 @@ from opanatomy.records.workload import Environment, TextFigures, Workload
 # --- timeline and ledger ---
 
 
-#: What the report calls the Python frames that the profiler records under `with_stack`.
+#: The report's name of the Python frames that the profiler records under `with_stack`.
 PYTHON_STACK: Final = "Python's stack"
 
 
@@ -288,10 +288,10 @@ class Ceilings(Record, frozen=True, kw_only=True):
         )
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
-        """Return the peak of matrix products of `dtype` (torch's name) in operations a second; float32 in tf32 if
-        `tf32`.
+        """Return the peak of matrix products of `dtype` (torch's name) in operations a second.
 
-        `THREE_TF32` reaches a third of the tf32 peak, with three products for each.
+        With `tf32`, float32 products run in tf32. `THREE_TF32` reaches a third of the tf32 peak, with three products
+        for each.
         """
         name = self.matrix_name(dtype, tf32=tf32)
         peak = None if name is None else self.matrix_flops_per_second.get(name)
@@ -332,8 +332,7 @@ class Machine(Record, frozen=True, kw_only=True):
 
 
 class Rate(Record, frozen=True, kw_only=True):
-    """The best of several bursts in operations or bytes a second, with the operation that reached it and when (ISO
-    8601, UTC).
+    """The best of several bursts: operations or bytes a second, by which operation, and when (ISO 8601, UTC).
 
     `spread` is how far the median burst stayed below the best, as a share of the best. `operands` are the arrays or
     matrices used, `None` in older stored measurements.
@@ -537,8 +536,7 @@ class WorkRow(Struct, frozen=True, array_like=True):
 
 
 class Overlap(Record, frozen=True, kw_only=True):
-    """Time in which two kinds of work ("compute", "communication", "copy") ran at once, so that their sum counts it
-    twice.
+    """Time that two kinds of work ("compute", "communication", "copy") ran at once, counted twice in their sum.
 
     If several run at once, each beyond the first overlaps once.
     """

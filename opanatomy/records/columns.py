@@ -187,7 +187,7 @@ class Distinct(Struct, frozen=True):
 
 
 def order_by(keys: Sequence[Int64], ties: Sequence[Int64]) -> Int64:
-    """Return the rows by the first key, then the next; `ties` are looked at only where rows are alike in all keys."""
+    """Return the rows sorted by the first key, then the next; `ties` are read only for rows equal in all keys."""
     order: Int64 = np.lexsort(tuple(reversed(keys)))
     same = np.ones(max(len(order) - 1, 0), dtype=bool)
     for key in keys:
@@ -200,9 +200,9 @@ def order_by(keys: Sequence[Int64], ties: Sequence[Int64]) -> Int64:
 
 
 def order_of_values(column: Int64) -> Int64:
-    """Return the rows of a column by their values, those of one value in their order; few values by counting."""
+    """Return the rows of a column in stable order of their values; a small range of values is sorted by counting."""
     if len(column) and (least := int(column.min())) > int(column.max()) - (1 << 16):
-        return np.argsort((column - least).astype(np.uint16), kind="stable")  # numpy counts what has 16 bits
+        return np.argsort((column - least).astype(np.uint16), kind="stable")  # numpy sorts 16-bit integers by counting
     return np.argsort(column, kind="stable")
 
 
@@ -237,7 +237,7 @@ def is_among(column: Int64, values: Int64) -> Bool:
 
 
 def rows_named(pattern: re.Pattern[str], names: Sequence[str], column: Int64) -> Bool:
-    """Return a mask of the rows of a column of `names` in which the pattern is found; each name is searched once."""
+    """Return a mask of the rows of a column of `names` whose name matches; each name is searched once."""
     fits = np.zeros(len(names), dtype=bool)
     for number in np.flatnonzero(np.bincount(column, minlength=len(names))).tolist():
         fits[number] = pattern.search(names[number]) is not None
@@ -390,8 +390,7 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 
 
 class Overlay(Struct, frozen=True, kw_only=True):
-    """The attribution that an annotated trace adds to its source: one row for each device event, on the CPU for each
-    call.
+    """The attribution that an annotated trace adds: one row for each device event, on the CPU for each call.
 
     `flops` and `bytes` are the event's share of its call by time, so that they add up; -1 is "not known".
     """
@@ -435,8 +434,7 @@ class MemoryEvents(Struct, frozen=True, kw_only=True):
 
 
 class MemoryMarks(Struct, frozen=True, kw_only=True):
-    """The marks that a capture put among the memory events of a step: one row for each storage, or one row with address
-    -1 for a mark without storages.
+    """A capture's marks among the memory events of a step: one row for each storage, address -1 without storages.
 
     `event` is the row of the mark among the events, `kind` an index into `MARK_KINDS`, `tensor` an index into a list of
     shapes and data types; -1 is none.
@@ -507,7 +505,7 @@ def packed(values: Int64 | Sequence[int]) -> bytes:
 
 
 def unpacked(data: bytes) -> Int64:
-    """Unpack a packed column; raise `ValueError` if the bytes are none."""
+    """Unpack a packed column; raise `ValueError` if the bytes are not one."""
     decoder = zlib.decompressobj()
     try:
         plain = decoder.decompress(data, _MAX_ROWS * _BYTES)

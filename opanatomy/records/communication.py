@@ -58,10 +58,9 @@ class ExpectedCommunication(Record, frozen=True, kw_only=True):
 
 
 class Communication(Record, frozen=True, kw_only=True):
-    """The communication of the steps: `running_ns` is the union of all collectives, `exposed_ns` the part not hidden by
-    other work.
+    """The communication of the steps; over several ranks all figures are sums.
 
-    Over several ranks all figures are sums.
+    `running_ns` is the union of all collectives, `exposed_ns` the part not hidden by other work.
     """
 
     running_ns: int
@@ -267,8 +266,7 @@ class Rank(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """One figure of a step (`Rank.a_step`) over the ranks: its minimum, median and maximum, and the rank of the
-    maximum.
+    """One figure of a step (`Rank.a_step`) over the ranks: minimum, median and maximum, and whose the maximum is.
 
     figure: `step`, `own`, `busy`, `kernel_time`, `communication`, `exposed_communication` or `idle`.
     min_ns: the minimum; `median_ns`, `max_ns`.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
@@ -83,7 +81,7 @@ class TextObservations(Record, frozen=True, kw_only=True):
 
 
 class PaddingFlops(Record, frozen=True, kw_only=True):
-    """FLOPs of the contractions of one profiled step: all, those with known tokens, and of these those on padding."""
+    """FLOPs of the contractions of one profiled step: all, those with known tokens, and the padding's part of these."""
 
     flops: int
     assigned_flops: int
@@ -572,8 +570,7 @@ class MarkedCall(NamedTuple):
     decides: bool
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(Struct):
     """The calls directly inside an optimizer's call (a closure), or outside all calls."""
 
     end_ns: int
@@ -581,7 +578,7 @@ class _Level:
     before: Phase | None = None
     #: The end of the last call, and the begin and end of each span that is not decided yet.
     since_ns: int = 0
-    undecided: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    undecided: list[tuple[int, int]] = field(default_factory=list)
 
     def begin(self, call: MarkedCall) -> list[Span]:
         """Return the spans that `call` decides."""

@@ -26,10 +26,10 @@ from opanatomy.report.section import (
     Row,
     Section,
     Tone,
+    cut,
     printable,
 )
 from opanatomy.report.sections import first_screen, sections_of
-from opanatomy.report.table import cut
 
 #: Cells of a name; of more the middle is left out, and the whole is shown where the pointer rests.
 _NAME_WIDTH: Final = 100

@@ -6,17 +6,23 @@ A format lays a section out; widths, colours and wording of numbers are its own 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Final, TypeAlias, TypeVar
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
+from rich.cells import cell_len
 
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.formats.terminal import _WORD, _crop
+
+if TYPE_CHECKING:
+    pass
 
 # --------------------------------------------------------------------------- quantities; `None` is what is not known
 
@@ -530,3 +536,49 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _UNSEEN.sub(_MARK, "".join(character if character.isprintable() else _MARK for character in text))
+
+
+#: The least cells of a name where nothing else can give way.
+_SHORTEST: Final = 8
+
+
+def cut(name: str, width: int) -> str:
+    """The name in at most `width` cells: its two ends with an ellipsis between where it is longer."""
+    if cell_len(name) <= width:
+        return name
+    tail = max(width - 1, 0) // 2
+    head = max(width - 1 - tail, 0)
+    return f"{_crop(name, head)}…{_crop(name[::-1], tail)[::-1]}"
+
+
+def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
+    """Each name in at most `width` cells: those that cutting would make one keep the place where they differ."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(cut(name, width), []).append(name)
+    texts: dict[str, str] = {}
+    for text, group in groups.items():
+        texts |= dict.fromkeys(group, text) if len(group) == 1 else _cut_at_difference(group, width)
+    return texts
+
+
+def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
+    """Names that begin and end alike: their beginning, and what follows from where two of them differ first."""
+    place, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
+    begin = re.search(r"[^\W_]*\Z", names[0][:place])
+    place = max(begin.start() if begin else place, place - _WORD)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        rest, room = name[place:], width - head - 1
+        rest = rest if cell_len(rest) <= room else f"{_crop(rest, room - 1)}…"
+        groups.setdefault(f"{_crop(name, head)}…{rest}", []).append(name)
+    texts: dict[str, str] = {}
+    for text, group in groups.items():
+        again = 1 < len(group) < len(names)
+        texts |= _cut_at_difference(group, width) if again else dict.fromkeys(group, text)
+    return texts
+
+
+def _first_difference(name: str, other: str) -> int:
+    """The place of the first letter in which two names differ."""
+    return next(i for i, (one, two) in enumerate(zip_longest(name, other)) if one != two)

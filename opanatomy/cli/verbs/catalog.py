@@ -15,7 +15,7 @@ from opanatomy.options import CATALOG
 
 if TYPE_CHECKING:
     from opanatomy.capture.model.catalog import Entry
-    from opanatomy.report import table
+    from opanatomy.report.formats import terminal
 
 DESCRIPTION: Final = "List the built-in models: each name is a MODEL that needs no network."
 OPTIONS: Final = CATALOG
@@ -71,14 +71,14 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
     """A line for each model, its name always whole, so that it can be pasted; and what of the columns had no room."""
     from rich.console import Console
 
-    from opanatomy.report import table
+    from opanatomy.report.formats import terminal
 
     columns = [
-        _whole("model"), table.Column(header="parameters"), table.Column(header="layers", drop=1),
-        table.Column(header="hidden", drop=2), _whole("task"), _whole("kind", drop=3),
+        _whole("model"), terminal.Column(header="parameters"), terminal.Column(header="layers", drop=1),
+        terminal.Column(header="hidden", drop=2), _whole("task"), _whole("kind", drop=3),
     ]  # fmt: skip
     rows = [
-        table.Row(
+        terminal.TableRow(
             cells=(
                 entry.name, _parameters(entry.parameters), _stacks(entry.layers), _stacks(entry.hidden), entry.task,
                 entry.kind,
@@ -86,7 +86,7 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
         )
         for entry in entries
     ]  # fmt: skip
-    lines, shown = table.table(columns, rows, width)
+    lines, shown = terminal.table(columns, rows, width)
     left_out = [column.header for column in columns if column.header not in shown]
     notes = [
         "parameters, layers and hidden size of the model that is built where no --task, --layers or --set is given"
@@ -94,16 +94,16 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
     notes += [f"left out at this width: {', '.join(left_out)} - widen the terminal, or use -f json"] if left_out else []
     console = Console(file=StringIO(), width=max(width, 1), color_system=None, highlight=False, markup=False)
     with console.capture() as captured:
-        for line in [*lines, *table.prose("; ".join(notes), width)]:
+        for line in [*lines, *terminal.prose("; ".join(notes), width)]:
             console.print(line, soft_wrap=True)
     return captured.get()
 
 
-def _whole(header: str, *, drop: int = 0) -> table.Column:
+def _whole(header: str, *, drop: int = 0) -> terminal.Column:
     """A column of words that are typed or pasted, and so not cut."""
-    from opanatomy.report import table
+    from opanatomy.report.formats import terminal
 
-    return table.Column(header=header, name=True, least=table.WHOLE, drop=drop)
+    return terminal.Column(header=header, name=True, least=terminal.WHOLE, drop=drop)
 
 
 def _parameters(number: int) -> str:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rich.cells import cell_len
+from rich.text import Text
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.section import (
+    _SHORTEST,
     COLOUR,
     LABEL,
     SHORT_LABEL,
     WITH,
     Cell,
+    Count,
     Fact,
     Format,
     Holds,
@@ -24,15 +32,20 @@ from opanatomy.report.section import (
     Note,
     Page,
     Phrase,
+    Row,
     Section,
     Share,
+    Time,
     Tone,
+    cut,
+    cut_apart,
+    phrase,
+    printable,
 )
+from opanatomy.report.sections import first_screen
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from opanatomy.report import table
 
 #: The namespaces of torch's own operators, left out where room is short.
 _OF_TORCH: Final = re.compile(r"^(?:aten|c10d)::")
@@ -71,8 +84,6 @@ def terminal_report(report: Report, page: Page) -> str:
     from opanatomy.report.sections import page_sections
 
     if page.brief and page.height and isinstance(report, Anatomy):
-        from opanatomy.report.fitting import fitting
-
         return fitting(report, page, lambda sections: page_text(sections, page.width, color=page.color))
 
     return page_text(page_sections(report, page), page.width, color=page.color)
@@ -113,8 +124,6 @@ def _heading(section: Section, width: int) -> Iterator[Text]:
     """A line that names what follows and says of which steps it is, and a rule."""
     from rich.text import Text
 
-    from opanatomy.report.table import PAGE, prose
-
     scope = f" ({section.scope})" if section.scope else ""
     rule = min(width, PAGE) - len(section.heading) - len(scope) - 1
     if rule < 0:
@@ -133,7 +142,6 @@ def list_text(section: Section) -> str:
 
 def sentence(text: str | Phrase) -> str:
     """A phrase in words, its long names cut in the middle, or where they differ."""
-    from opanatomy.report.table import cut_apart
 
     if isinstance(text, str):
         return text
@@ -176,8 +184,6 @@ def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
     """The label, and to its right what it is."""
     from rich.text import Text
 
-    from opanatomy.report.table import prose
-
     style = _STYLE[Tone.WARNING] if fact.warning else ""
     label = fact.label
     for line in prose(sentence(fact.text), width - label_width, style=style):
@@ -189,7 +195,6 @@ def _curve(section: Section, width: int) -> Iterator[Text]:
     from rich.text import Text
 
     from opanatomy.report.sections.memory import curve_lines
-    from opanatomy.report.table import PAGE, prose
 
     lines, legend = curve_lines(section.curve, min(width, PAGE))
     yield from map(Text, lines)
@@ -199,7 +204,6 @@ def _curve(section: Section, width: int) -> Iterator[Text]:
 
 def _notes(notes: list[Note], width: int) -> Iterator[Text]:
     """What the marks of a table mean in one paragraph, each other note in one of its own."""
-    from opanatomy.report.table import command, prose
 
     footnotes = [sentence(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
     if footnotes:
@@ -219,8 +223,6 @@ def _title(text: str, width: int) -> Iterator[Text]:
     """The title, and a rule for what is left of its line."""
     from rich.text import Text
 
-    from opanatomy.report.table import PAGE, prose
-
     *lines, last = prose(text, width, style=_STYLE[Tone.TITLE])
     yield from lines
     rule = "─" * (min(width, PAGE) - last.cell_len - 1)
@@ -229,13 +231,12 @@ def _title(text: str, width: int) -> Iterator[Text]:
 
 def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[list[Text], tuple[str, ...]]:
     """The table, and the headers of the columns that there was no room for."""
-    from opanatomy.report import table
 
     places = section.shown_columns
     columns = [_column(section, place) for place in places]
     cells = [_column_cells(section, place, width) for place in places]
     rows = [
-        table.Row(
+        TableRow(
             cells=texts,
             mark=None if row.operator_class is None else COLOUR[row.operator_class],
             bar=row.fraction,
@@ -244,25 +245,21 @@ def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[l
         for row, texts in zip(section.rows, zip(*cells, strict=True), strict=True)
     ]
     classed = any(row.mark for row in rows)
-    lines, kept = table.table(columns, rows, width, swatches=color and classed, ruled=ruled)
+    lines, kept = table(columns, rows, width, swatches=color and classed, ruled=ruled)
     return lines, tuple(column.header for column in columns if column.header not in kept)
 
 
-def _column(section: Section, place: int) -> table.Column:
-    from opanatomy.report import table
+def _column(section: Section, place: int) -> Column:
 
     column = section.columns[place]
     least = _LATER_LEAST.get(column.header, _LEAST) if place else _FIRST_LEAST.get(section.name, _LEAST)
     # Half a formula is a wrong formula: all of it or none.
-    least = table.WHOLE if column.holds is Holds.FORMULAS else least
-    return table.Column(
-        header=column.header, name=column.holds is not Holds.NUMBERS, least=least, drop=column.expendable
-    )
+    least = WHOLE if column.holds is Holds.FORMULAS else least
+    return Column(header=column.header, name=column.holds is not Holds.NUMBERS, least=least, drop=column.expendable)
 
 
 def _column_cells(section: Section, place: int, width: int) -> list[str]:
     """The cells of one column as texts; shares stand below each other, whatever they cover."""
-    from opanatomy.report.table import cut
 
     column, cells = section.columns[place], [row.cells[place] for row in section.rows]
     roomy = width >= _ROOMY
@@ -279,7 +276,6 @@ def _cover(cell: Cell) -> str:
 
 def _cell(cell: Cell, unit: str, *, first: bool, roomy: bool) -> str:
     """A cell as text: the name of its row in full where room is, names in later columns shorter."""
-    from opanatomy.report.table import cut
 
     if isinstance(cell, OperatorClass):
         return (LABEL if roomy and first else SHORT_LABEL)[cell]
@@ -296,3 +292,314 @@ FORMAT: Final = Format(
     write=terminal_report,
     machine_readable=False,
 )
+
+
+# A text table that fits: numbers keep every digit, names give way first, columns drop last.
+
+
+#: Prose and rules are not wider than this, however wide the terminal.
+PAGE: Final = 100
+#: Of a word in which two names differ, so much before that place is shown.
+_WORD: Final = 6
+#: What is longer is no prose: a device name of a megabyte.
+_LONGEST: Final = 4000
+_GAP: Final = 2
+#: The least cells of names that are shown whole or not at all.
+WHOLE: Final = sys.maxsize
+#: The words of a command as a shell reads them, quotes and all.
+_ARGUMENT: Final = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
+#: The space after a number, and the character that stands for it while lines are broken.
+_NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
+_GLUE: Final = "\N{NO-BREAK SPACE}"
+_BLOCKS: Final = " ▏▎▍▌▋▊▉"
+_BAR_LEAST, _BAR_MOST = 8, 24
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells (`WHOLE`: not
+    at all).
+
+    Where the table is too wide still, the column with the highest `drop` goes first; those of `drop` 0 only where names
+    that are as short as can be leave no room for them, the last one first. The first column always stays.
+    """
+
+    header: str
+    name: bool = False
+    least: int = 12
+    drop: int = 0
+
+
+class TableRow(Struct, frozen=True, kw_only=True):
+    """The cells of a row, one for each column; `mark` colours a swatch before the first cell and the bar."""
+
+    cells: tuple[str, ...]
+    mark: str | None = None
+    bar: float | None = None
+    strong: bool = False
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[TableRow], width: int, *, swatches: bool = False, ruled: bool = True
+) -> tuple[list[Text], set[str]]:
+    """The table as lines of at most `width` cells, and the headers of the columns that there was room for.
+
+    `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
+    have a `bar` (0 to 1), a bar is drawn at the right. `ruled` draws a line below the headers.
+    """
+    header = TableRow(cells=tuple(printable(column.header) for column in columns), strong=True)
+    rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
+    natural = {i: max(cell_len(row.cells[i]) for row in (header, *rows)) for i in range(len(columns))}
+    indent = _GAP if swatches else 0
+    widths = _fit(columns, natural, width - indent)
+    used = indent + sum(widths.values()) + _GAP * (len(widths) - 1)
+    bar = min(width - used - _GAP, _BAR_MOST)
+    rows = _shortened(rows, columns, widths)
+    title = _line(header, columns, widths, swatches=swatches)
+    title.stylize("not bold dim", indent + widths[0])
+    title.rstrip()
+    lines = [title, Text("─" * used, style="dim")] if ruled else [title]
+    for row in rows:
+        line = _line(row, columns, widths, swatches=swatches)
+        if bar >= _BAR_LEAST and row.bar is not None:
+            line.append(" " * _GAP)
+            line.append(_bar(row.bar, bar), style=row.mark)
+        line.rstrip()
+        lines.append(line)
+    return lines, {columns[i].header for i in widths}
+
+
+def prose(text: str, width: int, *, style: str = "") -> list[Text]:
+    """The text as lines of at most `width` cells, broken between words, never between a number and its unit."""
+    width = min(max(width, 8), PAGE)
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    lines = [""]
+    for word in _NUMBER.sub(_GLUE, printable(text)).split(" "):
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        if lines[-1]:
+            lines.append("")
+        while cell_len(word) > width:
+            lines[-1] = _crop(word, width)
+            word = word[len(lines[-1]) :]
+            lines.append("")
+        lines[-1] = word
+    return [Text(line.replace(_GLUE, " ").rstrip(), style=style) for line in lines]
+
+
+def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]:
+    """A command after a label, whole: where it is too wide for one line, lines that a shell takes for one.
+
+    A word that is wider than `width` is not broken, since half of a path is none.
+    """
+    words = _arguments(printable(text))
+    if len(label) + 1 + cell_len(" ".join(words)) <= width:
+        return [Text(f"{label} {' '.join(words)}", style=style)]
+    lines, last = [f"{label} {words[0]}"], len(words) - 1
+    for place, word in enumerate(words[1:], 1):
+        # Room for the mark at its end that says that it goes on.
+        if cell_len(f"{lines[-1]} {word}") + (0 if place == last else 2) <= width:
+            lines[-1] += f" {word}"
+            continue
+        lines[-1] += " \\"
+        lines.append(" " * _GAP + word)
+    return [Text(line, style=style) for line in lines]
+
+
+def _arguments(text: str) -> list[str]:
+    """The words of a command, an option together with its value."""
+    words: list[str] = []
+    for word in _ARGUMENT.findall(text):
+        if words and words[-1].startswith("--") and " " not in words[-1] and not word.startswith("-"):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
+
+
+def _crop(text: str, width: int) -> str:
+    end, used = 0, 0
+    for character in text:
+        used += cell_len(character)
+        if used > width:
+            break
+        end += 1
+    return text[:end]
+
+
+def _shortened(rows: Sequence[TableRow], columns: Sequence[Column], widths: dict[int, int]) -> list[TableRow]:
+    """The rows with their names cut to the widths of their columns."""
+    cells = [list(row.cells) for row in rows]
+    for i, width in widths.items():
+        if columns[i].name:
+            texts = cut_apart([row[i] for row in cells], width)
+            for row in cells:
+                row[i] = texts[row[i]]
+    return [replace(row, cells=tuple(kept)) for row, kept in zip(rows, cells, strict=True)]
+
+
+def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:
+    """The width of each column that is kept, by its index; a narrow one comes back where a wide one left room."""
+    kept, dropped = list(natural), []
+    while (widths := _widths(columns, natural, kept, width)) is None:
+        last = max((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop, default=None)
+        if last is None:
+            return _narrowest(columns, natural, kept, width)
+        kept.remove(last)
+        dropped.append(last)
+    for i in reversed(dropped[:-1]):
+        more = _widths(columns, natural, sorted((*kept, i)), width)
+        if more is not None:
+            kept, widths = sorted((*kept, i)), more
+    return widths
+
+
+def _narrowest(columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int) -> dict[int, int]:
+    """The widths where no column is left that may go: names shorter than their least, then the last columns out."""
+    shorter = [
+        replace(column, least=min(column.least, _SHORTEST)) if column.least < WHOLE else column for column in columns
+    ]
+    kept = list(kept)
+    while (widths := _widths(shorter, natural, kept, width)) is None:
+        if len(kept) == 1:
+            only = kept[0]
+            return {only: max(width, 1) if columns[only].name and columns[only].least < WHOLE else natural[only]}
+        kept.pop()
+    return widths
+
+
+def _widths(
+    columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int
+) -> dict[int, int] | None:
+    """The widths of some columns, names as short as need be; `None` where there is no room for them."""
+    widths = {i: natural[i] for i in kept}
+    excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
+    while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
+        widths[max(names, key=lambda i: widths[i])] -= 1
+        excess -= 1
+    return widths if excess <= 0 else None
+
+
+def _line(row: TableRow, columns: Sequence[Column], widths: dict[int, int], *, swatches: bool) -> Text:
+    line = Text(style="bold" if row.strong else "")
+    if swatches:
+        line.append("■ " if row.mark else "  ", style=row.mark)
+    for i, width in widths.items():
+        text = cut(row.cells[i], width)
+        padding = " " * (width - cell_len(text))
+        line.append(" " * _GAP if i else "")
+        line.append(text + padding if columns[i].name else padding + text)
+    return line
+
+
+def _bar(fraction: float, width: int) -> str:
+    """A bar of eighths of a cell; what is more than nothing shows at least one of them."""
+    eighths = max(round(fraction * width * 8), 1 if fraction > 0 else 0)
+    full, rest = divmod(min(eighths, width * 8), 8)
+    return "█" * full + _BLOCKS[rest].strip()
+
+
+# The first screen in the lines of a terminal: rows of operators fill it, or give way, then their table, then minor
+# lines.
+
+
+#: What gives way to the lines above it, and the fewest rows that are worth a table.
+_LAST: Final = ("operators", "kernels")
+_FEWEST: Final = 2
+#: The lines that give way next, and the sections after them; the title, what changes the reading and the headline stay.
+_MINOR: Final = ("software", "profiler", "reached", "steps", "framework")
+_NOTES: Final = "notes of tables"
+_ROWS: Final = "short rows of the classes"
+#: So many classes stay.
+_CLASSES: Final = 3
+_STAY: Final = ("title", "caveats", "given-ceilings", "disagreements", "headline")
+_LEFT_OUT: Final = "left out of this screen: --section {}"
+_MORE: Final = "more: --full, or --section {}"
+_OTHERS: Final = ("idle", "kernels", "modules", "roofline", "ledger")
+#: So many sections are named as examples.
+_NAMES: Final = 4
+
+
+def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
+    """The first screen in at most `page.height` lines where that can be; what is left out is named by its section."""
+    more = text_of((_note("more", _more(())),)) if page.more else ""
+    height = (page.height or 0) - more.count("\n")
+
+    def with_rows(top: int) -> str:
+        return text_of(first_screen(anatomy, top=top, sort=page.sort, source=page.source))
+
+    for top in range(page.top, min(page.top, _FEWEST) - 1, -1):
+        text = with_rows(top)
+        if text.count("\n") <= height:
+            return (text if top < Page().top else _filled(text, with_rows, height)) + more
+    every = first_screen(anatomy, source=page.source)
+    sections = tuple(section for section in every if section.name not in _LAST)
+    left_out = [section.name for section in every if section.name in _LAST]
+    going = [section.name for section in reversed(sections) if section.name not in _STAY]
+    for label in (None, *_MINOR, _NOTES, "warnings", _ROWS, *going):
+        less = [_without(section, label) for section in sections]
+        left_out += [old.name for old, new in zip(sections, less, strict=True) if old != new]
+        sections = tuple(section for section in less if section is not None)
+        names = ",".join(dict.fromkeys(left_out))
+        note = _more(left_out) if page.more else _LEFT_OUT.format(names)
+        text = text_of(sections) + (text_of((_note("left-out", note),)) if names else "")
+        if text.count("\n") <= (page.height or 0):
+            break
+    return text
+
+
+def _more(left_out: Sequence[str]) -> str:
+    """How to see the rest: what is left out first."""
+    return _MORE.format(",".join([*dict.fromkeys((*left_out, *_OTHERS))][:_NAMES]) + ",...")
+
+
+def _note(name: str, text: str) -> Section:
+    return Section(name=name, title=text, notes=(Note(text=text),))
+
+
+def _filled(text: str, with_rows: Callable[[int], str], height: int) -> str:
+    """The screen with as many rows as it has lines for, where nobody asked for a number of rows."""
+    for top in range(Page().top + 1, height):
+        more = with_rows(top)
+        if more == text or more.count("\n") > height:
+            break
+        text = more
+    return text
+
+
+def _without(section: Section, label: str | None) -> Section | None:
+    """The section without the line of this label; `None` where that is its name."""
+    if section.name == label:
+        return None
+    if label == _NOTES:
+        return replace(section, notes=()) if section.rows else section
+    if label == _ROWS:
+        return replace(section, rows=_longest(section.rows)) if section.name == "classes" else section
+    return replace(section, facts=tuple(fact for fact in section.facts if fact.label != label))
+
+
+def _longest(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows with most time, in their order, one for the others, and the last one, which is the sum of all."""
+    ranked = sorted(rows[:-1], key=_time_of, reverse=True)
+    others = ranked[_CLASSES:]
+    if len(others) < 2:
+        return tuple(rows)
+    cells = (_sum([row.cells[place] for row in others]) for place in range(1, len(rows[-1].cells)))
+    folded = Row(cells=(phrase("and {} more", Count(len(others))), *cells), summary=True)
+    return (*(row for row in rows[:-1] if row in ranked[:_CLASSES]), folded, *rows[-1:])
+
+
+def _sum(cells: Sequence[Cell]) -> Cell:
+    """The times or shares of several rows together; of anything else nothing."""
+    times = [cell for cell in cells if isinstance(cell, Time)]
+    shares = [cell for cell in cells if isinstance(cell, Share)]
+    if times and len(times) + cells.count(None) == len(cells):
+        known = [cell.ns for cell in times if cell.ns is not None]
+        return Time(sum(known) if known else None)
+    if len(shares) == len(cells) and len({(cell.whole, cell.covered) for cell in shares}) == 1:
+        return Share(sum(cell.part or 0 for cell in shares), shares[0].whole)
+    return None
+
+
+def _time_of(row: Row) -> float:
+    return next((cell.ns or 0 for cell in row.cells if isinstance(cell, Time)), 0)

@@ -23,6 +23,7 @@ from opanatomy.report.section import (
     TimeChange,
     Total,
     amounts,
+    cut_apart,
     facts_of,
     is_whole_trace,
     joined,
@@ -37,7 +38,6 @@ from opanatomy.report.sections.comparison import Group, groups_of, headline, sen
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import costs_of, label_of, left_out
 from opanatomy.report.sections.verdict import Finding, Further, Next, looked_at
-from opanatomy.report.table import cut_apart
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many operators, kernels, modules, components and warnings are named.

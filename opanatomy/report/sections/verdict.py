@@ -31,8 +31,8 @@ from opanatomy.report.section import (
     work_of,
 )
 from opanatomy.report.sections.operators import grouped, short_name
+from opanatomy.report.sections.ranks import how_late, name_of
 from opanatomy.report.sections.step import Costs, costs_of, while_what
-from opanatomy.report.straggler import how_late, name_of
 
 # What says more of a finding: a command for a section of the report, or an experiment with the model.
 #
