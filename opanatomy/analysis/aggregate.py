@@ -285,7 +285,7 @@ def merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], A
 
 @cache
 def types_of(record: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """The name and type of each field; finding them out takes time."""
+    """Return the name and type of each field, cached because finding them takes time."""
     return tuple((field.name, field.type) for field in fields(record))
 
 

@@ -245,7 +245,7 @@ class _Names:
 def _kind(
     chosen: Sequence[tuple[int, StepRow]], work: _Work, each: Sequence[_Steps], names: tuple[_Names, ...]
 ) -> StepKind:
-    """The sums over like steps, on all devices."""
+    """Return the sums over like steps, on all devices."""
     numbers = np.array([number for number, _ in chosen], dtype=np.int64)
     idle = [np.sum(device.idle_ns, axis=0) for device in each]
     reasons = [row.set_aside if row.set_aside in (OTHERS_WORK, PAUSE) else None for _, row in chosen]

@@ -315,7 +315,7 @@ def measured_steps(
 
 
 class AnatomyInputs(Struct, frozen=True, kw_only=True):
-    """The results of earlier stages, for the steps that count; on the CPU calls are the work and `kernels` is `None`."""
+    """The results of earlier stages, for the steps that count; on the CPU calls are work, `kernels` is `None`."""
 
     provenance: Provenance
     environment: Environment

@@ -119,7 +119,7 @@ class _Events:
         ]
 
     def launches_named(self, pattern: re.Pattern[str]) -> Bool:
-        """Which calls of the runtime have a name that the pattern is found in."""
+        """Return which runtime calls have a name that contains the pattern."""
         return rows_named(pattern, self.names, self.trace.launches.name)
 
     def in_order(self, rows: Int64) -> Int64:

@@ -221,7 +221,7 @@ class Counts(Struct, frozen=True, kw_only=True):
         return any(name.startswith(_DUAL) for name in self.watched | self.traced)
 
     def took_fast_path(self, phase: Phase) -> bool:
-        """Return whether the trace has a fast path that was not watched, and all products of the phase cost the same."""
+        """Return whether the trace has an unwatched fast path, and all products of the phase cost the same."""
         if not (_FAST_PATHS & self.traced) - self.watched:
             return False
         ours = [counted.contraction_flops for (_, at), counted in self.ours.items() if at is phase]

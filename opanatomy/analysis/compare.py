@@ -144,7 +144,7 @@ _LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
 
 
 def matched(before: Mapping[Key, Item], after: Mapping[Key, Item]) -> list[Match]:
-    """Match all work of both sides, each part once, in an order independent of which side comes first."""
+    """Match all work of both sides, each part once, in an order that does not depend on the order of the sides."""
     left = {key: _copy(item) for key, item in before.items()}, {key: _copy(item) for key, item in after.items()}
     matches: list[Match] = []
     for cause, common in _LEVELS:
@@ -713,7 +713,7 @@ def _flops(run: RunInput) -> float | None:
     return float(run.metrics["flops"].value) if "flops" in run.metrics else None
 
 
-#: What the runs of a side should have in common, and where a run says it; `None` if it does not.
+#: The values that the runs of a side should share, and how to read them; `None` if a run does not have one.
 _SAME_ON_A_SIDE: Final[tuple[tuple[str, Callable[[RunInput], Value | None]], ...]] = (
     ("the model", lambda run: run.anatomy.workload.model),
     ("the batch", lambda run: run.anatomy.workload.batch),

@@ -332,7 +332,7 @@ class _Host:
         yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
 
     def names_in(self, part: _Charged) -> Iterator[tuple[str, int, int]]:
-        """Yield (name, time, events) of what the host did in a part of the idle time; the innermost of nested events."""
+        """Yield (name, time, events) of what the host did in a part of idle time; the innermost of nested events."""
         if part.thread == _NOBODY:
             if part.cause is IdleCause.PROFILER:
                 yield PYTHON_STACK, length(part.time), int(self._stack_events(part.time).sum())

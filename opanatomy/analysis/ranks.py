@@ -306,7 +306,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the report calls the trace."""
+        """Return the name of the trace in the report."""
         return self.rank.trace or "a trace without a name"
 
 
@@ -344,7 +344,7 @@ def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
 
 
 def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
-    """Find two of one rank; a number after `gpu` or `worker` in a file's name may exist on each node and is no proof."""
+    """Find two of one rank; a number after `gpu` or `worker` in a file's name may exist on each node: no proof."""
     seen: dict[int, Candidate] = {}
     for candidate in candidates:
         if candidate.rank.rank is None or not (candidate.stated or _RANK.search(candidate.name)):

@@ -93,7 +93,7 @@ Group = tuple[OperatorClass, Phase, str]
 
 
 class Bounding(Struct, frozen=True, kw_only=True):
-    """Bounds of rows: the ceilings, the bound in ns of (row, FLOPs, bytes) or `None`, and the name of a product's peak."""
+    """Bounds of rows: ceilings, the bound in ns of (row, FLOPs, bytes) or `None`, and the name of a product's peak."""
 
     ceilings: Ceilings
     bound_ns: Callable[[OperatorRow, int, int], int | None]

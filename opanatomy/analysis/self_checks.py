@@ -1,4 +1,4 @@
-"""The checks that a trace makes possible of itself, in order."""
+"""Check a trace against itself: what it records of contractions, autograd and events more than once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
 
-# Autograd's graph in a trace: what runs below which backward node, and which operator a node is the backward of.
+# ----- autograd's graph: nodes, what runs below them, and their forward operators
 
 
-#: Ranges in which `torch.compile` traces and compiles: the operators there are called with tensors without data.
+#: Ranges in which `torch.compile` traces and compiles, calling operators with tensors without data.
 _COMPILING = re.compile(r"\(dynamo_timed\)$|compile_inner|call_user_compiler|create_aot_dispatcher_function|compile_fx")
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
@@ -35,21 +35,21 @@ PAIRED, UNNUMBERED, LOST, BEFORE, AMBIGUOUS, LATE = range(6)
 
 
 class Graph(Struct, frozen=True, kw_only=True):
-    """One entry a host row; -1 is "none"."""
+    """Autograd's graph, one entry per host row; -1 is none."""
 
-    #: Whether the row is a node of autograd: the engine's event of it, or where there is none the node's own.
+    #: Whether the row is a node of autograd: the engine's event of it, or if there is none the node's own.
     is_node: Bool
     #: The node that each row runs below.
     node: Int64
     #: Whether the row is part of what the node computes; its hooks are not.
     in_body: Bool
-    #: Of a node the operator it is the backward of.
+    #: The operator that a node is the backward of.
     forward: Int64
-    #: Of a node one of the states above.
+    #: The state of a node, one of those above.
     state: Int64
-    #: Of a node the sequence number of its forward operator; the engine's event may lack what the node's own has.
+    #: The sequence number of a node's forward operator, which the engine's event may lack and the node's own have.
     sequence: Int64
-    #: The innermost row at or above each that autograd gave a number and that is no node.
+    #: The innermost row at or above each that has a number of autograd and is no node.
     numbered: Int64
     #: Whether the node's own operators were differentiated too (`create_graph`). One with nodes below it runs a forward
     #: and its backward (reentrant checkpointing) instead.
@@ -57,7 +57,7 @@ class Graph(Struct, frozen=True, kw_only=True):
 
 
 def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) -> Graph:
-    """The nodes of the trace and their forward operators, by structure and sequence numbers.
+    """Find the nodes of the trace and their forward operators, by structure and sequence numbers.
 
     A trace that `may_be_cut` can begin after a forward; that of a capture begins with it.
     """
@@ -87,7 +87,7 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
 
 
 def _nodes(names: Sequence[str], host: HostTable) -> tuple[Bool, Bool, Bool]:
-    """(the engine's events, the nodes' own events inside them, all events of nodes)."""
+    """Return (the engine's events, the nodes' own events inside them, all events of nodes)."""
     numbers = {name: number for number, name in enumerate(names)}
     inner = np.array([numbers.get(n.removeprefix(ENGINE), -1) if n.startswith(ENGINE) else -1 for n in names])
     engine = np.array([n.startswith(ENGINE) for n in names], dtype=bool)
@@ -97,7 +97,7 @@ def _nodes(names: Sequence[str], host: HostTable) -> tuple[Bool, Bool, Bool]:
 
 
 def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
-    """The column, the engine's events with what the nodes' own inside them have."""
+    """Return the column with gaps in the engine's events filled from the nodes' own events inside them."""
     inner = np.flatnonzero(is_inner & (column >= 0))
     inner = inner[column[host.parent[inner]] < 0]
     numbers = column.copy()
@@ -106,9 +106,9 @@ def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
 
 
 def _silent(names: Sequence[str], host: HostTable, numbered: Bool, node: Int64) -> Bool:
-    """Which Python functions in a node or in another one have no operator with a number in them.
+    """Return which Python functions inside a node or another function have no operator with a number in them.
 
-    A function has a number of its own also where no gradients are recorded.
+    A function has its own number even if no gradients are recorded.
     """
     dispatched = np.array(["::" in name for name in names], dtype=bool)[host.name]
     functions = numbered & ~dispatched
@@ -120,7 +120,7 @@ def _silent(names: Sequence[str], host: HostTable, numbered: Bool, node: Int64) 
 
 
 def _saves_again(names: Sequence[str], host: HostTable, forward: Int64) -> Bool:
-    """Which rows run the function again whose node they are in: checkpointing detaches what it saves, at its end."""
+    """Return which rows run their node's own function again: checkpointing detaches what it saves, at its end."""
     detach = np.array([name == "aten::detach" for name in names], dtype=bool)
     last = np.full(len(host.name), -1, dtype=np.int64)
     last[host.parent[host.parent >= 0]] = np.flatnonzero(host.parent >= 0)
@@ -130,7 +130,7 @@ def _saves_again(names: Sequence[str], host: HostTable, forward: Int64) -> Bool:
 
 
 def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int64) -> Bool:
-    """Whether the last operator directly in a node's body has a number: what is recomputed there comes first."""
+    """Return whether the last operator directly in a node's body has a number; what is recomputed there comes first."""
     direct = np.flatnonzero(is_direct)
     # rows are in the order of time on each thread, so the last assignment is the last operator
     last = np.full(len(node), -1, dtype=np.int64)
@@ -140,7 +140,7 @@ def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int6
 
 
 def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64) -> tuple[Int64, Int64]:
-    """(forward operator, state) of each node: the last operator with its number on the thread that ran the forward."""
+    """Return (forward operator, state) of each node: the last operator with its number on the forward's thread."""
     forward, state = np.full(len(host.name), -1, dtype=np.int64), np.full(len(host.name), UNNUMBERED, dtype=np.int64)
     if not len(nodes):
         return forward, state
@@ -174,16 +174,16 @@ def _smallest(numbers: Int64) -> int:
 
 
 def _cut_off(host: HostTable, nodes: Int64, first: int) -> Int64:
-    """The nodes whose operators ran before the trace began: their numbers are below the first that is in it.
+    """Return the nodes whose operators ran before the trace: their numbers are below the first recorded one.
 
-    The beginning of a trace cuts off more than one; one alone was lost.
+    The beginning of a trace cuts off more than one; a single one was lost.
     """
     before: Int64 = nodes[host.sequence[nodes] < first]
     return before if len(distinct(host.sequence[before]).values) > 1 else before[:0]
 
 
 def _by_number(host: HostTable, operators: Int64) -> Int64:
-    """The last operator with each number on each thread, in the order of the numbers."""
+    """Return the last operator with each number on each thread, sorted by number."""
     order = operators[np.lexsort((host.start_ns[operators], host.thread[operators], host.sequence[operators]))]
     thread, number = host.thread[order], host.sequence[order]
     last: Int64 = order[np.append((thread[1:] != thread[:-1]) | (number[1:] != number[:-1]), True)[: len(order)]]
@@ -191,7 +191,7 @@ def _by_number(host: HostTable, operators: Int64) -> Int64:
 
 
 def _candidates(host: HostTable, nodes: Int64, by_number: Int64) -> tuple[Int64, Int64]:
-    """(node, operator) for each operator with a node's number, one on each thread."""
+    """Return (node, operator) for each operator with a node's number, one on each thread."""
     numbers = host.sequence[by_number]
     low, high = (np.searchsorted(numbers, host.sequence[nodes], side=side) for side in _SIDES)
     counts = high - low
@@ -204,7 +204,7 @@ _SIDES: Final[tuple[Literal["left", "right"], ...]] = ("left", "right")
 
 
 def _clear_choice(votes: Int64) -> int | None:
-    """The thread whose operators fit clearly better than those of every other: numbers are per thread and collide."""
+    """Return the thread whose operators fit clearly best, if any: numbers are per thread and collide."""
     threads = distinct(votes)
     counts = np.bincount(threads.inverse, minlength=2)
     best = int(counts.argmax())
@@ -213,13 +213,13 @@ def _clear_choice(votes: Int64) -> int | None:
 
 
 class _Alike:
-    """Which nodes are by their names the backward of which operators."""
+    """The names of a trace, to match nodes with operators."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 
     def rows(self, host: HostTable, nodes: Int64, operators: Int64) -> Bool:
-        """Whether each node is that of its operator; no operator is no match."""
+        """Return whether each node is by name that of its operator; a missing operator does not match."""
         width = len(self._names)
         keys = host.name[nodes] * width + host.name[np.maximum(operators, 0)]
         pairs = distinct(keys)
@@ -230,9 +230,9 @@ class _Alike:
 
 @cache
 def _is_backward_of(node: str, operator: str) -> bool:
-    """Whether a node is by its name that of an operator (`AddmmBackward0`: `aten::addmm_`).
+    """Return whether a node is by its name that of an operator (`AddmmBackward0`: `aten::addmm_`).
 
-    Nodes of C++ functions and of TorchScript have names of their own and fit every operator.
+    Nodes of C++ functions and of TorchScript have other names and match every operator.
     """
     own = node.removeprefix(ENGINE)
     if own.startswith("torch::"):
@@ -242,18 +242,18 @@ def _is_backward_of(node: str, operator: str) -> bool:
 
 
 def plain(name: str) -> str:
-    """A name without its namespace, underscores and capitals."""
+    """Return a name without its namespace, underscores and capitals."""
     return name.rpartition("::")[2].replace("_", "").lower()
 
 
 def base(name: str) -> str:
-    """The name of an operator without its namespace and the mark of being in place."""
+    """Return the name of an operator without its namespace and the mark of being in place."""
     own = name.rpartition("::")[2]
     return own[:-1] if own.endswith("_") and not own.endswith("__") else own
 
 
 def without_data(calls: TraceCalls) -> Bool:
-    """Which rows lie in a compilation and started no device work: operators on tensors without data."""
+    """Return which rows lie in a compilation and started no device work: operators on tensors without data."""
     host = calls.host
     compiles = rows_named(_COMPILING, calls.names, host.name)
     rows: Bool = nearest_above(compiles, host.parent) >= 0
@@ -263,23 +263,23 @@ def without_data(calls: TraceCalls) -> Bool:
 
 
 def is_own(node: str) -> bool:
-    """Whether the name of a node is that of a function which someone wrote: those of a library end in a number."""
+    """Return whether a node is of a user's function: names of library nodes end in a number."""
     name = node.removeprefix(ENGINE)
     return "::" not in name and not name[-1:].isdigit() and not name.startswith("CompiledFunction")
 
 
-# A forward operator's contractions against those of its backward node.
+# ----- contractions of a forward operator and of its backward node
 
 
-#: Products of two matrices, (a, b) at these places of the arguments.
+#: Products of two matrices, and the place of the first among the arguments; the second follows it.
 MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1, "_scaled_mm": 0, "_scaled_mm_v2": 0,
             "_int_mm": 0}  # fmt: skip
 
 
 class Contraction(Struct, frozen=True, eq=False):
-    """Calls of one operator with the same arguments that contract; there is one such record in a trace.
+    """Calls of one operator with the same arguments that contract; a trace has one such record for them.
 
-    `signature` is `None` where it was not recorded, `flops` where they are not known.
+    `signature` is `None` if it was not recorded, `flops` if they are unknown.
     """
 
     operator: str
@@ -288,23 +288,23 @@ class Contraction(Struct, frozen=True, eq=False):
     #: Whether an operator of the same name called it with a part of its tensors, or with more of them: a tensor
     #: subclass or a transform dispatched it again. Autocast does so too, with the same shapes.
     again: bool
-    #: The operator's own name.
+    #: The operator's name without namespace and mark of being in place.
     base: str
-    #: (batch, rows, inner, columns) of a product of matrices; `None` for any other, or without its shapes.
+    #: (batch, rows, inner, columns) of a product of matrices; `None` for others, or without shapes.
     dims: tuple[int, int, int, int] | None
-    #: What a product has in common with its two gradients: its sizes in any order.
+    #: The sizes of a product in order, which it has in common with its two gradients.
     key: tuple[object, ...] | None
 
     @property
     def shapes(self) -> str:
-        """The shapes of its tensors."""
+        """Return the shapes of its tensors as text."""
         if self.signature is None:
             return f"{self.base}, no shapes recorded"
         return f"{self.base}({', '.join(map(str, self.signature.tensors()))})"
 
     @property
     def complete(self) -> bool:
-        """Whether the arguments were recorded, constants among them where there are any but tensors."""
+        """Return whether the arguments were recorded, constants included if there are any."""
         if self.signature is None:
             return False
         return self.base in MATRICES or any(
@@ -313,7 +313,7 @@ class Contraction(Struct, frozen=True, eq=False):
 
 
 def contraction(operator: str, signature: Signature | None, flops: int | None, again: bool) -> Contraction:
-    """The record of calls of an operator with these arguments."""
+    """Return the record of calls of an operator with these arguments."""
     name = base(operator)
     dims = _dims(name, signature)
     key = None if dims is None else (dims[0], *sorted(dims[1:]))
@@ -321,7 +321,7 @@ def contraction(operator: str, signature: Signature | None, flops: int | None, a
 
 
 def shared_out(whole: Signature | None, part: Signature | None) -> bool:
-    """Whether the tensors of one call are a share of another's: other dimensions, or whole fractions of the sizes."""
+    """Return whether the tensors of one call are a share of another's: other dimensions or whole fractions of sizes."""
     outer, inner = (tuple(tensor.shape for tensor in each.tensors()) if each else () for each in (whole, part))
     if outer == inner:
         return False
@@ -332,7 +332,7 @@ def shared_out(whole: Signature | None, part: Signature | None) -> bool:
 
 
 def grown(name: str, signature: Signature | None) -> bool:
-    """Whether a product has the tensors of two calls: so the transforms of torch.func record what they dispatch."""
+    """Return whether a product has the tensors of two calls, which the transforms of torch.func record."""
     own = base(name)
     if own not in ("mm", "bmm", "addmm", "baddbmm") or signature is None:
         return False
@@ -354,7 +354,7 @@ def _dims(name: str, signature: Signature | None) -> tuple[int, int, int, int] |
 class Pair(Struct, frozen=True):
     """A node and its forward operator, each with its contractions in the order of time.
 
-    `transposed` are the operands that the node's body transposed: by `aten::t` and by `aten::transpose`.
+    `transposed` counts the operands that the node's body transposed: by `aten::t` and by `aten::transpose`.
     """
 
     node: str
@@ -365,15 +365,15 @@ class Pair(Struct, frozen=True):
     transposed: tuple[int, int] = (0, 0)
 
 
-# The contractions of a trace, sorted by autograd node and forward operator.
+# ----- contractions of a trace by autograd node and forward operator
 
 
-#: Stands for the signature of no call; -1 is a call without one.
+#: In place of a signature without a call; -1 is a call without a signature.
 _NO_CALL = -2
 
 
 class Contractions:
-    """Every call that contracts, by the node it runs below or the operator it is the work of."""
+    """All calls that contract, by the node that they run below or the operator whose work they are."""
 
     def __init__(self, calls: TraceCalls, graph: Graph) -> None:
         self.calls = calls
@@ -381,7 +381,8 @@ class Contractions:
         self.names = calls.names
         self.graph = graph
         self._known: dict[tuple[int, int, bool], Contraction] = {}
-        #: Whether calls of a name and signature, below a call of the same name with another one, are dispatched again.
+        #: Whether calls of a name and signature, below a call of that name with another signature, are dispatched
+        #: again.
         self._again: dict[tuple[int, int, int], bool] = {}
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
         owning = marked(self.host.name[owners], len(self.names))
@@ -391,19 +392,19 @@ class Contractions:
         #: Rows of the calls that contract.
         self.rows = owners[contracts[self.host.name[owners]] & ~self.without_data[owners]]
         again = self.host.phase == PHASE_CODE[Phase.RECOMPUTE]
-        #: Of the same operators those in recomputation that are no call: their kernel never ran.
+        #: Rows of the same operators in recomputation that are no call: their kernel never ran.
         self.unrun = np.flatnonzero((calls.owner < 0) & contracts[self.host.name] & again)
-        #: In recomputation with no operator below that computes: one that calls a backend did not get there.
+        #: Rows in recomputation with no operator below that computes: one that calls a backend did not get there.
         busy = owning[self.host.name]
         self.childless = again & ~above_any(busy, self.host.parent)
-        #: The time of each call with all that is part of it, 0 of what is no call.
+        #: The time of each call with all its parts, 0 for rows that are no call.
         self.call_ns = np.zeros(len(self.host.name), dtype=np.int64)
         owned = np.flatnonzero(calls.owner >= 0)
         np.add.at(self.call_ns, calls.owner[owned], calls.time_ns[owned])
         self._sort()
 
     def _sort(self) -> None:
-        """Tell the gradients of a node from operators of their own: those have a number and are differentiated."""
+        """Tell the gradients of a node from operators that have a number and are differentiated themselves."""
         graph, rows = self.graph, self.rows
         node, number = graph.node[rows], graph.numbered[rows]
         own_number = (number >= 0) & (number > node)
@@ -411,14 +412,14 @@ class Contractions:
         self.is_gradient = (node >= 0) & graph.in_body[rows] & (~own_number | graph.differentiated[node])
         #: Below a node, but dispatched as in forward: run again by checkpointing.
         self.recomputed = rows[(node >= 0) & own_number & ~graph.differentiated[node]]
-        #: Below a node, but run by a hook in addition to what it computes.
+        #: Below a node, but run by a hook besides what the node computes.
         self.of_hooks = rows[(node >= 0) & ~graph.in_body[rows] & ~own_number]
         self.gradients = _grouped(node[self.is_gradient], rows[self.is_gradient])
         self.forwards = _grouped(number[number > node], rows[number > node])
         self._add_dispatched_again()
 
     def _last_numbered(self) -> Int64:
-        """For each node the last operator below it that has a number: what ran before it without one is as it is."""
+        """Return the last numbered operator below each node; what ran before it without a number counts like it."""
         graph = self.graph
         numbered = np.flatnonzero((graph.numbered == np.arange(len(graph.node))) & (graph.numbered > graph.node))
         last = np.full(len(graph.node), -1, dtype=np.int64)
@@ -426,7 +427,7 @@ class Contractions:
         return last
 
     def _add_dispatched_again(self) -> None:
-        """What an operator of the same name called is its work too: transforms dispatch level by level."""
+        """Add calls of the same name below an operator to its work: transforms dispatch level by level."""
         name, parent = self.host.name, self.host.parent
         for row in self.rows[(parent[self.rows] >= 0) & (name[parent[self.rows]] == name[self.rows])].tolist():
             above = int(parent[row])
@@ -435,7 +436,7 @@ class Contractions:
                 above = int(parent[above])
 
     def at(self, row: int) -> Contraction:
-        """The contraction at a row."""
+        """Return the contraction at a row."""
         name, number = int(self.host.name[row]), int(self.host.signature[row])
         key = (name, number, self._is_again(row))
         if key not in self._known:
@@ -444,7 +445,7 @@ class Contractions:
         return self._known[key]
 
     def _is_again(self, row: int) -> bool:
-        """Whether a subclass or a transform dispatched the call at a row again."""
+        """Return whether a subclass or a transform dispatched the call at a row again."""
         host, parent = self.host, int(self.host.parent[row])
         inner = parent >= 0 and bool(host.name[parent] == host.name[row])
         key = int(host.name[row]), int(host.signature[row]), int(host.signature[parent]) if inner else _NO_CALL
@@ -454,14 +455,14 @@ class Contractions:
         return self._again[key]
 
     def signature(self, row: int) -> Signature | None:
-        """What the trace recorded of the arguments of a row."""
+        """Return the recorded arguments of a row."""
         number = int(self.host.signature[row])
         return self.calls.signatures[number] if number >= 0 else None
 
     def time_ns(self, rows: Iterable[int]) -> int | None:
-        """The time of the calls at these rows; one whose work the trace lacks takes as long as others like it.
+        """Return the time of the calls at these rows; one whose work the trace lacks takes as long as others like it.
 
-        What is outside the window is in no figure.
+        Calls outside the window add nothing.
         """
         total: int | None = 0
         for row in rows:
@@ -470,7 +471,7 @@ class Contractions:
         return total
 
     def _like(self, row: int) -> int | None:
-        """The mean time of the calls with the name and arguments of a row, else of those with its name, else of all."""
+        """Return the mean time of the calls with the name and arguments of a row, else with its name, else of all."""
         known = self.rows[self.call_ns[self.rows] > 0]
         named = known[self.host.name[known] == self.host.name[row]]
         alike = named[self.host.signature[named] == self.host.signature[row]]
@@ -480,24 +481,24 @@ class Contractions:
         return None
 
     def of_node(self, node: int) -> Sequence[int]:
-        """The gradients of a node, where there are none the contractions of its forward, else the node."""
+        """Return the gradients of a node, else the contractions of its forward, else the node."""
         return self.gradients.get(node) or self.forwards.get(int(self.graph.forward[node])) or (node,)
 
     def name_of_node(self, row: int) -> str:
-        """The name of the node that a row runs below; empty where there is none."""
+        """Return the name of the node that a row runs below; empty if there is none."""
         node = int(self.graph.node[row])
         return self.names[int(self.host.name[node])] if node >= 0 else ""
 
     def where(self, row: int) -> str | None:
-        """The module that a row runs in."""
+        """Return the module that a row runs in."""
         return self.host.module.at(row) or None
 
     def phase(self, row: int) -> Phase:
-        """The phase that a row was placed in."""
+        """Return the phase of a row."""
         return PHASES[int(self.host.phase[row])]
 
     def pairs(self) -> Iterator[tuple[int, Pair]]:
-        """(the row of the node, the node with its operator) of each node with a contraction on either side."""
+        """Yield (the row of the node, the node with its operator) for each node with a contraction on either side."""
         graph = self.graph
         turned = self._turned()
         nodes = np.flatnonzero(graph.is_node)
@@ -519,18 +520,18 @@ class Contractions:
             )  # fmt: skip
 
     def _owning_call(self, operators: Int64) -> Int64:
-        """The operators, or the calls with the same number that they are part of."""
+        """Return the operators, or the calls with the same number that they are part of."""
         owner = self.calls.owner[operators]
         return np.where((owner >= 0) & (self.host.sequence[owner] == self.host.sequence[operators])
                         & (owner < operators), owner, operators)  # fmt: skip
 
     def _turned(self) -> tuple[Int64, Int64]:
-        """For each row the operands that the body of the node there turned, by `aten::t` and `aten::transpose`."""
+        """Return how many operands each node's body transposed, by `aten::t` and by `aten::transpose`."""
         host, graph = self.host, self.graph
         count = len(host.name)
         is_marked = np.zeros(count, dtype=bool)
         inside = np.flatnonzero((graph.node >= 0) & graph.in_body & (host.parent >= 0))
-        # directly in the body: the parent is the node or the node's own event, neither of which is an operator
+        # directly in the body: the parent is the node or the node's own event, and neither is an operator
         parent = host.parent[inside]
         is_marked[inside] = (parent == graph.node[inside]) | (
             (graph.node[parent] == graph.node[inside]) & ~graph.in_body[parent]
@@ -545,17 +546,17 @@ class Contractions:
 
 
 def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
-    """The rows of each key, in their order."""
+    """Return the rows of each key, in their order."""
     groups: dict[int, list[int]] = {}
     for key, row in zip(keys.tolist(), rows.tolist(), strict=True):
         groups.setdefault(key, []).append(row)
     return groups
 
 
-# What does not agree, collapsed: like differences are one row with the number of calls.
+# ----- differences, with like ones counted in one row
 
 
-#: Rows of a check at most; the others are one row.
+#: Rows of a check at most; the others are summed.
 MAX_ROWS = 20
 
 
@@ -571,7 +572,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What looking at one pair says: figures compared, those equal, those not, and why others could not be."""
+    """The result for one pair: figures compared, those equal, those not, and why others could not be compared."""
 
     compared: int = 0
     equal: int = 0
@@ -579,11 +580,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     not_checked: tuple[str, ...] = ()
 
     def explained(self, cause: str) -> Verdict:
-        """The same, its findings having this cause."""
+        """Return the verdict with this cause for its findings."""
         return replace(self, findings=tuple(replace(finding, cause=cause) for finding in self.findings))
 
     def unjudged(self, reason: str) -> Verdict:
-        """The same, its findings without a cause not checked for this reason."""
+        """Return the verdict with its findings without a cause not checked, for this reason."""
         kept = tuple(finding for finding in self.findings if finding.cause is not None)
         left = len(self.findings) - len(kept)
         return Verdict(
@@ -593,7 +594,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Tally(Struct):
-    """Verdicts summed; `time_of` tells the time of the calls at some rows."""
+    """The sum of verdicts; `time_of` returns the time of the calls at some rows."""
 
     time_of: Callable[[Iterable[int]], int | None]
     compared: int = 0
@@ -604,7 +605,7 @@ class Tally(Struct):
     not_checked: Counter[str] = field(default_factory=Counter)
 
     def add(self, verdict: Verdict, rows: Collection[int], where: str | None = None) -> None:
-        """Count a verdict on the calls at these rows; `where` is the module it was met in."""
+        """Add a verdict on the calls at these rows; `where` is their module."""
         self.compared += verdict.compared
         self.equal += verdict.equal
         time_ns = self.time_of(rows) if verdict.findings else None
@@ -619,7 +620,7 @@ class Tally(Struct):
             self.not_checked[reason] += 1
 
     def check(self, quantity: str, source: str, unit: str) -> Check:
-        """The check, the unexplained, longest and most frequent differences first."""
+        """Return the check, the unexplained, longest and most frequent differences first."""
         ranked = sorted(
             self.findings.items(),
             key=lambda item: (item[0].cause is not None, -(self.times_ns[item[0]] or 0), -item[1]),
@@ -641,7 +642,7 @@ class Tally(Struct):
         )  # fmt: skip
 
     def _rest(self, ranked: list[tuple[Finding, int]]) -> list[Difference]:
-        """Return what is beyond the rows: one row of the unexplained, one of the explained."""
+        """Return the findings beyond the rows: one row of the unexplained, one of the explained."""
         rows = []
         for explained in (False, True):
             some = [(finding, calls) for finding, calls in ranked if (finding.cause is not None) is explained]
@@ -668,18 +669,18 @@ def _sum(figures: Iterable[tuple[int | None, int]]) -> int | None:
     return total
 
 
-# Products of matrices and their gradients: one product each, with the FLOPs of the forward.
+# ----- products of matrices and their gradients: one product each, with the FLOPs of the forward
 
 
 AGAIN = "dispatched again by a tensor subclass or a transform, which shares the product out in its own way"
 NO_COST = "products without known FLOPs"
 NO_SHAPES = "products without recorded shapes"
-#: Which of a node's views turn an operand of its gradients: `mm` writes `t`, `bmm` writes `transpose(1, 2)`.
+#: The view (by its place in `transposed`) that turns an operand of a gradient: `mm` writes `t`, `bmm` `transpose(1, 2)`.
 _TURNS = {"mm": 0, "addmm": 0, "bmm": 1, "baddbmm": 1}
 
 
 def judge_product(pair: Pair) -> Verdict:
-    """Each product below the node against its forward's, and whether one is missing or too many."""
+    """Compare each product below the node with its forward's, and find missing and extra products."""
     (forward,) = pair.forward
     compared = equal = 0
     findings: list[Finding] = []
@@ -713,7 +714,7 @@ def judge_product(pair: Pair) -> Verdict:
 
 
 def judge_alike(pair: Pair) -> Verdict:
-    """Each product below the node against its forward's FLOPs, two at most: what has no views that tell more."""
+    """Compare each product below the node, two at most, with its forward's FLOPs, as no views tell more."""
     cost = sum(product.flops or 0 for product in pair.forward)
     known = [product for product in pair.backward if product.flops is not None]
     if not cost or any(product.flops is None for product in pair.forward):
@@ -732,7 +733,7 @@ def _cause(pair: Pair) -> str | None:
 
 
 def _bias_fits(forward: Contraction) -> bool:
-    """Whether what is added has the columns of the product, or one for all."""
+    """Return whether the added tensor has the columns of the product, or one for all."""
     added, dims = forward.signature.get(0) if forward.signature else None, forward.dims
     if MATRICES[forward.base] == 0 or dims is None or not isinstance(added, Tensor) or not added.shape:
         return True
@@ -744,7 +745,7 @@ def _same_sizes(product: Contraction, forward: Contraction) -> bool:
 
 
 def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
-    """A product for whose operand a view was made and that is not there; products without such a view."""
+    """Yield products that are missing while a view was made for their operand, and products without their view."""
     products, turned = len(pair.backward), pair.transposed[_TURNS.get(forward.base, 0)]
     if forward.base not in _TURNS or any(product.again for product in pair.backward):
         return
@@ -769,10 +770,10 @@ def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
 
 
 def _turns(pair: Pair, forward: Contraction) -> tuple[int, int]:
-    """The least and the most operands that autograd turns for the products that are there.
+    """Return the least and the most operands that autograd turns for the products that are there.
 
     `grad.mm(b.t())` and `a.t().mm(grad)` turn one; for an operand that is stored by columns they are written
-    `b.mm(grad.t()).t()` and `grad.t().mm(a).t()` and turn two, which the order of the sizes says.
+    `b.mm(grad.t()).t()` and `grad.t().mm(a).t()` and turn two, which the order of the sizes shows.
     """
     if _TURNS[forward.base]:
         return len(pair.backward), len(pair.backward)
@@ -781,7 +782,7 @@ def _turns(pair: Pair, forward: Contraction) -> tuple[int, int]:
 
 
 def _forms(product: Contraction, forward: Contraction) -> list[tuple[str, int]]:
-    """(the operand whose gradient it is, operands turned) of every way in which the product may have come about."""
+    """Return (the operand whose gradient it is, operands turned) for every possible origin of the product."""
     ours, dims = product.dims, forward.dims
     if ours is None or dims is None:
         return []
@@ -792,7 +793,7 @@ def _forms(product: Contraction, forward: Contraction) -> list[tuple[str, int]]:
 
 
 def _twice_the_same(pair: Pair, forward: Contraction) -> bool:
-    """Whether both products are the gradient of one operand."""
+    """Return whether both products are the gradient of one operand."""
     if len(pair.backward) != 2:
         return False
     first, second = ({operand for operand, _ in _forms(product, forward)} for product in pair.backward)
@@ -800,17 +801,17 @@ def _twice_the_same(pair: Pair, forward: Contraction) -> bool:
 
 
 def is_product(product: Contraction) -> bool:
-    """Whether a contraction is a product of two matrices."""
+    """Return whether a contraction is a product of two matrices."""
     return product.base in MATRICES
 
 
-# Convolutions, fused attention and recurrent layers: what their backward costs by which gradients it computes.
+# ----- convolutions, fused attention and recurrent layers: backward costs by the gradients computed
 
 
 NO_CONSTANTS = "convolutions without recorded constants (stride, mask); their shapes agree"
 NO_FUSED_SHAPES = "convolutions without recorded shapes"
 NO_FUSED_COST = "fused operators without known FLOPs"
-#: (input, weight) among the arguments of the backward of a convolution; those not here are not looked at.
+#: The places of (input, weight) among the arguments of the backward of a convolution; others are not looked at.
 _OPERANDS: dict[str, tuple[int | None, int | None]] = {
     "convolution_backward": (1, 2), "convolution_backward_overrideable": (1, 2), "_slow_conv2d_backward": (1, 2),
     "cudnn_convolution_backward": (0, 2), "miopen_convolution_backward": (0, 2), "mkldnn_convolution_backward": (0, 2),
@@ -822,7 +823,7 @@ _WITH_BIAS = {"convolution", "_convolution", "mkldnn_convolution", "miopen_convo
 
 
 def judge_convolution(pair: Pair) -> Verdict:
-    """The gradients below the node are 0, 1 or 2 times the forward, one call each, and of the same tensors."""
+    """Check that the gradients cost 0, 1 or 2 times the forward, in one call each and on the same tensors."""
     absent = _absent(pair)
     if absent is not None:
         return absent
@@ -843,12 +844,12 @@ def judge_convolution(pair: Pair) -> Verdict:
 
 
 def judge_attention(pair: Pair) -> Verdict:
-    """One backward of five products for a forward of two, on the same query, key and value."""
+    """Check for one backward of five products to a forward of two, on the same query, key and value."""
     return _absent(pair) or _exact(pair, _attention_ratio(pair.forward[0], pair.backward[0]))
 
 
 def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, int] | None:
-    """(3 d + 2 dv) / (d + dv) for heads of size d, of the value dv; `None` where the tensors are not the same."""
+    """Return (3 d + 2 dv) / (d + dv) for heads of size d, of the value dv; `None` if the tensors are not the same."""
     q, k, v = (_shape(forward, place) for place in range(3))
     grad, *again = (_shape(backward, place) for place in range(4))
     if not q or not v or [q, k, v] != again or grad != (*q[:-1], v[-1]):
@@ -857,7 +858,7 @@ def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, 
 
 
 def judge_recurrent(pair: Pair) -> Verdict:
-    """Twice the forward, or once where no gradient of the weights is computed."""
+    """Check for twice the forward, or once if no gradient of the weights is computed."""
     absent = _absent(pair)
     if absent is not None:
         return absent
@@ -870,7 +871,7 @@ def judge_recurrent(pair: Pair) -> Verdict:
 
 
 def _exact(pair: Pair, ratio: tuple[int, int] | None) -> Verdict:
-    """One call below the node whose FLOPs are those of the forward in this ratio."""
+    """Check for one call below the node whose FLOPs are those of the forward in this ratio."""
     whole, spent = _flops_of(pair.forward), _flops_of(pair.backward)
     if not all("backward" in contraction.base for contraction in pair.backward):
         return _wrong(pair, spent, whole, "not only a backward")
@@ -888,7 +889,7 @@ def _exact(pair: Pair, ratio: tuple[int, int] | None) -> Verdict:
 
 
 def _absent(pair: Pair) -> Verdict | None:
-    """The verdict on a node without its contraction; `None` where there is one."""
+    """Return the verdict on a node without its contraction; `None` if it has one."""
     if pair.backward:
         return None
     return _wrong(pair, 0, _flops_of(pair.forward), "the node computes nothing")
@@ -912,7 +913,7 @@ def _flops_of(calls: tuple[Contraction, ...]) -> int | None:
 
 
 def _refused(contraction: Contraction) -> bool:
-    """Whether a formula had all it needs and yet no answer."""
+    """Return whether a formula had all it needs and yet no answer."""
     return contraction.flops is None and contraction.complete
 
 
@@ -922,7 +923,7 @@ def _shape(contraction: Contraction, place: int) -> tuple[int, ...] | None:
 
 
 def _other_operands(pair: Pair) -> str | None:
-    """Whether a gradient was computed from another input or weight than the forward's."""
+    """Say that a gradient used another input or weight than the forward, if one did."""
     x, weight = _shape(pair.forward[0], 0), _shape(pair.forward[0], 1)
     for contraction in pair.backward if len(pair.forward) == 1 else ():
         places = _OPERANDS.get(contraction.base, (None, None))
@@ -934,12 +935,12 @@ def _other_operands(pair: Pair) -> str | None:
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without ones: a convolution in one dimension is run as one in two."""
+    """Return the shape without ones: a convolution in one dimension is run as one in two."""
     return tuple(size for size in shape if size != 1)
 
 
 def _misfit(pair: Pair) -> str | None:
-    """Whether the gradient has not the shape of the forward's output, or the bias not its channels."""
+    """Say that the gradient has not the shape of the forward's output, or the bias not its channels, if so."""
     forward = pair.forward[0] if len(pair.forward) == 1 and pair.forward[0].base in _WITH_BIAS else None
     bias = _shape(forward, 2) if forward else None
     for contraction in pair.backward:
@@ -955,7 +956,7 @@ def _misfit(pair: Pair) -> str | None:
 
 
 def _output(contraction: Contraction) -> tuple[int, ...] | None:
-    """The shape of the output of the convolution that a call is the backward of."""
+    """Return the output's shape of the convolution that a call is the backward of."""
     x, weight = _shape(contraction, 1), _shape(contraction, 2)
     get = contraction.signature.get if contraction.signature else None
     if x is None or weight is None or get is None:
@@ -975,15 +976,15 @@ def _called_twice(pair: Pair) -> str | None:
     return None
 
 
-# Operators that call the one that computes: both record their arguments, and both formulas must agree.
+# ----- composites: operators that call the one that computes; both formulas must agree
 
 
-#: Composite operators of one contraction, whose own arguments say its FLOPs, and the most arguments that they take.
+#: Composite operators of one contraction with costs by their own arguments, and the most arguments that they take.
 COSTED = {
     "linear": 3, "matmul": 3, "convolution": 9, "_convolution": 13, "convolution_backward": 11,
     "cudnn_convolution_backward": 11, "miopen_convolution_backward": 11, "mkldnn_convolution_backward": 11,
 }  # fmt: skip
-#: Those that call one of the former, or one fused operator.
+#: Operators that call one of these, or one fused operator.
 ENCLOSING = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
              "scaled_dot_product_attention"}  # fmt: skip
 STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
@@ -994,14 +995,14 @@ CUT = "the layer is cut over the ranks: its shapes are those of all ranks, the c
 SCRIPTED_OPERATORS = "operators of TorchScript, whose events have more arguments than they take"
 
 
-#: What the dispatcher records around the Python code of a dispatch mode or a tensor subclass.
+#: The dispatcher's events around the Python code of a dispatch mode or a tensor subclass.
 _PYTHON = frozenset({"PythonDispatchMode", "PythonSubclass"})
 
 
 def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
-    """The FLOPs of the calls below each composite against those of its own arguments.
+    """Compare the FLOPs of the calls below each composite with the FLOPs of its arguments.
 
-    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at. Where layers are cut
+    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at. If layers are cut
     over `ranks`, its arguments may be those of all of them.
     """
     tally = Tally(time_of=contractions.time_ns)
@@ -1036,7 +1037,7 @@ def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
 
 
 def _foreign(contractions: Contractions) -> Bool:
-    """Which rows are of operators that are neither torch's own nor known."""
+    """Return which rows are of operators that are neither torch's own nor known."""
     foreign = [
         "::" in name and not name.startswith(("aten::", "prim::", "prims::", "autograd::", "torch::autograd"))
         for name in contractions.names
@@ -1046,7 +1047,7 @@ def _foreign(contractions: Contractions) -> Bool:
 
 
 def _upward(rows: Int64, above: Int64) -> Bool:
-    """Whether each row is one of `rows` or above one, going up by `above`."""
+    """Return whether each row is one of `rows` or above one, going up by `above`."""
     reached = np.zeros(len(above), dtype=bool)
     while len(rows):
         rows = distinct(rows[~reached[rows]]).values
@@ -1059,7 +1060,7 @@ def _upward(rows: Int64, above: Int64) -> Bool:
 def _judge_composite(
     contractions: Contractions, row: int, calls: list[Contraction], has_inner: bool, is_owner: bool, busy: bool
 ) -> Verdict:
-    """The calls directly below a composite against its own cost; none may be missing."""
+    """Compare the calls directly below a composite with its own cost; none may be missing."""
     whole, phase = contractions.at(row), contractions.phase(row)
     if whole.base in ENCLOSING:
         extra = tuple(_too_many(whole, calls, has_inner, phase))
@@ -1102,7 +1103,7 @@ def _finding(whole: Contraction, phase: Phase, ours: int | None, text: str) -> F
 
 
 def _left_alone(whole: Contraction) -> str:
-    """What is wrong with a composite that computes itself: torch's convolutions call a backend that has an event.
+    """Say what is wrong with a composite that computes itself: torch's convolutions call a backend that has an event.
 
     Transposed ones of oneDNN have none, and other devices may compute a `linear` or `matmul` whole.
     """
@@ -1112,7 +1113,7 @@ def _left_alone(whole: Contraction) -> str:
 
 
 def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Finding]:
-    """Calls besides the one that such a composite makes."""
+    """Yield calls besides the one that a composite makes."""
     attention = base(whole.operator) == "scaled_dot_product_attention"
     extra = len([call for call in calls if "attention" in call.base]) - 1 if attention else len(calls) - (not has_inner)
     if extra > 0:
@@ -1123,7 +1124,7 @@ def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, pha
         )  # fmt: skip
 
 
-# Operators and nodes that miss each other: a forward without its backward, a node without either, events twice.
+# ----- operators and nodes that miss each other: a forward without backward, a node without either, events twice
 
 
 AFTER_TRACE = "the trace ends before its backward"
@@ -1140,7 +1141,7 @@ _CONTRACTING = (
 
 
 def lost_operators(name: str) -> Verdict:
-    """The verdict on a node that computes nothing and has no forward operator: a contraction's has lost both."""
+    """Return the verdict on a node without work and forward operator: a contraction's has lost both."""
     own = name.removeprefix(ENGINE)
     if not own.startswith(_CONTRACTING):
         return Verdict()
@@ -1149,7 +1150,7 @@ def lost_operators(name: str) -> Verdict:
 
 
 def judge_twice(contractions: Contractions) -> Tally:
-    """Events that are in the trace twice: by Kineto's number of them, or by what the others of their number do."""
+    """Find events that are in the trace twice, by Kineto's numbers or by what others of their number do."""
     host = contractions.host
     numbered = np.flatnonzero((host.external_id > 0) & (host.annotation == 0))
     known = distinct(host.external_id[numbered])
@@ -1184,22 +1185,22 @@ def _twice(contractions: Contractions, row: int, times: int) -> Finding:
 
 
 def _inside_itself(contractions: Contractions) -> Int64:
-    """Contractions in an event that is theirs to the nanosecond."""
+    """Return contractions in an event that equals them to the nanosecond."""
     host, rows = contractions.host, contractions.rows
     parent = host.parent[rows]
     same = (parent >= 0) & (host.duration_ns[rows] > 0)
     for column in (host.name, host.signature, host.start_ns, host.duration_ns):
         same &= column[rows] == column[parent]
     own: Int64 = rows[same]
-    # many of them are how these operators are dispatched, in a trace whose times are whole microseconds
+    # if there are many, these operators are dispatched so, in a trace whose times are whole microseconds
     return own if len(own) < _MANY or len(own) < _MUCH * len(rows) else own[:0]
 
 
 def _twins(contractions: Contractions) -> Int64:
-    """Contractions that have the number, name and arguments of a differentiated or recomputed one, but not its place.
+    """Return contractions with the number, name and arguments of a differentiated or recomputed one elsewhere.
 
-    Autograd counts on with each node it makes, so that only what is not differentiated shares a number; and that is
-    called as the differentiated one is, by an operator of its own.
+    Autograd counts on with each node it makes, so that only operators that are not differentiated share a number. Like
+    the differentiated one, each of these has its own caller.
     """
     host, rows = contractions.host, contractions.rows[contractions.host.sequence[contractions.rows] >= 0]
     forward = contractions.graph.forward
@@ -1218,7 +1219,7 @@ def _twins(contractions: Contractions) -> Int64:
 
 
 def judge_work(contractions: Contractions) -> Tally:
-    """On an accelerator every contraction launches work; one without counts nowhere."""
+    """Check that every contraction on an accelerator launched work; one without counts nowhere."""
     tally, calls, host = Tally(time_of=contractions.time_ns), contractions.calls, contractions.host
     if not len(calls.work.name):
         return tally
@@ -1244,7 +1245,7 @@ def judge_work(contractions: Contractions) -> Tally:
 
 
 def judge_forwards(contractions: Contractions) -> Tally:
-    """Differentiated contractions against the nodes that ran: each should have one."""
+    """Check that each differentiated contraction has a node that ran."""
     graph, host = contractions.graph, contractions.host
     tally = Tally(time_of=contractions.time_ns)
     ran = marked(graph.forward[graph.forward >= 0], len(host.name))
@@ -1276,7 +1277,7 @@ def _keys(groups: dict[int, list[int]]) -> Int64:
 
 
 def _operators(contractions: Contractions) -> tuple[Int64, Int64]:
-    """The operators with numbers that are no nodes, by thread, number and time; and their places by row."""
+    """Return the operators with numbers that are no nodes, by thread, number and time; and their places by row."""
     host = contractions.host
     rows = np.flatnonzero(contractions.graph.numbered == np.arange(len(host.name)))
     order = rows[np.lexsort((host.start_ns[rows], host.sequence[rows], host.thread[rows]))]
@@ -1286,7 +1287,7 @@ def _operators(contractions: Contractions) -> tuple[Int64, Int64]:
 
 
 def _made_a_node(contractions: Contractions) -> Bool:
-    """Whether autograd made a node for the operator at a row: the next operator of its thread has a higher number."""
+    """Return whether autograd made a node for each operator: the next one on its thread has a higher number."""
     host = contractions.host
     order, _ = _operators(contractions)
     made = np.zeros(len(host.name), dtype=bool)
@@ -1299,7 +1300,7 @@ def _made_a_node(contractions: Contractions) -> Bool:
 
 
 def _unused(contractions: Contractions, row: int, operators: tuple[Int64, Int64], ran: set[int]) -> str | None:
-    """Why no backward came: unless the nodes before and after it ran, its result may not have been used."""
+    """Return why no backward came: unless the nodes before and after it ran, its result may not have been used."""
     host, (order, place) = contractions.host, operators
     for step in (-1, 1):
         other = int(place[row])
@@ -1310,11 +1311,11 @@ def _unused(contractions: Contractions, row: int, operators: tuple[Int64, Int64]
     return None
 
 
-# Regions with many contractions in one node: compiled functions and functions of the model's own.
+# ----- regions with many contractions in one node: compiled functions and functions of the model
 #
-# Their products are distinguished by their sizes, not by structure: a gradient has the sizes of its forward in another
-# order, and each forward product has two at most. What else a region computes in its backward (its forward again, other
-# products, none) is its own affair, and not checked.
+# Their products are told apart by size, not by structure: a gradient has the sizes of its forward in another order, and
+# each forward product has two at most. Other work of a region's backward (its forward again, other products, nothing)
+# is not checked.
 
 
 OWN = "contractions of a function of the model's own: its backward need not be made of the forward's"
@@ -1323,14 +1324,14 @@ NO_FORMULA = "contractions in compiled regions or own functions that are no plai
 
 
 def reason_of(node: str) -> str | None:
-    """Why what is below a node need not be what its forward says; `None` below the node of a library's operator."""
+    """Return why work below a node need not match its forward; `None` for the node of a library's operator."""
     if is_own(node):
         return OWN
     return COMPILED if "CompiledFunction" in node else None
 
 
 def judge_region(pair: Pair) -> Verdict:
-    """Each product of the backward that has the sizes of one of the forward against its FLOPs."""
+    """Compare each product of the backward that has the sizes of a forward product with its FLOPs."""
     products = [contraction for contraction in pair.forward if is_product(contraction)]
     allowed = Counter(contraction.key for contraction in products)
     costs = {contraction.key: contraction.flops for contraction in products}
@@ -1358,7 +1359,7 @@ def judge_region(pair: Pair) -> Verdict:
     )  # fmt: skip
 
 
-# The phases that contractions were given, against what autograd's structure says of them.
+# ----- phases of contractions against autograd's structure
 
 
 IN_FORWARD = "a gradient that is taken inside the forward range of the trace"
@@ -1368,7 +1369,7 @@ RUN_AGAIN = "it runs again, to be differentiated, in a range that the trace call
 
 
 def judge_phases(contractions: Contractions) -> Tally:
-    """What a node computes is backward; what a node that ran is the backward of is forward."""
+    """Check that a node's work is in backward, and the work of its forward operator in forward."""
     tally = Tally(time_of=contractions.time_ns)
     host, graph = contractions.host, contractions.graph
     gradients = contractions.rows[contractions.is_gradient]
@@ -1387,7 +1388,7 @@ def judge_phases(contractions: Contractions) -> Tally:
     outside = distinct(paired[(paired >= 0) & (graph.node[paired] < 0)])
     for operator in outside.values.tolist():
         for row in contractions.forwards.get(operator, ()):
-            # Recompute outside of all nodes is what a range of the trace states.
+            # Recompute outside all nodes comes from a range of the trace.
             _add(
                 tally,
                 contractions,
@@ -1417,7 +1418,7 @@ SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no
 FORWARD_MODE = "forward-mode differentiation computes tangents, which have no backward of their own"
 THINNED = "the trace lacks the forward operators of many nodes: someone thinned it out, or a thread was not recorded"
 HOOK = "a hook of autograd computes in addition to the node"
-#: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
+#: Operators without products whose gradients have some, by torch's formulas for them.
 _WITH_PRODUCTS = (
     "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
     "euclideandist", "affinegrid", "addr", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det",
@@ -1434,7 +1435,7 @@ _UNPAIRED = {
 
 
 def self_checks(calls: TraceCalls, *, may_be_cut: bool = True, ranks: int = 1) -> tuple[Check, ...]:
-    """What the trace says twice, compared; nothing for a trace without contractions.
+    """Compare what the trace says twice; return no checks for a trace without contractions.
 
     A trace that `may_be_cut` can begin after a forward; that of a capture begins with it. Layers may be cut over
     `ranks`.
@@ -1463,12 +1464,12 @@ def self_checks(calls: TraceCalls, *, may_be_cut: bool = True, ranks: int = 1) -
 
 
 def _differentiates_forward(names: Sequence[str]) -> bool:
-    """Whether tangents were computed, by operators that no backward node belongs to."""
+    """Return whether tangents were computed, by operators that no backward node belongs to."""
     return any(name in ("aten::_make_dual", "aten::_fw_primal") for name in names)
 
 
 def _backward(contractions: Contractions) -> Tally:
-    """Every contraction below a node against its forward."""
+    """Compare every contraction below a node with its forward."""
     tally = Tally(time_of=contractions.time_ns)
     outside = contractions.rows[contractions.graph.node[contractions.rows] < 0]
     forwards = Counter(map(contractions.at, outside.tolist())) if len(contractions.recomputed) else Counter()
@@ -1495,12 +1496,12 @@ def _backward(contractions: Contractions) -> Tally:
 
 
 def _is_judged(pair: Pair) -> bool:
-    """Whether what a region computes is compared by the sizes of its forward's products."""
+    """Return whether the work of a region is compared by the sizes of its forward's products."""
     return pair.state == PAIRED and bool(pair.forward) and is_region(pair)
 
 
 def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
-    """The verdict on a contraction next to a node, which may be whatever a hook computes."""
+    """Return the verdict on a contraction next to a node, which may be anything that a hook computes."""
     contraction = contractions.at(row)
     finding = Finding(
         operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=HOOK,
@@ -1510,7 +1511,7 @@ def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
 
 
 def _recomputed(forwards: Counter[Contraction], contractions: Contractions, row: int) -> Verdict:
-    """The verdict on a contraction that is run again: the forward has one of the same arguments for each."""
+    """Return the verdict on a contraction that is run again: the forward has one of the same arguments for each."""
     contraction = contractions.at(row)
     forwards[contraction] -= 1
     if forwards[contraction] >= 0:
@@ -1525,7 +1526,7 @@ def _recomputed(forwards: Counter[Contraction], contractions: Contractions, row:
 
 
 def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
-    """Nodes of contractions that compute nothing and whose forward operator is not there either."""
+    """Yield nodes of contractions that compute nothing and have no forward operator either."""
     nodes = np.flatnonzero(graph.is_node & (graph.state == LOST) & ~contractions.without_data)
     for row in nodes.tolist():
         if row in contractions.gradients:
@@ -1534,7 +1535,7 @@ def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]
 
 
 def is_region(pair: Pair) -> bool:
-    """Whether the operator of a node is not one of a library: a compiled or an own function."""
+    """Return whether the operator of a node is not a library's: a compiled function or one of the model."""
     return pair.operator is None or "::" not in pair.operator
 
 
@@ -1569,7 +1570,7 @@ def _not_ruled(pair: Pair) -> Verdict:
 
 
 def _unpaired(pair: Pair) -> Verdict:
-    """The verdict where the forward operator of a node with contractions is not known, or ran after it."""
+    """Return the verdict on a node whose forward operator is unknown, or ran after it."""
     if pair.state in _UNPAIRED:
         return Verdict(not_checked=(_UNPAIRED[pair.state],) * len(pair.backward))
     calls = pair.backward or pair.forward
@@ -1584,7 +1585,7 @@ def _unpaired(pair: Pair) -> Verdict:
 
 
 def _without_forward(pair: Pair) -> Verdict:
-    """The verdict on contractions below the node of an operator that has none."""
+    """Return the verdict on contractions below the node of an operator that has none."""
     own = pair.node.lower().replace("_", "")
     rewritten = pair.operator is not None and base(pair.operator) in MATRICES
     cause = AGAIN if rewritten or any(contraction.again for contraction in pair.backward) else None

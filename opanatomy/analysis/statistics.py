@@ -1,4 +1,4 @@
-"""What can be claimed of a difference: ranges of samples, the interval of a median, a test without a distribution.
+"""Say what can be claimed of a difference: ranges of samples, the interval of a median, a distribution-free test.
 
 The conventions are those of Go's benchstat: medians with an order-statistics interval of 95 %, the Mann-Whitney U test
 at 5 %, exact for small samples.
@@ -17,12 +17,12 @@ from opanatomy.records.comparison import Spread
 #: With fewer runs a side nothing is called significant.
 RUNS_NEEDED: Final = 4
 CONFIDENCE: Final = 0.95
-#: Up to this many ways to divide the samples the test counts them all.
+#: The test counts all ways to divide the samples up to this many.
 _COUNTED: Final = 200_000
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """The median and the range of samples, with the interval of the median where there are enough for one."""
+    """Return the median and the range of samples, with the interval of the median if there are enough for one."""
     return Spread(
         median=float(median(values)), low=float(min(values)), high=float(max(values)), count=len(values),
         interval=interval_of_median(values),
@@ -30,9 +30,9 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def interval_of_median(values: Sequence[float]) -> tuple[float, float] | None:
-    """The samples between which the median of all lies with 95 % confidence; `None` of fewer than six.
+    """Return the samples between which the median of all lies with 95 % confidence; `None` for fewer than six.
 
-    The k-th smallest and the k-th largest of n hold it with 1 - 2 P(Binomial(n, 1/2) < k).
+    The k-th smallest and the k-th largest of n enclose it with probability 1 - 2 P(Binomial(n, 1/2) < k).
     """
     ordered, best = sorted(values), None
     count = len(ordered)
@@ -45,12 +45,12 @@ def interval_of_median(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def ranges_of(first: Spread, second: Spread) -> str:
-    """Whether the ranges of the samples are "apart" or "overlapping"."""
+    """Return whether the ranges of the samples are "apart" or "overlapping"."""
     return "overlapping" if first.low <= second.high and second.low <= first.high else "apart"
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
-    """The two-sided p of the U test, twice that of the smaller tail; exact, ties included, unless samples are many."""
+    """Return the two-sided p of the U test, twice the smaller tail; exact, ties included, unless samples are many."""
     both = [*first, *second]
     ranks = _ranks(both)
     size, count = len(first), len(both)
@@ -68,24 +68,24 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value from 1; of equal ones the mean of theirs."""
+    """Return the rank of each value from 1; equal values have the mean of theirs."""
     ordered = sorted(values)
     first = {value: place for place, value in reversed(list(enumerate(ordered, 1)))}
     return [first[value] + (ordered.count(value) - 1) / 2 for value in values]
 
 
 def interleaved(before: Sequence[int | None], after: Sequence[int | None]) -> bool:
-    """Whether the runs of two sides took turns, by when they began: so that a drift of the machine passes no test.
+    """Return whether the runs of two sides took turns in time, so that no drift of the machine passes the test.
 
-    Of the runs of n and m that began up to any moment, a and b, the shares |a/n - b/m| differ by less than 1/n + 1/m:
-    no side is ever ahead by a run of each. Of equal sides it is one run at most: ABAB and ABBA take turns, AABB does
-    not, nor do turns after which one side goes on alone.
+    If a of n runs and b of m have begun at any moment, the shares |a/n - b/m| differ by less than 1/n + 1/m: no side is
+    ever ahead by a run of each. With equal sides that is one run at most: ABAB and ABBA take turns, AABB does not, nor
+    do turns after which one side goes on alone.
 
     Why that is enough: a drift f over the places of the runs in time moves the difference of the two means by the sum
     of (a/n - b/m) (f(next) - f(this)), thus by less than (1/n + 1/m) times all that f rises and falls, whatever its
-    shape. The U test sees of a drift that only rises or only falls but the places: of n runs a side in turns their
-    means are at most half a turn (one place) apart, U is at most n/2 off its middle, and its deviation is
-    sqrt(n n (2 n + 1) / 12), so |z| < 1.3 / sqrt(n) without any noise.
+    shape. Of a drift that only rises or only falls the U test sees only the places: of n runs a side in turns their
+    means are at most half a turn (one place) apart, U is at most n/2 off its middle, and its deviation is sqrt(n n (2 n
+    + 1) / 12), so |z| < 1.3 / sqrt(n) without any noise.
     """
     if None in (*before, *after):
         return False

@@ -1,7 +1,7 @@
-"""Which steps count, and the figures of one step: means over those that do, so that parts sum to their whole.
+"""Choose the steps that count, and compute the figures of one step: means whose parts sum to their whole.
 
-A step does not count where other steps' work or a pause is in it, where it does hardly anything, or where it makes
-other calls than most.
+A step does not count if other steps' work or a pause is in it, if it does hardly anything, or if it makes other calls
+than most.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from opanatomy.records.columns import CallTable, Int64, rows_by_value
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Capture
 
-#: The phases whose time a step has. One inside another is its own: a closure's forward and backward in the optimizer.
+#: The phases whose time a step has. Nested ones count alone: a closure's forward and backward in the optimizer.
 MEASURED: Final = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.PREFILL, Phase.DECODING)
-#: With fewer plain steps it is not known how much they differ among themselves.
+#: With fewer plain steps it is unknown how much they differ.
 _MIN_PLAIN_STEPS = 2
-#: Work of other steps that fills more than this part of a step makes its times another step's.
+#: If other steps' work fills more than this part of a step, its times are not its own.
 _FOREIGN: Final = 0.01
-#: A step that is as many times as long as a like one, and idle for most of the difference, holds a pause.
+#: A step this many times as long as a like one, and idle for most of the difference, holds a pause.
 _PAUSED: Final = 2
-#: Steps of other calls are compared for a pause where they do at least this part of the work.
+#: Steps with other calls are compared for a pause if they do at least this part of the work.
 _AS_MUCH: Final = 0.8
-#: A step with less than this part of the work of the one with most does hardly anything.
+#: A step with less than this part of the work of the largest one does hardly anything.
 _HARDLY: Final = 0.1
 OTHERS_WORK: Final = "other steps' work is in it"
 PAUSE: Final = "a pause is in it"
@@ -41,8 +41,8 @@ OTHER_RANKS: Final = "it does not count on another rank"
 def kinds_of(step: Int64, name: Int64, signature: Int64, count: int) -> list[list[int]]:
     """Group the steps, by number from 0, that made the same calls; those with most steps first.
 
-    `step`, `name` and `signature` are those of each kernel, on the CPU of each operator call. Where hardly two steps
-    have the same arguments (batches of any length) the names alone decide.
+    `step`, `name` and `signature` are those of each kernel, on the CPU of each operator call. If hardly two steps have
+    the same arguments (batches of any length) the names alone decide.
     """
     width = int(signature.max(initial=-1)) + 2
     exact = _alike(step, name * width + signature + 1, count)
@@ -61,7 +61,7 @@ def _alike(step: Int64, call: Int64, count: int) -> list[list[int]]:
 
 
 def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
-    """Say why each step's times are not its own; `None` where they are, which of each kind one step's at least are."""
+    """Say why each step's times are not its own, `None` if they are; at least one step of each kind has none."""
     reasons: list[str | None] = [None] * len(rows)
     for kind in kinds:
         foreign = [place for place in kind if (rows[place].outside_ns or 0) > _FOREIGN * rows[place].wall_ns]
@@ -71,7 +71,7 @@ def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[s
     clean = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
     by_work = sorted(clean, key=lambda row: row.kernel_time_ns or 0)
     works = [row.kernel_time_ns or 0 for row in by_work]
-    # Of the steps that do at least the work of each the shortest.
+    # For each step, the shortest of those that do at least its work.
     shortest = list(accumulate(reversed(by_work), _shorter))[::-1]
     for kind in kinds:
         like = [place for place in kind if reasons[place] is None]
@@ -92,22 +92,22 @@ def _shorter(one: StepRow, other: StepRow) -> StepRow:
 
 
 def _holds_pause(row: StepRow, other: StepRow | None) -> bool:
-    """Tell whether a step is many times as long as one that should be like it, and idle for most of the difference."""
+    """Return whether a step is many times as long as a like one, and idle for most of the difference."""
     if other is None or row.wall_ns <= _PAUSED * other.wall_ns:
         return False
     return 2 * (_idle_ns(row) - _idle_ns(other)) > row.wall_ns - other.wall_ns
 
 
 def _idle_ns(row: StepRow) -> int:
-    """The time in which a step did nothing, on the CPU nothing that an operator explains."""
+    """Return the time in which a step did nothing, on the CPU nothing that an operator explains."""
     return row.wall_ns - (row.busy_ns or 0) - (row.outside_ns or 0) - (row.unrecorded_ns or 0)
 
 
 def why_set_aside(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
-    """Say why each step does not count; `None` where it does.
+    """Say why each step does not count; `None` if it does.
 
-    Besides disturbed steps those that do hardly anything are set aside, and where most make the same calls those that
-    make others. Where these have a phase that most lack (every fourth step updates the weights) all count.
+    Besides disturbed steps those that do hardly anything are set aside, and if most make the same calls those that make
+    others. If these have a phase that most lack (every fourth step updates the weights) all count.
     """
     reasons = disturbed(rows, kinds)
     left = [place for place, reason in enumerate(reasons) if reason is None]
@@ -131,16 +131,16 @@ def _phases_of(row: StepRow) -> set[Phase]:
 
 
 def mean(values: Sequence[int | None]) -> int | None:
-    """The mean, rounded down so that parts never sum to more than their whole; `None` where one is not known."""
+    """Return the mean, rounded down so that parts never sum to more than their whole; `None` if one is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) // len(known) if known and len(known) == len(values) else None
 
 
 def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recording_outside: float = 1.0) -> Step:
-    """Figures of one step, the means over those that count, and how far the wall times of these lie apart.
+    """Return the figures of one step as means over those that count, and the range of their wall times.
 
-    The time in which the device did other steps' work only is not the step's. On the CPU `recording_outside` of what
-    the profiler adds is taken out of the framework's time, never more than that.
+    The time in which the device did other steps' work only is not the step's. On the CPU the part `recording_outside`
+    of what the profiler adds is taken out of the framework's time, at most all of it.
     """
     chosen = [row for row in rows if row.set_aside is None]
     walls = [row.wall_ns - (row.outside_ns or 0) for row in chosen]
@@ -164,7 +164,7 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
 
 
 def phase_field(phase: Phase) -> str:
-    """The field of a step that has the time of a phase."""
+    """Return the field of a step that has the time of a phase."""
     return f"{phase}_ns"
 
 
@@ -174,7 +174,7 @@ def host_steps(
     spans: Sequence[tuple[int, int, Phase]],
     calls: CallTable,
 ) -> tuple[StepRow, ...]:
-    """One row a step on the CPU: its wall time is that of its operators and the framework around them, exactly."""
+    """Return one row per step on the CPU: its wall time is exactly that of its operators and the framework."""
     begins, ends = (np.array([step[edge] for step in steps], dtype=np.int64) for edge in (0, 1))
     spent = _operator_time(begins, ends, calls)
     phases = _phase_times(begins, ends, spans)
@@ -193,7 +193,7 @@ def host_steps(
 
 
 def _operator_time(begins: Int64, ends: Int64, calls: CallTable) -> list[int]:
-    """The time of the calls that began in each step; what ran between two steps is of none."""
+    """Return the time of the calls that began in each step; calls between two steps are in none."""
     step = step_of_calls(begins, ends, calls)
     spent = np.zeros(len(begins), dtype=np.int64)
     np.add.at(spent, step[step >= 0], calls.time_ns[step >= 0])
@@ -202,18 +202,18 @@ def _operator_time(begins: Int64, ends: Int64, calls: CallTable) -> list[int]:
 
 
 def step_of_calls(begins: Int64, ends: Int64, calls: CallTable) -> Int64:
-    """The step in which each call began, -1 where that is between two."""
+    """Return the step in which each call began, -1 between two steps."""
     return step_at(begins, ends, calls.start_ns)
 
 
 def step_at(begins: Int64, ends: Int64, times_ns: Int64) -> Int64:
-    """The step at each time on the host, -1 between two."""
+    """Return the step at each time on the host, -1 between two steps."""
     step = np.searchsorted(begins, times_ns, side="right") - 1
     return np.where((step >= 0) & (times_ns <= ends[np.maximum(step, 0)]), step, -1)
 
 
 def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> dict[Phase, list[int]]:
-    """Wall time in each step of the phases that have a range."""
+    """Return the wall time in each step of the phases that have a range."""
     times: dict[Phase, list[int]] = {}
     seen: list[tuple[int, int]] = []
     before = np.zeros(len(begins), dtype=np.int64)
@@ -233,18 +233,18 @@ def _union(spans: Sequence[tuple[int, int]]) -> Intervals:
 
 
 def _profiler_ns(profiled: Sequence[int], plain: Sequence[int]) -> int | None:
-    """What the profiler adds to a step; `None` where the steps' own differences hide it, or are not known."""
+    """Return what the profiler adds to a step; `None` if the steps' own differences hide it, or are unknown."""
     if len(plain) < _MIN_PLAIN_STEPS or min(profiled) <= max(plain):
         return None
     return sum(profiled) // len(profiled) - sum(plain) // len(plain)
 
 
 def without_pauses(plain: Sequence[int]) -> list[int]:
-    """The steps without the profiler that are not many times as long as the shortest."""
+    """Return the steps without the profiler that are not many times as long as the shortest."""
     return [ns for ns in plain if ns <= _PAUSED * min(plain)]
 
 
 def _rate(capture: Capture | None, wall_ns: int | None) -> float | None:
-    """Samples a second, of all ranks together where that is known."""
+    """Return samples a second, of all ranks together if known."""
     samples = None if capture is None else capture.workload.samples_together or capture.workload.batch
     return samples * 1e9 / wall_ns if samples and wall_ns else None

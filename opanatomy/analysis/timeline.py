@@ -1,4 +1,4 @@
-"""Wall clock: steps, phases, busy and idle time, streams."""
+"""Measure wall-clock time: steps, phases, busy and idle time, streams."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from opanatomy.records.columns import (
 from opanatomy.records.communication import Communication
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
 
-# What launching cost: calls, host time, delays, the queue, kernels too short to be worth a launch.
+# ----- the cost of launching: calls, host time, delays, the queue, kernels too short to be worth a launch
 
 
-#: A launch costs the host and the device a few microseconds: a kernel that is not longer by much is all overhead.
+#: A launch costs the host and the device a few microseconds: a kernel of hardly more is all overhead.
 TINY_NS = 10_000
 
 _LAUNCH = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
 _GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
-#: Copies without `Async` return when they are done.
+#: Calls that wait for the device; copies without `Async` return when they are done.
 SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 
 
 def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
-    """Launches and kernels of the window, over all devices; `within` says which calls of the runtime are of it."""
+    """Sum up launches and kernels of the window over all devices; `within` marks the window's runtime calls."""
     launches, work = launched_work.launches, launched_work.work
     calls = within & _outermost(launched_work, _LAUNCH)
     waits = within & _outermost(launched_work, SYNCHRONIZE)
@@ -73,7 +73,7 @@ def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
 
 
 def _median(values: Int64) -> int | None:
-    """The value in the middle, of an even number the mean of the two; `np.median` imports `numpy.ma`."""
+    """Return the median, of an even number of values the mean of two; `np.median` imports `numpy.ma`."""
     if not len(values):
         return None
     ordered, half = np.sort(values), len(values) // 2
@@ -81,7 +81,7 @@ def _median(values: Int64) -> int | None:
 
 
 def _outermost(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
-    """The calls of such a name without those that a runtime makes of its driver for one: on XPU both are recorded."""
+    """Return the calls of a matching name without a runtime's own calls of its driver: on XPU both are recorded."""
     launches = launched_work.launches
     rows = np.flatnonzero(rows_named(pattern, launched_work.names, launches.name))
     rows = rows[order_by((launches.thread[rows], launches.start_ns[rows]), (-launches.duration_ns[rows],))]
@@ -95,7 +95,7 @@ def _outermost(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
 
 
 def _waits(launched_work: LaunchedWork) -> tuple[Int64, Int64]:
-    """(when launched, when begun) of each launch's first kernel."""
+    """Return (when launched, when begun) of each launch's first kernel."""
     rows = np.flatnonzero(launched_work.kernels() & (launched_work.launch >= 0))
     rows = rows[np.argsort(launched_work.work.start_ns[rows], kind="stable")]
     rows = rows[distinct(launched_work.launch[rows]).first]
@@ -103,7 +103,7 @@ def _waits(launched_work: LaunchedWork) -> tuple[Int64, Int64]:
 
 
 def _longest_queue(launched: Int64, begun: Int64) -> int:
-    """The largest number of launches that waited at one time."""
+    """Return the largest number of launches that waited at one time."""
     late = begun > launched
     moments = np.concatenate((begun[late], launched[late]))
     change = np.repeat(np.array([-1, 1]), int(late.sum()))
@@ -112,33 +112,32 @@ def _longest_queue(launched: Int64, begun: Int64) -> int:
 
 
 class StepWindow(Struct, frozen=True, kw_only=True):
-    """The window and its steps on the host clock, and the ranges of phases where the trace has them."""
+    """The window and its steps on the host clock, and the ranges of phases if the trace has them."""
 
     window: tuple[int, int]
     steps: tuple[tuple[int, int], ...]
     spans: tuple[tuple[int, int, Phase], ...]
-    #: What the trace calls each step.
+    #: The number in the trace of each step.
     numbers: tuple[int, ...] = ()
     #: The part of what the profiler adds to a step on the CPU that lies outside operators.
     recording_outside: float
 
     def step_at(self, times_ns: Int64) -> Int64:
-        """Give the step at each host time, from its begin to that of the next one; -1 before the first and after the
-        last."""
+        """Return the step at each host time, each until the next begins; -1 before the first and after the last."""
         begins = np.array([begin for begin, _ in self.steps or (self.window,)], dtype=np.int64)
         step = np.searchsorted(begins, times_ns, side="right") - 1
         return np.where(times_ns <= self.window[1], step, -1)
 
 
 class DeviceSteps(Struct, frozen=True, kw_only=True):
-    """The steps on a device: that of each event of the trace, -1 where it is of none, and when each was."""
+    """The steps on a device: the step of each event of the trace, -1 if none, and when each step was."""
 
     step: Int64
     start_ns: Int64
     end_ns: Int64
 
     def only(self, counted: Bool) -> DeviceSteps:
-        """Keep these steps, numbered anew."""
+        """Keep these steps, renumbered."""
         number = np.append(np.where(counted, np.cumsum(counted) - 1, -1), -1)
         return DeviceSteps(step=number[self.step], start_ns=self.start_ns[counted], end_ns=self.end_ns[counted])
 
@@ -153,7 +152,7 @@ class _Device(Struct, frozen=True):
     idle: Idle
 
     def parts(self, start_ns: Int64, end_ns: Int64) -> tuple[Int64, ...]:
-        """Busy, outside, unrecorded, host-bound, stream-wait and other time in each span."""
+        """Return busy, outside, unrecorded, host-bound, stream-wait and other time in each span."""
         kinds = (self.busy, self.idle.unrecorded, self.idle.host, self.idle.stream, self.idle.other)
         busy, unrecorded, host, stream, other = (within(kind, start_ns, end_ns) for kind in kinds)
         outside = end_ns - start_ns - busy - unrecorded - host - stream - other
@@ -161,7 +160,7 @@ class _Device(Struct, frozen=True):
 
 
 class DeviceTime:
-    """Steps of a trace of an accelerator: their work in the order of `work`, by device, step and phase."""
+    """The steps of a trace of an accelerator with their work, in the order of `work`, by device, step and phase."""
 
     def __init__(
         self, steps: DeviceSteps, launched: LaunchedWork, work: KernelTable, idle: dict[int, Idle] | None = None
@@ -184,18 +183,20 @@ class DeviceTime:
         self.computing = set(self.launched.computing_devices())
 
     def only(self, counted: Bool) -> DeviceTime:
-        """Keep these steps alone."""
+        """Keep only these steps."""
         return DeviceTime(self.steps.only(counted), self.launched, self.work, self._idle)
 
     def mean(self, values: Iterable[int]) -> int:
-        """The mean over the devices that ran kernels, from one value a device."""
+        """Return the mean over the devices that ran kernels, from one value per device."""
         pairs = zip(self.devices, values, strict=True)
         computing = [value for device, value in pairs if device.number in self.computing]
         return sum(computing) // max(len(computing), 1)
 
     def parts(self) -> list[tuple[int, ...]]:
-        """For each step busy, outside, unrecorded, host-bound, stream-wait and other time; what rounding a mean leaves
-        is other."""
+        """Return busy, outside, unrecorded, host-bound, stream-wait and other time of each step.
+
+        What rounding a mean leaves is other time.
+        """
         each = [device.parts(self.step_start, self.step_end) for device in self.devices]
         means: list[tuple[int, ...]] = []
         walls: list[int] = (self.step_end - self.step_start).tolist()
@@ -207,7 +208,7 @@ class DeviceTime:
         return means
 
     def idle_causes(self) -> list[dict[IdleCause, int]]:
-        """For each step the idle time by cause; what rounding a mean leaves is of the longest."""
+        """Return the idle time of each step by cause; what rounding a mean leaves goes to the longest."""
         computing = [device for device in self.devices if device.number in self.computing]
         each = [device.idle.by_cause(self.step_start, self.step_end) for device in computing]
         causes = dict.fromkeys(cause for times in each for cause in times)
@@ -222,7 +223,7 @@ class DeviceTime:
         return made
 
     def idle_rows(self, causes: dict[IdleCause, int]) -> tuple[IdleRow, ...]:
-        """The causes of the idle time of all steps, with what most of each was; `causes` has the times."""
+        """Return the idle time of all steps by cause, with the name behind most of each; `causes` has the times."""
         spans = union(self.step_start, self.step_end - self.step_start)
         named: dict[IdleCause, IdleRow] = {}
         for device in (device for device in self.devices if device.number in self.computing):
@@ -235,7 +236,7 @@ class DeviceTime:
 
 
 def device_steps(step_window: StepWindow, launched: LaunchedWork) -> DeviceSteps:
-    """Place the work of the window in steps: a step lasts until its device work is done.
+    """Assign the work of the window to steps: a step lasts until its device work is done.
 
     Without annotated steps there is one, from the first to the last device work.
     """
@@ -257,7 +258,7 @@ def device_steps(step_window: StepWindow, launched: LaunchedWork) -> DeviceSteps
 
 
 def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, ...]:
-    """One row a step of an accelerator."""
+    """Return one row per step of an accelerator."""
     count = len(time.step_start)
     work = np.bincount(time.step, minlength=count)
     spent = np.zeros((count, 3), dtype=np.int64)
@@ -281,7 +282,7 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
 
 
 def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans | None) -> tuple[StepRow, ...]:
-    """One row a step on the CPU; with `spans` of a rank it was busy as long as an operator or a collective ran."""
+    """Return one row per step on the CPU; with a rank's `spans` it was busy while an operator or a collective ran."""
     rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
     if spans is None:
         return rows
@@ -302,9 +303,9 @@ def timeline_of(
     spans: StepSpans | None = None,
     communication: Communication | None = None,
 ) -> Timeline:
-    """Busy and idle time of the steps that count; what communication and copies no other work hides.
+    """Return busy and idle time of the steps that count, and the communication and copies that no other work hides.
 
-    `rows` has all steps; `time` is of those alone that count, and so are the `spans` of a rank on the CPU.
+    `rows` has all steps; `time`, and on the CPU the `spans` of a rank, only those that count.
     """
     counted = np.array([row.set_aside is None for row in rows], dtype=bool)
     rows = [row for row in rows if row.set_aside is None]
@@ -356,7 +357,7 @@ def _sum(values: Iterable[int | None]) -> int:
 
 
 def _of(device: _Device, marked: Bool) -> Int64:
-    """The marked events of a device."""
+    """Return the marked events of a device."""
     return device.events[marked[device.events]]
 
 
@@ -365,7 +366,7 @@ def _covered(time: DeviceTime, events: Int64) -> int:
 
 
 def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
-    """The time of the marked events of a device in which none of its others ran."""
+    """Return the time of the marked events of a device in which none of its others ran."""
     events, others = _of(device, marked), _of(device, ~marked)
     return exposed((time.start[events], time.duration[events]), (time.start[others], time.duration[others]))
 
@@ -381,7 +382,7 @@ def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRo
 
 
 def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
-    """One row a stream, by device, the busiest first."""
+    """Return one row per stream, by device, busiest first."""
     devices, streams = distinct(time.device), distinct(time.stream)
     groups = distinct(devices.inverse * len(streams.values) + streams.inverse)
     spent = np.zeros((len(groups.values), len(CLASSES)), dtype=np.int64)
@@ -401,7 +402,7 @@ def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
 
 
 def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
-    """The union of the phase's work in each step, the mean over the devices; `None` where there is none in any."""
+    """Return the union of a phase's work in each step, the mean over the devices; `None` if no step has any."""
     if not in_phase.any():
         return None
     sums = [0] * len(time.step_start)
@@ -413,13 +414,13 @@ def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
     return [spent // max(len(time.computing), 1) for spent in sums]
 
 
-# How full the device was while it worked: utilization, SM efficiency, occupancy, tensor cores.
+# ----- how full the device was while it worked: utilization, SM efficiency, occupancy, tensor cores
 
 
 def device_figures_of(
     ceilings: DeviceFigures, launched: LaunchedWork, table: KernelTable, steps_ns: int
 ) -> DeviceFigures:
-    """`ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
+    """Return `ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
     kernels = launched.kernels()
     if not kernels.any():
         return ceilings
@@ -441,15 +442,15 @@ def device_figures_of(
 
 
 def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
-    """The marked rows of each device."""
+    """Return the marked rows of each device."""
     rows = np.flatnonzero(marked)
     return (rows[places] for _, places in rows_by_value(launched.work.device[rows]))
 
 
 def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int | None]:
-    """(time of kernels on tensor cores, time of those of which that is not known), `None` where there is none to say.
+    """Return (time of kernels on tensor cores, time of kernels for which that is unknown), each `None` if undefined.
 
-    There is none where no device has such cores, and no share of what is known where no product's name tells.
+    Both are undefined if no device has tensor cores, the first if no product's name tells.
     """
     uses = table.tensor_cores[kernels]
     if (uses == NO_UNITS).all():
@@ -463,7 +464,7 @@ def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int 
 
 
 def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
-    """(time weighted by the share of multiprocessors that have a block, time of kernels that record their blocks)."""
+    """Return (time weighted by the share of multiprocessors with a block, time of kernels that record their blocks)."""
     blocks = launched.work.blocks_per_sm
     known = kernels & ~np.isnan(blocks)
     if not known.any():
@@ -476,7 +477,7 @@ def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | No
 
 
 def _filled_ns(start_ns: Int64, duration_ns: Int64, share: Float64) -> float:
-    """The shares of the kernels that run at a moment, at most 1 together, over the time.
+    """Integrate the shares of the kernels that run at a moment, at most 1 together, over the time.
 
     Kernels that run at once share the multiprocessors: each alone may fill all of them, together they cannot fill more.
     """
@@ -495,7 +496,7 @@ def _overlap(start_ns: Int64, duration_ns: Int64) -> bool:
 
 
 def _occupancy(launched: LaunchedWork, kernels: Bool) -> float | None:
-    """The mean estimated occupancy as a fraction, weighted by duration."""
+    """Return the mean estimated occupancy as a fraction, weighted by duration."""
     percent = launched.work.occupancy
     known = kernels & ~np.isnan(percent)
     duration = launched.work.duration_ns[known]

@@ -1,4 +1,4 @@
-"""The tables of all ranks -> `Waiting`."""
+"""Match the collectives of all ranks, and divide their time into waiting and transfer."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from opanatomy.records.communication import (
     Waiting,
 )
 
-# The collective calls of all ranks in one table.
+# ----- the collective calls of all ranks
 
 
 #: Collectives that end on no rank before they have begun on all: every rank needs something of every other one.
 SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-#: Of these all ranks have messages of one size.
+#: Collectives whose messages have one size on all ranks.
 EVEN: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
-#: Between two ranks: nothing tells which of the others the other one is.
+#: Collectives between two ranks; nothing tells which of the others is meant.
 PAIRWISE: Final = ("send", "recv", "send_recv")
 
 
 class RankCalls(Struct, frozen=True, kw_only=True):
-    """One row a collective call of a rank; `rank` is its place among the given ranks, times are the trace's own."""
+    """The collective calls of all ranks; `rank` is a place among the given ranks, times are those of its trace."""
 
     ranks: int
     rank: Int64
@@ -43,11 +43,11 @@ class RankCalls(Struct, frozen=True, kw_only=True):
     group: Categorical[str]
     group_size: Int64
     sequence: Int64
-    #: Bytes of the message where all ranks have the same, -1 where they need not or it is not known.
+    #: Bytes of the message if all ranks have the same, -1 if they need not or it is unknown.
     size: Int64
-    #: When the host called it; where that is not recorded, when it began.
+    #: When the host called it; if that is not recorded, when it began.
     asked_ns: Int64
-    #: When the host called it, and when it last returned before that from waiting for the device; -1 not recorded.
+    #: When the host called it, and when it last returned before that from waiting for the device; -1 if not recorded.
     launched_ns: Int64
     synchronized_ns: Int64
     #: Whether it is work of the window's steps.
@@ -56,14 +56,14 @@ class RankCalls(Struct, frozen=True, kw_only=True):
     end_ns: Int64
 
     def is_among(self, names: Sequence[str]) -> Bool:
-        """Which calls are of these collectives."""
+        """Return which calls are of these collectives."""
         among = np.array([name in names for name in self.collective.values] + [False], dtype=bool)
         rows: Bool = among[self.collective.codes]
         return rows
 
 
 def calls_of_ranks(tables: Sequence[CollectiveCalls]) -> RankCalls:
-    """The tables of the ranks, one below the other."""
+    """Stack the tables of the ranks."""
     collective = _stacked([table.collective for table in tables])
     even = np.array([name in EVEN for name in collective.values] + [False], dtype=bool)[collective.codes]
     size = np.maximum(_numbers(tables, "sent_bytes"), _numbers(tables, "received_bytes"))
@@ -87,7 +87,7 @@ def _numbers(tables: Sequence[CollectiveCalls], name: str) -> Int64:
 
 
 def _stacked(columns: Sequence[Categorical[str]]) -> Categorical[str]:
-    """One column under the other, with the values of all."""
+    """Stack columns, with the values of all."""
     numbers: dict[str, int] = {}
     codes = []
     for column in columns:
@@ -96,45 +96,46 @@ def _stacked(columns: Sequence[Categorical[str]]) -> Categorical[str]:
     return Categorical(np.concatenate(codes), tuple(numbers))
 
 
-# The clocks of several ranks, set by the collectives that they share.
+# ----- the clocks of several ranks, set by the collectives that they share
 #
-# A collective that needs every rank's part ends on all of them nearly at once: what is left of that difference over
-# many is the difference of the clocks. Short ones say more than long ones. And none ends before it has begun on every
-# rank: that bounds the clocks, whatever the ends are.
+# A collective that needs every rank's part ends on all of them nearly at once: the remaining difference, over many, is
+# that of the clocks. Short ones say more than long ones. None ends before it has begun on every rank, which bounds the
+# clocks whatever the ends are.
 
 
 _ROUNDS: Final = 50
 #: Collectives shorter than this weigh no more: their ends differ by as much.
 _SHORT_NS: Final = 10_000
-#: The part of the left over differences that is taken for what the clocks are known to.
+#: The quantile of the remaining differences that is taken for the accuracy of the clocks.
 _QUANTILE: Final = 0.9
-#: Fewer collectives cannot be halved to see how well the clocks are known.
+#: Fewer collectives cannot be halved to see how accurate the clocks are.
 _FEWEST: Final = 4
-#: Clocks as they are may put ends this many times as far apart as set ones, and as much more as a trace can tell (us).
+#: Clocks as recorded may put ends this many times as far apart as set ones, plus the resolution of a trace (us).
 _NO_WORSE: Final = 1.25
 _RESOLUTION_NS: Final = 1_000
 
 
 class Clocks(Struct, frozen=True, kw_only=True):
-    """How far each rank's clock is ahead, and how well that is known."""
+    """The lead of each rank's clock, and how accurately it is known."""
 
-    #: To be taken from the times of each rank; whole nanoseconds.
+    #: Whole nanoseconds to subtract from the times of each rank.
     offset_ns: Int64
-    #: The ends of short collectives are no further from their middle, nine in ten; where clocks were set, of those that
-    #: they were not set by, `None` where there are too few to tell.
+    #: Nine in ten ends of short collectives are this close to their middle; of set clocks, ends of collectives that did
+    #: not
+    #: set them, `None` if there are too few to tell.
     within_ns: int | None
     #: Collectives that set the clocks.
     used: int
-    #: Those that end on some rank before they have begun on another, on clocks as they are in the traces and as set.
+    #: Collectives that end on some rank before they have begun on another, on clocks as recorded and as set.
     violated_before: int
     violated: int
 
 
 class _Shared(Struct, frozen=True, kw_only=True):
-    """The calls of collectives that synchronize, by collective."""
+    """The calls of collectives that synchronize and that several ranks have."""
 
     rank: Int64
-    #: From 0.
+    #: A number from 0.
     collective: Int64
     count: int
     start_ns: Int64
@@ -143,9 +144,9 @@ class _Shared(Struct, frozen=True, kw_only=True):
 
 
 def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
-    """The clocks that put the ends of matched collectives together, as far as no causality speaks against it.
+    """Return the clocks that put the ends of matched collectives together, as far as causality allows.
 
-    Clocks that agree as they are, as those of one machine do, stay: where setting them brings the ends no closer.
+    Clocks that agree as recorded, as those of one machine do, stay: setting them brings the ends no closer.
     """
     shared = _shared(calls, match)
     none = np.zeros(calls.ranks, dtype=np.float64)
@@ -163,7 +164,7 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
 
 
 def _shared(calls: RankCalls, match: Int64) -> _Shared:
-    """Of each collective that synchronizes and several ranks have; long ones weigh less."""
+    """Return the calls of each synchronizing collective that several ranks have; long ones weigh less."""
     rows = np.flatnonzero((match >= 0) & calls.is_among(SYNCHRONIZING))
     collectives = distinct(match[rows])
     several = np.bincount(collectives.inverse, minlength=len(collectives.values)) > 1
@@ -172,7 +173,7 @@ def _shared(calls: RankCalls, match: Int64) -> _Shared:
     count = len(numbers.values)
     shortest = np.full(count, np.inf)  # which is that of the rank that comes last, without waiting
     np.minimum.at(shortest, numbers.inverse, (calls.end_ns[rows] - calls.start_ns[rows]).astype(np.float64))
-    # From the first on: a float has not the digits of nanoseconds since 1970.
+    # Relative to the first: a float does not hold the digits of nanoseconds since 1970.
     base = int(calls.start_ns[rows].min()) if len(rows) else 0
     weight = 1 / np.maximum(shortest, _SHORT_NS)[numbers.inverse]
     return _Shared(
@@ -182,9 +183,9 @@ def _shared(calls: RankCalls, match: Int64) -> _Shared:
 
 
 def _fitted(shared: _Shared, ranks: int, chosen: int | None = None) -> Float64:
-    """For each rank the weighted median of how much later its ends are than the middle of all ranks' ends.
+    """Return for each rank the weighted median of how much later its ends are than the middle of all ranks' ends.
 
-    With `chosen` by every other collective, from the first or the second on.
+    With `chosen` every other collective is used, from the first or the second on.
     """
     rows = np.arange(len(shared.rank)) if chosen is None else np.flatnonzero(shared.collective % 2 == chosen)
     offset = np.zeros(ranks)
@@ -199,8 +200,10 @@ def _fitted(shared: _Shared, ranks: int, chosen: int | None = None) -> Float64:
 
 
 def _medians(group: Int64, values: Float64, weights: Float64 | None, count: int) -> Float64:
-    """The median of each group's values, of an even number the mean of the two; weighted, the value at half the
-    weight. 0 for a group without."""
+    """Return the median of each group's values, or with weights the value at half the weight; 0 for an empty group.
+
+    The median of an even number is the mean of the two in the middle.
+    """
     order = np.lexsort((values, group))
     group, values = group[order], values[order]
     weight = np.ones(len(values)) if weights is None else weights[order]
@@ -218,9 +221,9 @@ def _medians(group: Int64, values: Float64, weights: Float64 | None, count: int)
 
 
 def _made_causal(shared: _Shared, offset: Float64) -> Float64:
-    """The offsets, moved as little as is needed for no collective to end before it has begun everywhere.
+    """Return the offsets, moved as little as is needed for no collective to end before it has begun everywhere.
 
-    Of a collective that does, the rank that ends first and the one that begins last move half of it each; the worst
+    For a collective that does, the rank that ends first and the one that begins last move half of it each; the worst
     first, and each rank once a round. What cannot be mended, because the clocks run at other speeds, stays.
     """
     offset = offset.copy()
@@ -237,7 +240,7 @@ def _made_causal(shared: _Shared, offset: Float64) -> Float64:
 
 
 def _violated(shared: _Shared, offset: Float64) -> list[tuple[int, int, float]]:
-    """(the rank that ends first, the rank that begins last, by how much too late) of collectives that end too early."""
+    """Return (rank that ends first, rank that begins last, by how much too late) of collectives that end too early."""
     start, end = shared.start_ns - offset[shared.rank], shared.end_ns - offset[shared.rank]
     by_start = np.lexsort((start, shared.collective))
     by_end = np.lexsort((end, shared.collective))
@@ -250,7 +253,7 @@ def _violated(shared: _Shared, offset: Float64) -> list[tuple[int, int, float]]:
 
 
 def _left_over(shared: _Shared, ranks: int) -> int | None:
-    """How far apart the ends of a half of the collectives are on clocks set by the other half, of the short ones."""
+    """Return how far apart the ends of half of the short collectives are on clocks set by the other half."""
     if shared.count < _FEWEST:
         return None
     distances = [_distances(shared, _fitted(shared, ranks, half), 1 - half) for half in (0, 1)]
@@ -258,7 +261,7 @@ def _left_over(shared: _Shared, ranks: int) -> int | None:
 
 
 def _distances(shared: _Shared, offset: Float64, half: int | None = None) -> Float64:
-    """How far each end of a short collective is from the middle of the ends; of every other one with `half`."""
+    """Return how far each end of a short collective is from the middle of the ends; with `half`, of every other one."""
     is_short = shared.weight >= np.median(shared.weight)
     rows = np.flatnonzero(is_short if half is None else is_short & (shared.collective % 2 == half))
     ends = shared.end_ns[rows] - offset[shared.rank[rows]]
@@ -271,18 +274,18 @@ def _nine_in_ten(distances: Float64) -> int:
     return int(np.quantile(distances, _QUANTILE))
 
 
-# Which calls of several ranks are one collective: by the group's own number, by order, by time.
+# ----- calls of several ranks that are one collective: by the group's own number, by order, by time
 
 
-#: Shifts whose ends are spread up to this many times the least spread, and this many nanoseconds more, fit as well.
+#: Shifts whose ends spread up to this many times the least spread, plus this many nanoseconds, fit as well.
 _AS_GOOD: Final = 1.5
 _AS_GOOD_NS: Final = 1_000
-#: Two clocks are one where there are shifts that would have them more than this many times further apart than others.
+#: Two clocks are one if some shifts would put them more than this many times further apart than others.
 _ONE_CLOCK: Final = 4
 
 
 def by_number_and_order(calls: RankCalls) -> Int64:
-    """For each call the number of its collective, -1 where it is not known: by group and number, else by order."""
+    """Return the number of each call's collective, -1 if unknown: by group and number, else by order."""
     match = _by_number(calls)
     left = calls.named & (match < 0) & ~calls.is_among(PAIRWISE)
     for _, rows in rows_by_value(np.where(left, calls.group.codes, -2)):
@@ -293,9 +296,9 @@ def by_number_and_order(calls: RankCalls) -> Int64:
 
 
 def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
-    """`match` with those that are left: of one collective, group and size, overlapping on the ranks' common clock.
+    """Match the remaining calls of one collective, group and size that overlap on the ranks' common clock.
 
-    What the host says to be between two ranks is left out; a kernel of that name is that of any all-to-all as well.
+    Calls that the host says are between two ranks are left out; a kernel of that name may also be of any all-to-all.
     """
     match = match.copy()
     left = np.flatnonzero((match < 0) & ~(calls.named & calls.is_among(PAIRWISE)))
@@ -307,21 +310,21 @@ def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
 
 
 def _of_several(calls: RankCalls, match: Int64) -> Int64:
-    """`match` without the numbers that a single rank has."""
+    """Return `match` without the numbers that a single rank has."""
     ranks = np.bincount(match[match >= 0], minlength=1)
     return np.where((match >= 0) & (ranks[match] > 1), match, -1)
 
 
 def _shifted_past(match: Int64, numbers: Int64) -> Int64:
-    """New numbers after those that are taken."""
+    """Return new numbers after those that are taken."""
     return np.where(numbers >= 0, numbers + int(match.max(initial=-1)) + 1, -1)
 
 
-# ------------------------------------------------------------------------------------------------ by the group's number
+# ----- by the group's number
 
 
 def _by_number(calls: RankCalls) -> Int64:
-    """By group and number: of several calls with one number on a rank the first is that of the first elsewhere."""
+    """Match by group and number: the n-th call with a number on one rank is the n-th with it on the others."""
     match = np.full(len(calls.rank), -1, dtype=np.int64)
     rows = np.flatnonzero((calls.sequence >= 0) & (calls.group.codes >= 0) & ~calls.is_among(PAIRWISE))
     if not len(rows):
@@ -334,7 +337,7 @@ def _by_number(calls: RankCalls) -> Int64:
 
 
 def _place_among_like(calls: RankCalls, rows: Int64) -> Int64:
-    """The how many-th call of its rank, group and number each is."""
+    """Return the place of each call among those of its rank, group and number."""
     like = _dense(calls.rank[rows], calls.group.codes[rows], calls.sequence[rows])
     order = np.lexsort((calls.start_ns[rows], like))
     ordered = like[order]
@@ -345,7 +348,7 @@ def _place_among_like(calls: RankCalls, rows: Int64) -> Int64:
 
 
 def _dense(*columns: Int64) -> Int64:
-    """A number for each distinct combination, from 0."""
+    """Number each distinct combination from 0."""
     numbers = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values = distinct(column)
@@ -354,7 +357,7 @@ def _dense(*columns: Int64) -> Int64:
 
 
 def _agree(numbers: Int64, values: Int64) -> Bool:
-    """Whether all rows with the number of a row have its value; -1 agrees with all."""
+    """Return whether all rows with the number of a row have its value; -1 agrees with all."""
     count = int(numbers.max(initial=-1)) + 1
     smallest, largest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
     known = values >= 0
@@ -364,11 +367,11 @@ def _agree(numbers: Int64, values: Int64) -> Bool:
     return agreed
 
 
-# ------------------------------------------------------------------------------------------------------------ by order
+# ----- by order
 
 
 def _by_order(calls: RankCalls, rows: Int64) -> Int64:
-    """For each of the rows of a group its place in the order of asking, -1 where its rank does not fit the others."""
+    """Return the place of each row of a group in the order of asking, -1 if its rank does not fit the others."""
     places = np.zeros(len(rows), dtype=np.int64)
     fits = np.zeros(len(rows), dtype=bool)
     of_rank = {
@@ -385,7 +388,7 @@ def _by_order(calls: RankCalls, rows: Int64) -> Int64:
 
 
 class _Candidate(Struct, frozen=True, kw_only=True):
-    """A shift at which all names agree, how many pairs it has, and how far apart their ends are."""
+    """A shift at which all names agree, with its number of pairs and how far apart their ends are."""
 
     shift: int
     pairs: int
@@ -394,11 +397,12 @@ class _Candidate(Struct, frozen=True, kw_only=True):
 
 
 def _shift(calls: RankCalls, first: Int64, second: Int64) -> int | None:
-    """How many places further in `first` the calls of `second` are; `None` where no shift has all names agree.
+    """Return how many places further in `first` the calls of `second` are; `None` if no shift has all names agree.
 
-    Of those that do, and pair at least half as many as can be: one for which the two clocks are as good as one, if
-    other shifts are not; else the ends say which, which for the calls of one collective are as far apart as the clocks
-    every time. Of those that are left that with the most pairs, then with the smallest offset.
+    Shifts are candidates if names agree and they pair at least half as many calls as can be. Those at which the two
+    clocks are as good as one go first, if other shifts are not; else the ends decide, which for calls of one collective
+    are as far apart as the clocks every time. Of the rest the one with the most pairs wins, then with the smallest
+    offset.
     """
     possible = min(len(first), len(second))
     shifts = range(-(len(second) - (possible + 1) // 2), len(first) - (possible + 1) // 2 + 1)
@@ -430,7 +434,7 @@ def _paired(first: Int64, second: Int64, shift: int) -> tuple[Int64, Int64]:
 
 
 def _same_calls(calls: RankCalls, first: Int64, second: Int64) -> bool:
-    """Whether the calls agree, pair by pair, in their collective and in the size of even messages."""
+    """Return whether the calls agree, pair by pair, in their collective and in the size of even messages."""
     codes, sizes = calls.collective.codes, calls.size
     if not len(first) or not np.array_equal(codes[first], codes[second]):
         return False
@@ -439,12 +443,12 @@ def _same_calls(calls: RankCalls, first: Int64, second: Int64) -> bool:
 
 
 def _is_close(calls: RankCalls, first: Int64, differences: Int64) -> bool:
-    """Whether the ends are closer than those of neighbours: no other shift can be meant."""
+    """Return whether the ends are closer than those of neighbours: no other shift can be meant."""
     between = np.diff(calls.end_ns[first])
     return bool(len(between) and np.abs(differences).max() * 2 < between.min())
 
 
-# ------------------------------------------------------------------------------------------------------------- by time
+# ----- by time
 
 
 class _Running(Struct, kw_only=True):
@@ -456,12 +460,12 @@ class _Running(Struct, kw_only=True):
     ranks: set[int] = field(default_factory=set)
 
     def takes(self, rank: int, size: int) -> bool:
-        """Whether a call of a rank can be one of them."""
+        """Return whether a call of a rank can be one of them."""
         return rank not in self.ranks and (size == self.size or -1 in (size, self.size))
 
 
 def _overlapping(calls: RankCalls, rows: Int64, offset_ns: Int64) -> Int64:
-    """For each row the number of those that it overlaps with, one a rank: all of them run at some moment."""
+    """Return a number for rows that overlap, one per rank: all rows with it run at some moment."""
     start = calls.start_ns[rows] - offset_ns[calls.rank[rows]]
     end = calls.end_ns[rows] - offset_ns[calls.rank[rows]]
     numbers = np.full(len(rows), -1, dtype=np.int64)
@@ -479,13 +483,13 @@ def _overlapping(calls: RankCalls, rows: Int64, offset_ns: Int64) -> Int64:
     return numbers
 
 
-# The collectives of all ranks, matched and on one clock -> the parts of each step.
+# ----- the parts of each step, from collectives matched and on one clock
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """For each call when the last of its ranks began, on the rank's own clock; of one that is not matched its start.
+    """The start of the last rank of each call's collective, on the call's own clock; the call's start if not matched.
 
-    `last` is whether the call is that of the rank which came last, `lead_ns` how much later than the one before it.
+    `last` marks calls of the rank that came last, `lead_ns` is how much later that was than the one before it.
     """
 
     matched: Bool
@@ -495,7 +499,7 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 def split_of(calls: RankCalls, match: Int64, offset_ns: Int64) -> Split:
-    """When the last rank of each collective began; what the clocks cannot have seen is taken to last no time."""
+    """Return when the last rank of each collective began, clipped to each call where the clocks are off."""
     own = offset_ns[calls.rank]
     rows = np.flatnonzero(match >= 0)
     order = rows[np.lexsort((-calls.rank[rows], (calls.start_ns - own)[rows], match[rows]))]
@@ -513,8 +517,10 @@ def split_of(calls: RankCalls, match: Int64, offset_ns: Int64) -> Split:
 
 
 def parts_of(calls: RankCalls, split: Split, rank: int, hiding: Spans, steps: StepSpans) -> tuple[StepParts, ...]:
-    """The parts of each step of a rank; of the time in which several collectives run what is of the first kind of
-    transfer, waiting, unmatched. Those of before the window are none of them."""
+    """Return the parts of each step of a rank, without calls from before the window.
+
+    Time in which several collectives run is of the first of transfer, waiting, unmatched.
+    """
     rows = np.flatnonzero((calls.rank == rank) & calls.inside)
     start, begun, end = calls.start_ns[rows], split.begun_ns[rows], calls.end_ns[rows]
     matched = split.matched[rows]
@@ -542,15 +548,15 @@ def _steps(steps: StepSpans, *kinds: Intervals) -> tuple[StepParts, ...]:
     )  # fmt: skip
 
 
-# Who the others wait for, where the clocks can tell, and since when it is late.
+# ----- the rank that the others wait for, if the clocks can tell, and since when it is late
 
 
-#: A straggler has at least this part of all waiting, and this many times that of the next one.
+#: A straggler has at least this part of all waiting, and this many times that of the next rank.
 _LARGE_PART: Final = 0.25
 _FAR_AHEAD: Final = 2
 #: Waiting of less than this part of the steps makes no rank a straggler.
 _WORTH_A_NAME: Final = 0.01
-#: A rank that computes, or is idle, longer than the others by no more than this part does not.
+#: A rank computes, or is idle, longer than the others only if by more than this part.
 _LONGER: Final = 0.01
 #: A collective that begins later than this after its launch is held up by the device's queue, not by the host.
 _QUEUED_NS: Final = 100_000
@@ -564,7 +570,7 @@ class Verdict(Struct, frozen=True):
 
 
 def _waited(calls: RankCalls, match: Int64, split: Split) -> Int64:
-    """For each collective, by its number, how long all of its ranks waited."""
+    """Return for each collective, by its number, how long all of its ranks waited."""
     waited = np.zeros(int(match.max(initial=-1)) + 1, dtype=np.int64)
     rows = np.flatnonzero(match >= 0)
     np.add.at(waited, match[rows], split.begun_ns[rows] - calls.start_ns[rows])
@@ -572,7 +578,7 @@ def _waited(calls: RankCalls, match: Int64, split: Split) -> Int64:
 
 
 def charges(calls: RankCalls, match: Int64, split: Split) -> Int64:
-    """For each rank how long the others waited for it: all of a collective's waiting for the one that came last."""
+    """Return how long the others waited for each rank: a collective's waiting is charged to the one that came last."""
     charged = np.zeros(calls.ranks, dtype=np.int64)
     last = np.flatnonzero(split.last & (match >= 0))
     np.add.at(charged, calls.rank[last], _waited(calls, match, split)[match[last]])
@@ -588,7 +594,7 @@ def verdict_of(
     split: Split,
     clocks: Clocks,
 ) -> Verdict:
-    """Whether a rank is the one that the others wait for; `steps` and their `parts` are those of each rank."""
+    """Name the rank that the others wait for, if there is one; `steps` and their `parts` are those of each rank."""
     charged = charges(calls, match, split)
     whole = int(charged.sum())
     wall_ns = sum(step.wall_ns for own in parts for step in own)
@@ -614,14 +620,14 @@ def verdict_of(
 
 
 def _middle(leads_ns: Int64, waited: Int64) -> int:
-    """The median lead, weighted by the waiting: in half of all that is charged the lead was no longer."""
+    """Return the median lead, weighted by the waiting: in half of all that is charged the lead was no longer."""
     order = np.argsort(leads_ns, kind="stable")
     upto = np.cumsum(waited[order])
     return int(leads_ns[order][np.searchsorted(upto, upto[-1] / 2)])
 
 
 def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> int:
-    """By how much the clock of a rank may be off: what the ends say, where there are too few what causality leaves."""
+    """Return by how much the clock of a rank may be off: by the ends, or if too few, what causality leaves."""
     if clocks.within_ns is not None:
         return clocks.within_ns
     own = clocks.offset_ns[calls.rank]
@@ -636,9 +642,9 @@ def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> in
 
 
 def _longer(parts: Sequence[Sequence[StepParts]], rank: int, field: str, allowed_ns: int) -> int:
-    """How much longer than the median of the others a rank does this in its steps, 0 where that is no more than noise.
+    """Return how much longer than the median of the others a rank does this in its steps, 0 if it is only noise.
 
-    Ranks without steps are none of the others.
+    Ranks without steps are left out.
     """
     from statistics import fmean, median
 
@@ -654,12 +660,12 @@ def _longer(parts: Sequence[Sequence[StepParts]], rank: int, field: str, allowed
 def _late_before(
     calls: RankCalls, match: Int64, split: Split, clocks: Clocks, last: Int64, steps: Sequence[StepSpans]
 ) -> int | None:
-    """What of the waiting in its `last` collectives a rank was late for when its step began; `None` where unknown.
+    """Return the waiting in a rank's `last` collectives for its lateness at the begin of a step; `None` if unknown.
 
-    Of a collective that is what the ranks waited, less how much longer than the others this one took to get there from
-    the beginning of the step. Where a host waited for the device while a collective ended, its lead is gone and it
-    began anew: with one of the same step, all lateness is from within. Where the device's queue held the collective up,
-    and not its launch, the times are those of the device, whose ranks begin anew with each collective.
+    For a collective that is what the ranks waited, less how much longer than the others this one took to get there from
+    the beginning of the step. If a host waited for the device while a collective ended, its lead is gone and it began
+    anew: with one of the same step, all lateness is from within. If the device's queue held the collective up, and not
+    its launch, the times are those of the device, whose ranks begin anew with each collective.
     """
     own = clocks.offset_ns[calls.rank]
     step = _step_of_launch(calls, steps)
@@ -691,7 +697,7 @@ def _late_before(
 
 
 def _step_of_launch(calls: RankCalls, steps: Sequence[StepSpans]) -> Int64:
-    """The place of the step in which the host launched each call; -1 where that is unknown, or before all steps."""
+    """Return the place of the step in which the host launched each call; -1 if unknown, or before all steps."""
     step = np.full(len(calls.rank), -1, dtype=np.int64)
     for rank, own in enumerate(steps):
         rows = np.flatnonzero(calls.rank == rank)
@@ -701,7 +707,7 @@ def _step_of_launch(calls: RankCalls, steps: Sequence[StepSpans]) -> Int64:
 
 
 def _column(calls: RankCalls, steps: Sequence[StepSpans], step: Int64, name: str) -> Int64:
-    """A column of the steps for each call; of no step the last one's."""
+    """Return a column of the steps for each call; without a step the last one's."""
     column = np.zeros(len(calls.rank), dtype=np.int64)
     for rank, own in enumerate(steps):
         rows = np.flatnonzero(calls.rank == rank)
@@ -711,7 +717,7 @@ def _column(calls: RankCalls, steps: Sequence[StepSpans], step: Int64, name: str
 
 
 def _last_waited_for(calls: RankCalls, matched: Bool) -> Int64:
-    """The row of the last matched collective that had ended when each call's host last waited for the device; or -1."""
+    """Return the row of the last matched collective that had ended when each call's host last waited, or -1."""
     last = np.full(len(calls.rank), -1, dtype=np.int64)
     for rank in range(calls.ranks):
         rows = np.flatnonzero(calls.rank == rank)
@@ -723,7 +729,7 @@ def _last_waited_for(calls: RankCalls, matched: Bool) -> Int64:
 
 
 def _first_of_steps(calls: RankCalls, matched: Bool, step: Int64) -> Bool:
-    """Which calls are the first that their rank launched in a step, of those that are matched."""
+    """Return which of the matched calls are the first that their rank launched in a step."""
     first = np.zeros(len(calls.rank), dtype=bool)
     rows = np.flatnonzero(matched)
     rows = rows[np.lexsort((calls.asked_ns[rows], step[rows], calls.rank[rows]))]
@@ -733,7 +739,7 @@ def _first_of_steps(calls: RankCalls, matched: Bool, step: Int64) -> Bool:
 
 
 def _like(match: Int64, rows: Int64) -> list[Int64]:
-    """For each of the rows all that are matched with it."""
+    """Return for each of the rows all rows that are matched with it."""
     order = np.argsort(match, kind="stable")
     ordered = match[order]
     begins, ends = (np.searchsorted(ordered, match[rows], side=side) for side in ("left", "right"))
@@ -744,7 +750,7 @@ _MISSING: Final = "not all ranks were given: another one may have come later sti
 
 
 class RankTables(Struct, frozen=True, kw_only=True):
-    """What one rank's summary has besides its anatomy; `steps` are those that count, and all figures are of them."""
+    """The summary of a rank besides its anatomy; `steps` are those that count, and all figures are of them."""
 
     rank: Rank
     calls: CollectiveCalls
@@ -753,7 +759,7 @@ class RankTables(Struct, frozen=True, kw_only=True):
 
 
 class _Matched(Struct, frozen=True, kw_only=True):
-    """The ranks with their collectives, matched, on one clock, and the parts of the steps of each."""
+    """The ranks with their matched collectives on one clock, and the parts of the steps of each."""
 
     each: Sequence[RankTables]
     calls: RankCalls
@@ -764,12 +770,12 @@ class _Matched(Struct, frozen=True, kw_only=True):
 
 
 def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
-    """Waiting and transferring over the given ranks, in their order; `None` where no collective is matched."""
+    """Return waiting and transfer over the given ranks, in their order; `None` if no collective is matched."""
     tables = [rank.calls for rank in each]
     if len(each) < 2 or sum(len(table.start_ns) > 0 for table in tables) < 2:
         return None
     calls = calls_of_ranks(tables)
-    # A group has no more ranks than the run, of which the trace need not say how many it has.
+    # A group has no more ranks than the run, and the trace need not say how many the run has.
     world = max(int(calls.group_size.max(initial=0)), *(rank.rank.world_size or 0 for rank in each)) or None
     is_lower_bound = world is not None and world > len(each)
     recorded = _complete(calls, by_number_and_order(calls), is_lower_bound)
@@ -795,10 +801,10 @@ def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
 
 
 def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
-    """`match` without collectives that lack a given rank: its record begins later or ends earlier.
+    """Return `match` without collectives that lack a given rank: its record begins later or ends earlier.
 
-    Where all ranks of the run were given, that is all of the group by its size; where they are not, and the size of
-    the group is not known, those that communicate in it, and without a group all.
+    If all ranks of the run were given, the size of the group says how many are needed. Otherwise, or if the size is
+    unknown, these are the given ranks that communicate in the group, and without a group all.
     """
     rows = np.flatnonzero(match >= 0)
     if not len(rows):
@@ -815,7 +821,7 @@ def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
 
 
 def _in_steps(calls: RankCalls, match: Int64, each: Sequence[RankTables]) -> Int64:
-    """`match` without collectives that begin outside the steps that count on any of their ranks."""
+    """Return `match` without collectives that begin outside the steps that count on any of their ranks."""
     begins = []
     for place, rank in enumerate(each):
         start = calls.start_ns[calls.rank == place]
@@ -826,7 +832,7 @@ def _in_steps(calls: RankCalls, match: Int64, each: Sequence[RankTables]) -> Int
 
 
 def _ranks_of_groups(calls: RankCalls) -> Int64:
-    """How many of the given ranks communicate in each group; a last entry for none."""
+    """Return how many of the given ranks communicate in each group; the last entry is for no group."""
     pairs = distinct((calls.group.codes + 1) * calls.ranks + calls.rank)
     groups = pairs.values // calls.ranks - 1
     counts = np.bincount(groups[groups >= 0], minlength=len(calls.group.values))
@@ -872,7 +878,7 @@ def _rows(matched: _Matched) -> tuple[RankWaiting, ...]:
 def _collectives(
     calls: RankCalls, match: Int64, split: Split, tables: Sequence[CollectiveCalls]
 ) -> tuple[MatchedCollective, ...]:
-    """The matched calls by collective, data type and group size, the longest first."""
+    """Return the matched calls by collective, data type and group size, longest first."""
     dtypes = [text for table in tables for text in table.dtype.decoded()]
     sizes = np.concatenate([message_sizes(table) for table in tables])
     groups: dict[tuple[str, str | None, int | None], list[int]] = {}
@@ -901,6 +907,6 @@ def _collectives(
 
 
 def _rate(message: Int64, spent_ns: Int64, sized: Bool, factor: float | None) -> float | None:
-    """What the messages put on the links in the time."""
+    """Return what the messages put on the links in the time, in bytes a second."""
     whole = int(spent_ns[sized].sum())
     return factor * int(message[sized].sum()) * 1e9 / whole if factor and whole else None

@@ -1,4 +1,4 @@
-"""The window of a trace: its steps, its device work with the launches, and how much was traced back to them."""
+"""Find the window of a trace: its steps, its device work with the launches, and how much is traced back to them."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from opanatomy.trace.devices import environment_of as environment_of_header
 from opanatomy.trace.devices import has_accelerator, unlike
 from opanatomy.trace.read import Trace
 
-# What a reader should know before trusting the figures of a trace.
+# ----- what a reader should know before trusting the figures of a trace
 
 
 #: Kernels that no forward runs.
 _NO_FORWARD: Final = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
 #: Launches of kernels and copies. Fills leave no event where the library has nothing to fill.
 _STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
-#: The part of the device time without a launch record from which on a line says so; the ledger always does.
+#: The part of the device time without a launch record from which on a warning says so; the ledger always does.
 _MUCH_UNLAUNCHED: Final = 0.01
 _CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture"))
 
 
 def environment_of(trace: Trace) -> Environment:
-    """What the trace says of where it ran: the device is that of its kernels, the CPU where it has none of any."""
+    """Return where the trace ran: the device of its kernels, or the CPU if it shows no accelerator."""
     environment = trace.environment
     if trace.on_device:
         device = _other_device(trace)
@@ -67,12 +67,12 @@ def environment_of(trace: Trace) -> Environment:
 
 
 def caveats_of(trace: Trace) -> tuple[str, ...]:
-    """Lines on what changes the reading of every figure of a trace."""
+    """Return lines on what changes the reading of every figure of a trace."""
     return (*trace.caveats, *_of_devices(trace))
 
 
 def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
-    """Lines on what the trace lacks or leaves open, and on what in it cannot be right."""
+    """Return lines on what the trace lacks or leaves open, and on what in it cannot be right."""
     return (
         *_of_launches(trace, attribution),
         *_of_work(trace, attribution),
@@ -83,7 +83,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
 
 
 def _other_device(trace: Trace) -> dict[str, Any] | None:
-    """The device on which a capture's kernels ran, where that is another kind than the capture says."""
+    """Return the device that ran the kernels of a capture, if it is another kind than the capture says."""
     ran = next((device for device in trace.devices if device.kernel_ns), None)
     if trace.capture is None or ran is None or not ran.name or ran.name == trace.environment.device:
         return None
@@ -95,7 +95,7 @@ def _other_device(trace: Trace) -> dict[str, Any] | None:
 
 
 def _without_events(trace: Trace) -> str | None:
-    """What shows an accelerator in a trace that has no event of it; `None` where the capture says it ran on the CPU."""
+    """Return what shows an accelerator in a trace without its events; `None` if the capture says it ran on the CPU."""
     if trace.on_device or (trace.capture is not None and trace.environment.device_kind == "cpu"):
         return None
     if trace.capture is not None and trace.environment.device is not None:
@@ -141,7 +141,7 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
 
 
 def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    """Work that is not of one launch."""
+    """Yield a warning of work that does not belong to one launch."""
     work, inside = trace.work, attribution.work.link != OUTSIDE
     sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
     kernels = inside & sure & (work.kind == KERNEL)
@@ -163,7 +163,7 @@ def _launches(count: int) -> str:
 
 
 def _repeated(*columns: Int64) -> int:
-    """How many rows are equal in all columns to another one that is counted; rows alike in the first are rare."""
+    """Count the rows equal in all columns to another one that is counted; rows alike in the first are rare."""
     order = np.argsort(columns[0], kind="stable")
     first = columns[0][order]
     same = first[1:] == first[:-1]
@@ -175,7 +175,7 @@ def _repeated(*columns: Int64) -> int:
 
 
 def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    """Work without a launch record, where other work has one and this is more than a little."""
+    """Yield a warning of work without a launch record, if other work has one and this is more than a little."""
     work, link = trace.work, attribution.work.link
     unlaunched = link == NO_LAUNCH
     if not unlaunched.any() or not len(trace.launches.name):
@@ -189,14 +189,14 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
 
 
 def launches_of_work(trace: Trace) -> Bool:
-    """Which launches start a kernel or a copy; fills leave no event where the library has nothing to fill."""
+    """Return which launches start a kernel or a copy; fills leave no event if the library has nothing to fill."""
     starts = rows_named(_STARTS_KERNEL, trace.names, trace.launches.name)
     rows: Bool = starts & (trace.launches.correlation > 0)
     return rows
 
 
 def lost_launches(trace: Trace, window: tuple[int, int]) -> Int64:
-    """Launches in the window whose work the trace does not have; those that a graph captured did not run."""
+    """Return launches in the window whose work the trace lacks; those that a graph captured did not run."""
     launches = trace.launches
     inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
     known = is_among(launches.correlation, trace.work.correlation)
@@ -205,7 +205,7 @@ def lost_launches(trace: Trace, window: tuple[int, int]) -> Int64:
 
 
 def _captured(trace: Trace) -> Bool:
-    """Which launches lie between the begin and the end of a stream capture on their thread."""
+    """Return which launches lie between the begin and the end of a stream capture on their thread."""
     launches = trace.launches
     edges = [rows_named(pattern, trace.names, launches.name) for pattern in _CAPTURE]
     captured = np.zeros(len(launches.name), dtype=bool)
@@ -233,7 +233,7 @@ def _of_annotations(attribution: Attribution) -> Iterator[str]:
 
 
 def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    """Graphs launched in forward with kernels whose names say another phase."""
+    """Yield a warning of graphs launched in forward with kernels whose names say another phase."""
     work = attribution.work
     events = np.flatnonzero((work.link == GRAPH) & (work.phase == PHASE_CODE[Phase.FORWARD]))
     whole = int(work.duration_ns[events[rows_named(_NO_FORWARD, trace.names, work.name[events])]].sum())
@@ -249,7 +249,7 @@ _RUNS: Final = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNOREC
 
 
 def step_window_of(attribution: Attribution, calls: TraceCalls) -> StepWindow:
-    """The window and its steps on the host clock."""
+    """Return the window and its steps on the host clock."""
     return StepWindow(
         window=attribution.window,
         steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
@@ -260,8 +260,8 @@ def step_window_of(attribution: Attribution, calls: TraceCalls) -> StepWindow:
 
 
 def launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
-    """The device work with its launches, in the order of the file, as the table of kernels is."""
-    # A copy of nothing leaves no event either: of these alone it is not known that work ran.
+    """Return the device work with its launches, in the order of the file, like the table of kernels."""
+    # A copy of nothing leaves no event either: only kernels and graphs are known to have run.
     hidden = lost_launches(trace, attribution.window)
     hidden = hidden[rows_named(_RUNS, trace.names, trace.launches.name[hidden])]
     starts = trace.launches.start_ns[hidden]
@@ -291,7 +291,7 @@ def calls_that_count(calls: TraceCalls, steps: MeasuredSteps) -> TraceCalls:
 
 
 def linked_time(calls: TraceCalls, every: TraceCalls) -> LinkedTime:
-    """Device work by how it was traced back; `every` has the calls of all steps."""
+    """Return device work by how it was traced back; `every` has the calls of all steps."""
     if not calls.on_device:
         rows = cpu_rows(calls, within=False)
         whole, inside, all_steps = (
@@ -308,10 +308,10 @@ def linked_time(calls: TraceCalls, every: TraceCalls) -> LinkedTime:
 
 
 def _recording_outside(calls: TraceCalls) -> float:
-    """The part of the profiler's own time on the CPU that lies outside operators, as the events of the window say.
+    """Return the part of the profiler's own time on the CPU that lies outside operators, by the window's events.
 
-    Recording takes time at both ends of an event, about half of it within what is recorded and half around it, in
-    the event above: an operator's own half, and that of what it calls, are in the operator's time.
+    Recording takes time at both ends of an event, about half of it within what is recorded and half around it, in the
+    event above: an operator's own half, and that of what it calls, are in the operator's time.
     """
     inside = np.flatnonzero(calls.host.in_window)
     if calls.on_device or not len(inside):
@@ -321,12 +321,3 @@ def _recording_outside(calls: TraceCalls) -> float:
     # A row without a parent has the last place, which is no operator.
     in_operators = operators[inside].sum() + operators[calls.host.parent[inside]].sum()
     return float(1 - in_operators / (2 * len(inside)))
-
-
-# --------------------------------------------------------------------------------------------------------- the device
-
-
-# ----------------------------------------------------------------------------------------------------------- the host
-
-
-# ---------------------------------------------------------------------------------------------------------- the table

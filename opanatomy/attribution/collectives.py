@@ -46,7 +46,7 @@ _RESULT_FIRST: Final = frozenset(
 _ONE_SIDE: Final = ("all_reduce", "broadcast", "reduce")
 #: Operators that are collectives, without products fused with one.
 _C10D: Final = re.compile(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
-#: What a backend without reduce-scatter runs instead (gloo).
+#: Collectives that replace one which a backend (gloo) does not have.
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
 #: The range of FSDP around the collectives of a module.
 _SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")

@@ -392,7 +392,7 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
     if inference is None:
         at_that_time = phases_at(spans, rows.start_ns)
         phase = np.where(at_that_time < 0, OTHER, at_that_time)
-        # What autograd differentiates is forward even outside all module calls.
+        # Differentiated operators are forward even outside all module calls.
         phase[(at_that_time < 0) & within(rows, differentiated_operators(nodes))] = FORWARD
     else:
         phase = inference.phase.copy()

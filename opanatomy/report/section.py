@@ -12,14 +12,14 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
-from rich.cells import cell_len
-
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report.formats.terminal import _WORD, _crop
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     pass
@@ -545,6 +545,8 @@ _SHORTEST: Final = 8
 def cut(name: str, width: int) -> str:
     """The name in at most `width` cells: its two ends with an ellipsis between where it is longer."""
     if cell_len(name) <= width:
+    from rich.cells import cell_len
+
         return name
     tail = max(width - 1, 0) // 2
     head = max(width - 1 - tail, 0)
@@ -574,6 +576,8 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
         groups.setdefault(f"{_crop(name, head)}…{rest}", []).append(name)
     texts: dict[str, str] = {}
     for text, group in groups.items():
+    from rich.cells import cell_len
+
         again = 1 < len(group) < len(names)
         texts |= _cut_at_difference(group, width) if again else dict.fromkeys(group, text)
     return texts
@@ -582,3 +586,19 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
 def _first_difference(name: str, other: str) -> int:
     """The place of the first letter in which two names differ."""
     return next(i for i, (one, two) in enumerate(zip_longest(name, other)) if one != two)
+
+
+#: Of a word in which two names differ, so much before that place is shown.
+_WORD: Final = 6
+
+
+def _crop(text: str, width: int) -> str:
+    end, used = 0, 0
+    for character in text:
+        used += cell_len(character)
+        if used > width:
+    from rich.cells import cell_len
+
+            break
+        end += 1
+    return text[:end]

@@ -37,6 +37,7 @@ from opanatomy.report.section import (
     Share,
     Time,
     Tone,
+    _crop,
     cut,
     cut_apart,
     phrase,
@@ -299,8 +300,6 @@ FORMAT: Final = Format(
 
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
-#: Of a word in which two names differ, so much before that place is shown.
-_WORD: Final = 6
 #: What is longer is no prose: a device name of a megabyte.
 _LONGEST: Final = 4000
 _GAP: Final = 2
@@ -415,16 +414,6 @@ def _arguments(text: str) -> list[str]:
         else:
             words.append(word)
     return words
-
-
-def _crop(text: str, width: int) -> str:
-    end, used = 0, 0
-    for character in text:
-        used += cell_len(character)
-        if used > width:
-            break
-        end += 1
-    return text[:end]
 
 
 def _shortened(rows: Sequence[TableRow], columns: Sequence[Column], widths: dict[int, int]) -> list[TableRow]:
