@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
+
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
@@ -544,9 +545,9 @@ _SHORTEST: Final = 8
 
 def cut(name: str, width: int) -> str:
     """The name in at most `width` cells: its two ends with an ellipsis between where it is longer."""
-    if cell_len(name) <= width:
     from rich.cells import cell_len
 
+    if cell_len(name) <= width:
         return name
     tail = max(width - 1, 0) // 2
     head = max(width - 1 - tail, 0)
@@ -566,6 +567,8 @@ def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
 
 def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
     """Names that begin and end alike: their beginning, and what follows from where two of them differ first."""
+    from rich.cells import cell_len
+
     place, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
     begin = re.search(r"[^\W_]*\Z", names[0][:place])
     place = max(begin.start() if begin else place, place - _WORD)
@@ -576,8 +579,6 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
         groups.setdefault(f"{_crop(name, head)}…{rest}", []).append(name)
     texts: dict[str, str] = {}
     for text, group in groups.items():
-    from rich.cells import cell_len
-
         again = 1 < len(group) < len(names)
         texts |= _cut_at_difference(group, width) if again else dict.fromkeys(group, text)
     return texts
@@ -593,12 +594,12 @@ _WORD: Final = 6
 
 
 def _crop(text: str, width: int) -> str:
+    from rich.cells import cell_len
+
     end, used = 0, 0
     for character in text:
         used += cell_len(character)
         if used > width:
-    from rich.cells import cell_len
-
             break
         end += 1
     return text[:end]
