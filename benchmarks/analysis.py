@@ -1,18 +1,24 @@
 """How long `opanatomy analyze` takes and how much memory, against the floor of decompressing and parsing the same file.
 
     python benchmarks/analysis.py [TRACE...] [--grow 4 16] [--repetitions N] [--functions N] [--hta PYTHON]
+        [--history]
 
 Whole processes in turns on one core. The floor is `gzip.decompress` and `orjson.loads` with the garbage collector off:
 the two calls alone, without the start of the interpreter. Without a file a tiny model is captured first.
-The targets: at most 1.45 x the floor, at most 150 MB plus once the JSON text.
+The targets: at most 1.45 x the floor, at most 150 MB plus once the JSON text. `--history` adds the ratio of each trace
+to history.json, so that a loss shows in a diff.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -142,6 +148,27 @@ def print_growth(results: Sequence[Result]) -> None:
     print_table(("growth", "text", "our CPU time", "floor's", "our peak"), rows)
 
 
+def keep(result: Result) -> None:
+    """Add the ratio to history.json: when, which commit and trace, times the floor, on which machine."""
+    if json.loads(result.samples[FLOOR][0].output)["parser"] != "orjson":
+        sys.exit("no ratio is kept: the floor needs orjson - pip install orjson")
+    commit = subprocess.run(
+        ("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, cwd=HERE, check=True
+    )
+    model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    spread = ratio(cpus(result.samples[TOOL]), result.floor("cpu_ns"))
+    history = HERE / "history.json"
+    rows = json.loads(history.read_text()) if history.exists() else []
+    rows.append(
+        {
+            "day": time.strftime("%Y-%m-%d"), "commit": commit.stdout.strip(), "trace": result.title,
+            "times_the_floor": round(spread.middle, 3), "runs": len(result.samples[TOOL]),
+            "machine": f"{model[1] if model else 'unknown'}, {os.cpu_count()} cores",
+        }
+    )  # fmt: skip
+    history.write_text("[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
+
+
 def _seconds(values: Sequence[float]) -> str:
     return f"{spread_of(values).middle:.3f}"
 
@@ -164,6 +191,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="rounds (default: 5)")
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N functions that take most")
     parser.add_argument("--hta", metavar="PYTHON", help="also HTA, of the environment of this interpreter")
+    parser.add_argument("--history", action="store_true", help="keep the ratio in history.json")
     arguments = parser.parse_args()
     print(pin_to_one_core() + "\n")
     with tempfile.TemporaryDirectory() as name:
@@ -185,6 +213,8 @@ def measure_trace(trace: Path, arguments: argparse.Namespace, folder: Path) -> N
         named = f"{title} x {times}" if arguments.grow else title
         results.append(measure_file(file, named, arguments.repetitions, arguments.hta))
         print_result(results[-1])
+        if arguments.history:
+            keep(results[-1])
         if arguments.functions:
             command = (sys.executable, str(HERE / "stages.py"), str(file), "--functions", str(arguments.functions))
             print(run_process(command).output)

@@ -171,7 +171,7 @@ def _texts(column: Categorical[str]) -> tuple[str, ...]:
 # ----- rows of many ranks: their sums, and what they have in common
 #
 # Ranks are added one at a time, in any order. Memory grows with the number of different rows, not of ranks. Ordered
-# results take the place in the rank that stands first.
+# results keep the place in the rank that stands first.
 
 
 WHOLE: Final = (int, int | None)

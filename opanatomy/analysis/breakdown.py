@@ -171,7 +171,7 @@ def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable
 
 
 def _operators_within(calls: CallTable) -> Categorical[str]:
-    """Return the operator of each call, with the enclosing call's name for parts of another, whose class they have."""
+    """Return the operator of each call; a part of another call also has that call's name, as it has its class."""
     outer = calls.part_of.codes
     pairs = distinct(calls.operator.codes * (len(calls.part_of.values) + 1) + outer + 1)
     names = []

@@ -58,7 +58,7 @@ from opanatomy.records.workload import (
 
 
 def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: int) -> Generation | None:
-    """Return the figures of a capture's generations; `None` if its steps are none."""
+    """Return the figures of a capture's generations; `None` if its steps generate nothing."""
     workload = None if capture is None else capture.workload
     if capture is None or workload is None or workload.generate is None:
         return None

@@ -51,7 +51,7 @@ _LATE, _LATE_NS = 5, 5 * CLOCKS_NS
 _SEVERAL: Final = 3
 #: A stream's times are wrong by a constant if this much work, and this part of it, is held so long by another's.
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
-#: Rows of a check at most.
+#: The most rows of a check.
 _ROWS: Final = 20
 ROUNDED = "the clocks of host and device differ, by no more than they do in traces that are right"
 CUT_OFF = "the trace ends before their device work"

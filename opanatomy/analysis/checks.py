@@ -118,7 +118,7 @@ def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
     hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
     parents = calls.host.parent
     nearest = np.append(nearest_above(hands_on, parents), -1)
-    enclosing = nearest[parents]  # of row -1 there is none
+    enclosing = nearest[parents]  # row -1 has none
     outermost = np.arange(len(parents), dtype=np.int64)
     while (further := enclosing >= 0).any():
         outermost = np.where(further, enclosing, outermost)
@@ -159,8 +159,7 @@ _RANDOM = ("uniform", "normal")
 _COPIES = ("copy", "clone")
 #: Ways to make zeros; `FunctionsManual.cpp` takes another one if a tensor may be of a subclass (or a mode watches).
 _ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
-#: Operators that copy a gradient when it is first kept, and those that this takes besides: for a sparse one, a dense
-#: one.
+#: Operators that copy a gradient when it is first kept, and others that this needs: for a sparse one, a dense one.
 _GRADIENT_COPIES = ("aten::clone", "aten::copy")
 _ACCUMULATED = frozenset({"aten::_indices", "aten::new_empty_strided"})
 _FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})
@@ -609,7 +608,7 @@ def require_agreement(anatomy: Anatomy) -> None:
 
 
 def below_alarm(anatomy: Anatomy) -> str:
-    """Say how many unconfirmed figures touch too little to fail for; empty if none do."""
+    """Return how many unconfirmed figures touch too little to fail for; empty if none do."""
     alarms = anatomy.alarms
     count = sum(len(check.unexplained) for check in anatomy.checks if check not in alarms)
     if not count:

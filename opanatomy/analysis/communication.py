@@ -102,7 +102,7 @@ def _phases(
 def _modules(
     calls: CollectiveCalls, rows: Int64, bounds: Intervals, hidden: Intervals
 ) -> tuple[ModuleCommunication, ...]:
-    """Return one row per module, collective and phase, in the order of their first; shared ones are the model's."""
+    """Return one row per module, collective and phase, in the order of their first; the rest is the model's."""
     sizes = message_sizes(calls)
     width, kinds = len(calls.phase.values), len(calls.collective.values)
     module = calls.module.codes[rows] + 1

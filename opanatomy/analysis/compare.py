@@ -359,7 +359,7 @@ def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
 
 
 def apportioned(values: Sequence[Fraction]) -> list[int]:
-    """Round values to whole numbers with the rounded sum: those nearest to the next number are rounded up."""
+    """Round values to whole numbers that keep the rounded sum: those nearest to the next number are rounded up."""
     floors = [value.__floor__() for value in values]
     left = (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__() - sum(floors)
     nearest = sorted(range(len(values)), key=lambda place: floors[place] - values[place])
@@ -494,7 +494,7 @@ Identity: TypeAlias = "tuple[str | Anatomy, int | None]"
 Value: TypeAlias = str | int | float
 #: FLOPs that vary by less are of the same program: texts of other lengths, tokens sent to other experts.
 _SAME_FLOPS: Final = 0.01
-#: Runs that are named at most.
+#: The most runs that are named.
 _NAMED: Final = 3
 #: A whole trace with this many times the calls of a step is no step of the same work.
 _NO_STEP: Final = Fraction(3, 2)
@@ -567,7 +567,7 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
 
 
 def _without_kernels(anatomy: Anatomy) -> str | None:
-    """Say that a run has no record of what its GPU did, else return `None`."""
+    """Return what is wrong if a run has no record of what its GPU did, else `None`."""
     environment = anatomy.environment
     if environment.device_kind not in ("cpu", None):
         return None if anatomy.ledger.device_work_ns else "no kernels: what the device did was not recorded"
@@ -577,7 +577,7 @@ def _without_kernels(anatomy: Anatomy) -> str | None:
 
 
 def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> Iterable[str]:
-    """Yield that a step of one side is several of the other's, by how often it calls what both call."""
+    """Yield a reason if a step of one side is several of the other's, by how often it calls what both call."""
     pairs = paired(first[1], second[1])
     if not pairs:
         return
@@ -1041,7 +1041,7 @@ def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> I
 
 
 def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]] | None) -> Iterable[str]:
-    """Yield that a trace without shapes is matched against one with them, if so."""
+    """Yield a warning if a trace without shapes is matched against one with them."""
     if kinds is None:
         return
     sides = [(each, kind) for each, kind in zip(breakdowns, kinds[0], strict=True) if each is not None]

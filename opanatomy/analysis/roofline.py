@@ -210,7 +210,7 @@ def _cause(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> str | Non
 
 
 def _disturbed(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
-    """Say that the ceiling behind most of the bound was measured on a busy device, if it was."""
+    """Return a cause if the ceiling behind most of the bound was measured on a busy device, else `None`."""
     name = _ceiling_of(rows, by)
     if name not in by.ceilings.disturbed:
         return None
@@ -224,7 +224,7 @@ def _given(rows: Sequence[OperatorRow], by: Bounding) -> GivenCeiling | None:
 
 
 def _only_given(given: GivenCeiling | None) -> str | None:
-    """Say that only the user knows what the device can do, if so."""
+    """Return a cause if only the user knows what the device can do, else `None`."""
     if given is None or given.known_per_second is not None:
         return None
     return f"{given.option} is below what was measured, and nothing else is known of the device"

@@ -277,7 +277,7 @@ MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1,
 
 
 class Contraction(Struct, frozen=True, eq=False):
-    """Calls of one operator with the same arguments that contract; a trace has one such record for them.
+    """Contracting calls of one operator with the same arguments; a trace has one record for them.
 
     `signature` is `None` if it was not recorded, `flops` if they are unknown.
     """
@@ -381,8 +381,7 @@ class Contractions:
         self.names = calls.names
         self.graph = graph
         self._known: dict[tuple[int, int, bool], Contraction] = {}
-        #: Whether calls of a name and signature, below a call of that name with another signature, are dispatched
-        #: again.
+        #: Whether calls of a name and signature, below one of that name with another, are dispatched again.
         self._again: dict[tuple[int, int, int], bool] = {}
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
         owning = marked(self.host.name[owners], len(self.names))
@@ -556,7 +555,7 @@ def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
 # ----- differences, with like ones counted in one row
 
 
-#: Rows of a check at most; the others are summed.
+#: The most rows of a check; the others are summed.
 MAX_ROWS = 20
 
 
@@ -584,7 +583,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return replace(self, findings=tuple(replace(finding, cause=cause) for finding in self.findings))
 
     def unjudged(self, reason: str) -> Verdict:
-        """Return the verdict with its findings without a cause not checked, for this reason."""
+        """Return the verdict with findings that have no cause counted as not checked, for this reason."""
         kept = tuple(finding for finding in self.findings if finding.cause is not None)
         left = len(self.findings) - len(kept)
         return Verdict(
@@ -675,7 +674,7 @@ def _sum(figures: Iterable[tuple[int | None, int]]) -> int | None:
 AGAIN = "dispatched again by a tensor subclass or a transform, which shares the product out in its own way"
 NO_COST = "products without known FLOPs"
 NO_SHAPES = "products without recorded shapes"
-#: The view (by its place in `transposed`) that turns an operand of a gradient: `mm` writes `t`, `bmm` `transpose(1, 2)`.
+#: The view (a place in `transposed`) that turns an operand of a gradient: `mm` writes `t`, `bmm` `transpose(1, 2)`.
 _TURNS = {"mm": 0, "addmm": 0, "bmm": 1, "baddbmm": 1}
 
 
@@ -923,7 +922,7 @@ def _shape(contraction: Contraction, place: int) -> tuple[int, ...] | None:
 
 
 def _other_operands(pair: Pair) -> str | None:
-    """Say that a gradient used another input or weight than the forward, if one did."""
+    """Return a reason if a gradient used another input or weight than the forward, else `None`."""
     x, weight = _shape(pair.forward[0], 0), _shape(pair.forward[0], 1)
     for contraction in pair.backward if len(pair.forward) == 1 else ():
         places = _OPERANDS.get(contraction.base, (None, None))
@@ -940,7 +939,7 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _misfit(pair: Pair) -> str | None:
-    """Say that the gradient has not the shape of the forward's output, or the bias not its channels, if so."""
+    """Return a reason if the gradient has not the shape of the output, or the bias not its channels, else `None`."""
     forward = pair.forward[0] if len(pair.forward) == 1 and pair.forward[0].base in _WITH_BIAS else None
     bias = _shape(forward, 2) if forward else None
     for contraction in pair.backward:
@@ -1103,7 +1102,7 @@ def _finding(whole: Contraction, phase: Phase, ours: int | None, text: str) -> F
 
 
 def _left_alone(whole: Contraction) -> str:
-    """Say what is wrong with a composite that computes itself: torch's convolutions call a backend that has an event.
+    """Return what is wrong with a composite that computes itself: torch's convolutions call a backend with an event.
 
     Transposed ones of oneDNN have none, and other devices may compute a `linear` or `matmul` whole.
     """

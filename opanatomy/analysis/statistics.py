@@ -84,8 +84,8 @@ def interleaved(before: Sequence[int | None], after: Sequence[int | None]) -> bo
     Why that is enough: a drift f over the places of the runs in time moves the difference of the two means by the sum
     of (a/n - b/m) (f(next) - f(this)), thus by less than (1/n + 1/m) times all that f rises and falls, whatever its
     shape. Of a drift that only rises or only falls the U test sees only the places: of n runs a side in turns their
-    means are at most half a turn (one place) apart, U is at most n/2 off its middle, and its deviation is sqrt(n n (2 n
-    + 1) / 12), so |z| < 1.3 / sqrt(n) without any noise.
+    means are at most half a turn (one place) apart, U is at most n/2 off its middle, and its deviation is
+    sqrt(n n (2 n + 1) / 12), so |z| < 1.3 / sqrt(n) without any noise.
     """
     if None in (*before, *after):
         return False

@@ -19,7 +19,7 @@ from opanatomy.records.columns import CallTable, Int64, rows_by_value
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Capture
 
-#: The phases whose time a step has. Nested ones count alone: a closure's forward and backward in the optimizer.
+#: The phases whose time a step has. A nested one counts for itself: a closure's forward and backward in the optimizer.
 MEASURED: Final = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.PREFILL, Phase.DECODING)
 #: With fewer plain steps it is unknown how much they differ.
 _MIN_PLAIN_STEPS = 2
@@ -61,7 +61,7 @@ def _alike(step: Int64, call: Int64, count: int) -> list[list[int]]:
 
 
 def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
-    """Say why each step's times are not its own, `None` if they are; at least one step of each kind has none."""
+    """Return why each step's times are not its own, `None` if they are; at least one step of each kind has none."""
     reasons: list[str | None] = [None] * len(rows)
     for kind in kinds:
         foreign = [place for place in kind if (rows[place].outside_ns or 0) > _FOREIGN * rows[place].wall_ns]
@@ -104,7 +104,7 @@ def _idle_ns(row: StepRow) -> int:
 
 
 def why_set_aside(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
-    """Say why each step does not count; `None` if it does.
+    """Return why each step does not count; `None` if it does.
 
     Besides disturbed steps those that do hardly anything are set aside, and if most make the same calls those that make
     others. If these have a phase that most lack (every fourth step updates the weights) all count.

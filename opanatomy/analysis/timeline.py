@@ -42,7 +42,7 @@ from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCaus
 # ----- the cost of launching: calls, host time, delays, the queue, kernels too short to be worth a launch
 
 
-#: A launch costs the host and the device a few microseconds: a kernel of hardly more is all overhead.
+#: A launch costs the host and the device a few microseconds: a kernel that takes hardly longer is all overhead.
 TINY_NS = 10_000
 
 _LAUNCH = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)

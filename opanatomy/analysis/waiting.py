@@ -120,9 +120,8 @@ class Clocks(Struct, frozen=True, kw_only=True):
 
     #: Whole nanoseconds to subtract from the times of each rank.
     offset_ns: Int64
-    #: Nine in ten ends of short collectives are this close to their middle; of set clocks, ends of collectives that did
-    #: not
-    #: set them, `None` if there are too few to tell.
+    #: Nine in ten ends of short collectives are this close to their middle; of set clocks, ends of collectives that
+    #: did not set them, `None` if there are too few to tell.
     within_ns: int | None
     #: Collectives that set the clocks.
     used: int
@@ -171,7 +170,7 @@ def _shared(calls: RankCalls, match: Int64) -> _Shared:
     rows = rows[several[collectives.inverse]]
     numbers = distinct(match[rows])
     count = len(numbers.values)
-    shortest = np.full(count, np.inf)  # which is that of the rank that comes last, without waiting
+    shortest = np.full(count, np.inf)  # of the rank that comes last, without waiting
     np.minimum.at(shortest, numbers.inverse, (calls.end_ns[rows] - calls.start_ns[rows]).astype(np.float64))
     # Relative to the first: a float does not hold the digits of nanoseconds since 1970.
     base = int(calls.start_ns[rows].min()) if len(rows) else 0
@@ -660,7 +659,7 @@ def _longer(parts: Sequence[Sequence[StepParts]], rank: int, field: str, allowed
 def _late_before(
     calls: RankCalls, match: Int64, split: Split, clocks: Clocks, last: Int64, steps: Sequence[StepSpans]
 ) -> int | None:
-    """Return the waiting in a rank's `last` collectives for its lateness at the begin of a step; `None` if unknown.
+    """Return the waiting in a rank's `last` collectives from being late when its step began; `None` if unknown.
 
     For a collective that is what the ranks waited, less how much longer than the others this one took to get there from
     the beginning of the step. If a host waited for the device while a collective ended, its lead is gone and it began
@@ -907,6 +906,6 @@ def _collectives(
 
 
 def _rate(message: Int64, spent_ns: Int64, sized: Bool, factor: float | None) -> float | None:
-    """Return what the messages put on the links in the time, in bytes a second."""
+    """Return the bytes a second that the messages put on the links; `None` if unknown."""
     whole = int(spent_ns[sized].sum())
     return factor * int(message[sized].sum()) * 1e9 / whole if factor and whole else None

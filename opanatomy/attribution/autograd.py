@@ -15,7 +15,7 @@ from opanatomy.records.taxonomy import BACKWARD
 
 #: Events that may start in the same nanosecond: an operator and its parts.
 _NESTED = 16
-#: Forward threads of a program at most; a trace with more is damaged.
+#: The most forward threads of a program; a trace with more is damaged.
 MAX_THREADS = 1000
 
 

@@ -215,7 +215,7 @@ def _typed(value: Argument, dtype: str) -> Argument:
 # ----- costs
 
 
-#: FLOPs, and bytes, of a whole trace at most: more than an hour of any device.
+#: The most FLOPs, and bytes, of a whole trace: more than an hour of any device.
 _MAX_COST: Final = 2**62
 TOO_COSTLY: Final = (
     "some argument shapes cannot be: they cost more than any device does in an hour; they count as without costs"

@@ -46,7 +46,7 @@ _RESULT_FIRST: Final = frozenset(
 _ONE_SIDE: Final = ("all_reduce", "broadcast", "reduce")
 #: Operators that are collectives, without products fused with one.
 _C10D: Final = re.compile(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
-#: Collectives that replace one which a backend (gloo) does not have.
+#: The collective that a backend without reduce-scatter (gloo) runs instead.
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
 #: The range of FSDP around the collectives of a module.
 _SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")
@@ -277,7 +277,7 @@ def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64,
 
 
 def of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
-    """Return (the host row of each device event's collective, its record): the event goes before its launch."""
+    """Return (the host row of each device event's collective, its record): the event's own before its launch's."""
     around = announced(trace, calls, calls.work.host[events])
     if not trace.work_collectives:
         return around.call, around.arguments

@@ -1,4 +1,4 @@
-"""Nest host events: parents by time containment on each thread."""
+"""Find the parents of host events, by time containment on each thread."""
 
 from __future__ import annotations
 

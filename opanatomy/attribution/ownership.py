@@ -51,7 +51,7 @@ def own(rows: Candidates) -> Int64:
 
     The outermost operator that computes owns everything below it: a copy inside `aten::addmm` is part of the addmm. An
     operator that `delegates` owns only if it works itself: on an accelerator if it launched device work, on the CPU if
-    nothing below it can do its work (`_carried`). One that directly calls another overload of its own name hands over
+    nothing below it can do its work (`_carried`). One that directly calls another overload of that name hands over
     to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of bfloat16.
     """
     parents = rows.parent
@@ -201,7 +201,7 @@ def _called_again(rows: Dispatched) -> Bool:
 
 
 def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Mapping[str, int]) -> Bool:
-    """Return which recomputed operators never ran, by observed calls: a map has nothing below it whose lack tells.
+    """Return which recomputed operators never ran, by observed calls: a map has no others below it to miss.
 
     `observed` has the calls of each operator in recomputation, over all steps; `node` is the row of the autograd node
     around each row. If an operator has more events than calls, those at which recomputation stopped (the last of their

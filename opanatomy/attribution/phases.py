@@ -514,7 +514,7 @@ _TOLERATED = 0.005
 #: most this part of a phase's: a loss in a range of backward.
 _COVERED, _CONTRADICTED = 0.9, 0.1
 DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
-#: Operators, and ranges of a phase, that are named as evidence at most.
+#: The most operators, and ranges of a phase, that are named as evidence.
 _NAMED = 3
 
 

@@ -312,7 +312,7 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 
     rows: int
     length: int
-    #: Of all tokens, and of all pairs of tokens of one text.
+    #: The useful part of all tokens, and of all pairs of tokens of one text.
     useful: Fraction
     useful_pairs: Fraction
 
