@@ -16,7 +16,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from opanatomy.analysis.compare import RunInput, SideInput, compared
-from opanatomy.attribution.names import phase_rules_of
+from opanatomy.attribution.phases import phase_rules_of
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.errors import CaptureError, OpanatomyError, TraceError, UsageError
 from opanatomy.options import JOBS, PROCESSES, RunOptions, as_argument, check_several, checked

@@ -39,19 +39,17 @@ from opanatomy.analysis.window import (
     step_window_of,
     warnings_of_trace,
 )
-from opanatomy.attribution.attribute import Attribution, attribute
+from opanatomy.attribution.attribute import Attribution, attribute, enclosing_rows
 from opanatomy.attribution.calls import TraceCalls, trace_calls_of
 from opanatomy.attribution.collectives import collective_table
-from opanatomy.attribution.linking import enclosing_rows
-from opanatomy.attribution.names import PhaseRule
+from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory.inferred import memory_of_trace
-from opanatomy.memory.observed import memory_of_observations, with_trace
+from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
 from opanatomy.memory.theory import ParameterBytes, needed_bytes, published_run, savings_of, with_theory
-from opanatomy.memory.warnings import warnings_of
 from opanatomy.options import TP
 from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (

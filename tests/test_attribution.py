@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opanatomy.attribution.attribute import Attribution, attribute
-from opanatomy.attribution.linking import _threads_by_device
-from opanatomy.attribution.ownership import Candidates, own
+from opanatomy.attribution.attribute import Attribution, _threads_by_device, attribute
+from opanatomy.attribution.calls import Candidates, own
 from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64, at
 from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.trace.read import Trace, read_trace

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opanatomy.classification.kernels import classify_kernel, rules
-from opanatomy.classification.operators import classify_operator
-from opanatomy.classification.rules import Family, RuleTable
+from opanatomy.classification.operators import Family, RuleTable, classify_operator
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
 

@@ -26,7 +26,7 @@ import opanatomy
 from opanatomy import parallel
 from opanatomy.__main__ import main
 from opanatomy.analysis.ranks import RanksTogether
-from opanatomy.attribution.names import PhaseRule, phase_rules
+from opanatomy.attribution.phases import PhaseRule, phase_rules
 from opanatomy.errors import OpanatomyError, TraceError, UsageError
 from opanatomy.parallel import (
     ClusterSettings,

@@ -28,8 +28,7 @@ from opanatomy.capture.memory.observer import Before, StepSettings, block_column
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import GateError
 from opanatomy.memory.components import COMPONENTS
-from opanatomy.memory.observed import Held, held_of
-from opanatomy.memory.warnings import warnings_of
+from opanatomy.memory.observed import Held, held_of, warnings_of
 from opanatomy.records.anatomy import Check
 from opanatomy.records.memory import AllocatorFigures, Memory
 from opanatomy.records.workload import AllocatorObservation, StepObservations

@@ -21,8 +21,7 @@ from opanatomy.capture.run.recorder import record_step
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.subject import Subject
-from opanatomy.memory.observed import memory_of_observations
-from opanatomy.memory.warnings import warnings_of
+from opanatomy.memory.observed import memory_of_observations, warnings_of
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Check
 from opanatomy.records.memory import Memory

@@ -11,7 +11,7 @@ from torch import nn
 from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.observer import observe_step
 from opanatomy.capture.step.stepper import Stepper
-from opanatomy.memory.warnings import warnings_of
+from opanatomy.memory.observed import warnings_of
 from opanatomy.records.memory import Memory
 from tests.memory_steps import memory_of_observed
 

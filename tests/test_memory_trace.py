@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from opanatomy.analysis.checks import check_memory
-from opanatomy.attribution.attribute import attribute
-from opanatomy.attribution.linking import enclosing_rows
+from opanatomy.attribution.attribute import attribute, enclosing_rows
 from opanatomy.errors import TraceError
 from opanatomy.memory.allocations import blocks_of, by_device, of_rows, possible
 from opanatomy.memory.inferred import memory_of_trace
-from opanatomy.memory.observed import with_trace
-from opanatomy.memory.warnings import warnings_of
+from opanatomy.memory.observed import warnings_of, with_trace
 from opanatomy.records.columns import Categorical, HostCalls, MemoryEvents, MemoryTable
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryPoint
 from opanatomy.records.taxonomy import Phase

@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.attribution.attribute import Attribution, attribute
-from opanatomy.attribution.names import phase_rules, phase_rules_of
-from opanatomy.attribution.phases import phase_of_annotation
+from opanatomy.attribution.phases import phase_of_annotation, phase_rules, phase_rules_of
 from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, Check, Difference

@@ -581,7 +581,7 @@ OF_THE_COMMAND_LINE = {
     "capture/run/profile.py": "the verb", "capture/device/environment.py": "a device that was named, a flag of docker",
     "capture/device/kineto.py": "a flag of docker",
     "capture/run/advice.py": "told by whose module it is", "capture/batches.py": "batches of such a model",
-    "attribution/names.py": "phases of the verb",
+    "attribution/phases.py": "phases of the verb",
     "devices": "peaks that are given to the verb, and what the report says of them", "report": "the report",
     "memory/theory.py": "the report: which option saves memory",
     "trace/files.py": "flags of download tools, and the default of `forced_by`",

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from opanatomy.analysis.window import launches_of_work, lost_launches
+from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.calls import TraceCalls
-from opanatomy.attribution.linking import enclosing_rows
 from opanatomy.classification.operators import classify_operator
 from opanatomy.records.anatomy import CLASSES as CLASSES_OF_KERNELS
 from opanatomy.records.anatomy import CLOCKS, EVENTS, LAUNCHES, ORDER, Check, Difference

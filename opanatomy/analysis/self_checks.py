@@ -12,11 +12,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.attribution.autograd import MAX_THREADS
-from opanatomy.attribution.calls import TraceCalls
-from opanatomy.attribution.names import are_nodes
+from opanatomy.attribution.calls import TraceCalls, above_any
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.attribution.ownership import above_any
+from opanatomy.attribution.phases import MAX_THREADS, are_nodes
 from opanatomy.cost.convolution import output_shape
 from opanatomy.cost.operands import flag, integer
 from opanatomy.records.anatomy import Check, Difference

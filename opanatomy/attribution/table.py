@@ -11,9 +11,8 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.attribution.calls import CallCosts, TraceCalls, rows_with_events
+from opanatomy.attribution.calls import UNKNOWN, CallCosts, TraceCalls, rows_with_events
 from opanatomy.attribution.collectives import exchanged_bytes
-from opanatomy.attribution.ownership import UNKNOWN
 from opanatomy.classification.kernels import compute_type, lacks_tensor_cores
 from opanatomy.records.columns import (
     NO_UNITS,

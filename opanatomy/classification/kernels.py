@@ -8,19 +8,23 @@ from typing import Final
 
 from msgspec import Struct
 
-from opanatomy.classification.operators import FAMILIES, LIBRARIES, RANGES, WORDS, classify_compiled
-from opanatomy.classification.rules import (
+from opanatomy.classification.operators import (
     COMMUNICATION,
     CONTRACTION,
     ELEMENTWISE,
+    FAMILIES,
+    LIBRARIES,
     LONGEST,
     MOVEMENT,
     NORMALIZATION,
     OTHER,
+    RANGES,
     UNKNOWN,
+    WORDS,
     Pattern,
     RuleBook,
     RuleTable,
+    classify_compiled,
     compiled,
     first_match,
 )

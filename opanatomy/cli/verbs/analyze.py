@@ -14,7 +14,7 @@ from opanatomy.errors import UsageError
 from opanatomy.options import ANALYZE
 
 if TYPE_CHECKING:
-    from opanatomy.attribution.names import PhaseRule
+    from opanatomy.attribution.phases import PhaseRule
     from opanatomy.cli.output import Destination, MadeReport
     from opanatomy.devices.overrides import Overrides
     from opanatomy.records.anatomy import Anatomy
@@ -101,7 +101,7 @@ def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Anatomy |
 def _reported(
     paths: list[Path | Address], arguments: argparse.Namespace, gates: tuple[Gate, ...], *, piped: bool
 ) -> Anatomy:
-    from opanatomy.attribution.names import phase_rules
+    from opanatomy.attribution.phases import phase_rules
     from opanatomy.cli.output import destination, show, stem_of
     from opanatomy.devices.overrides import parse_overrides
     from opanatomy.trace.sources import sources_of
