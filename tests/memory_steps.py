@@ -8,7 +8,7 @@ import torch
 from opanatomy.capture.memory.measurement import Snapshots
 from opanatomy.capture.memory.observer import ObservedStep
 from opanatomy.capture.memory.storages import other_devices
-from opanatomy.memory.curve import Curve, curve_of
+from opanatomy.memory.allocations import Curve, curve_of
 from opanatomy.memory.observed import MeasuredStep, held_of, measured_step, memory_of_observations, table_of
 from opanatomy.records.memory import Memory
 from opanatomy.records.workload import MemoryObservations, StepObservations

@@ -14,21 +14,24 @@ from opanatomy.memory.allocations import (
     CPU,
     Agreement,
     Blocks,
+    Curve,
     Passes,
+    Shares,
     ThreadOperators,
     agreement,
     blocks_of,
     by_device,
+    curve_of,
     groups_at,
     known,
     of_rows,
     outermost,
     passes_of_calls,
+    points_of,
     possible,
     thread_operators,
     wanting,
 )
-from opanatomy.memory.curve import Curve, Shares, curve_of, points_of
 from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, distinct
 from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
 from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE

@@ -16,16 +16,19 @@ from opanatomy.memory.allocations import (
     CPU,
     LISTED,
     Blocks,
+    Curve,
     Passes,
+    Shares,
     agreement,
     alike,
     blocks_of,
+    curve_of,
     groups_at,
     passes_of_spans,
+    points_of,
     wanting,
 )
 from opanatomy.memory.components import COMPONENTS, HELD_BEFORE, ROUNDING, WORKSPACE
-from opanatomy.memory.curve import Curve, Shares, curve_of, points_of
 from opanatomy.records.columns import (
     Bool,
     Categorical,

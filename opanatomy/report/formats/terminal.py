@@ -193,6 +193,8 @@ def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
 
 
 def _curve(section: Section, width: int) -> Iterator[Text]:
+    if not section.curve:
+        return
     from rich.text import Text
 
     from opanatomy.report.sections.memory import curve_lines

@@ -1,0 +1,145 @@
+"""The walks of docs/architecture.md: each behaviour enters no more files than the page says, its functions in order."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import opanatomy
+from opanatomy.analysis.compare import RunInput, SideInput, compared
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import kernel_names, operator_names, trace_calls_of
+from opanatomy.attribution.table import kernel_table
+from opanatomy.capture.batches import make_batch, micro_batches
+from opanatomy.capture.memory.saved import ForwardSaves
+from opanatomy.capture.model.workload import plan_of, prepare
+from opanatomy.classification import kernels, operators
+from opanatomy.cli.parser import make_parser
+from opanatomy.cli.verbs.profile import run_options
+from opanatomy.memory.observed import memory_of_observations
+from opanatomy.pipeline import analyze_trace
+from opanatomy.report.formats.terminal import section_text
+from opanatomy.report.metrics import metrics_of
+from opanatomy.report.sections import sections_of
+from opanatomy.report.sections.memory import components
+from opanatomy.report.sections.step import one_step
+from opanatomy.trace.read import read_trace
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = str(Path(opanatomy.__file__).parent)
+PAGE = ROOT / "docs" / "architecture.md"
+TRACES = Path(__file__).parent / "traces"
+Leg = Callable[[], object]
+
+
+def entered(*legs: Leg) -> list[tuple[str, str]]:
+    """The (file, function) of ours that each leg calls, in order."""
+    calls: list[tuple[str, str]] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(PACKAGE):
+            calls.append((name[len(PACKAGE) + 1 :], frame.f_code.co_name))
+
+    for leg in legs:
+        sys.setprofile(note)
+        try:
+            leg()
+        finally:
+            sys.setprofile(None)
+    return calls
+
+
+def walks() -> dict[str, tuple[int, list[tuple[str, str]]]]:
+    """The walks of the page: how many files each enters at most, and its functions as (file, function) in order."""
+    pages = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    known = {}
+    for page in pages:
+        most = re.search(r"At most (\d+) files", page)
+        if most:
+            steps = re.findall(r"^\d+\. `([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", page, flags=re.MULTILINE)
+            functions = [(file, name) for file, names in steps for name in re.findall(r"`(\w+)`", names)]
+            known[page.splitlines()[0]] = (int(most[1]), functions)
+    return known
+
+
+def step_line(folder: Path) -> Iterator[Leg]:
+    path = TRACES / "gpu_v100_resnet_2021.json.gz"
+    anatomy = analyze_trace(path)
+    section = one_step(anatomy)
+    assert section is not None
+    yield lambda: one_step(anatomy)
+    yield lambda: section_text(section, 80)
+
+
+def class_and_phase(folder: Path) -> Iterator[Leg]:
+    trace = read_trace(TRACES / "gpu_v100_resnet_2021.json.gz")
+    for module in (operators, kernels):
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+    yield lambda: attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
+    yield lambda: operator_names(trace.names, trace.host.name, on_device=True)
+    yield lambda: kernel_names(trace.names, trace.work.name)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
+    calls, _ = trace_calls_of(trace, attribution)
+    yield lambda: kernel_table(calls, trace.devices)
+
+
+def batch(folder: Path) -> Iterator[Leg]:
+    from opanatomy.capture.batches import choose_shape
+    from tests.tiny import BERT, tiny_request
+
+    words = ["profile", "google-bert/bert-base-uncased", "--batch", "2", "--accumulate", "2"]
+    arguments = make_parser("profile").parse_args(words)
+    yield lambda: make_parser("profile").parse_args(words)
+    yield lambda: run_options(arguments)
+    module, plan = prepare(tiny_request(BERT, batch=2)).module, plan_of(tiny_request(BERT, batch=2))
+    assert plan is not None
+    yield lambda: choose_shape(module, plan.task, 2, 8, inference=False)
+    yield lambda: make_batch(module, plan.shape, seed=0)
+    made = make_batch(module, plan.shape, seed=0)
+    yield lambda: micro_batches(made, 2)
+
+
+def activation_bytes(folder: Path) -> Iterator[Leg]:
+    from opanatomy.capture.memory.measurement import Snapshots
+
+    module, x = torch.nn.Linear(8, 8), torch.ones(4, 8)
+    saves = ForwardSaves(list(module.parameters()), Snapshots(device="cpu"))
+
+    def forward() -> None:
+        with saves.forward():
+            module(x).relu().sum()
+
+    yield forward
+    assert saves.bytes
+    path = folder / "memory.json.gz"
+    anatomy = opanatomy.profile(module, x, trace=path, memory=True, warmup=1)
+    capture = read_trace(path).capture
+    assert capture is not None
+    observed = capture.memory
+    assert observed.step is not None
+    yield lambda: memory_of_observations(observed)
+    section = components(anatomy)
+    assert section is not None
+    yield lambda: components(anatomy)
+    yield lambda: section_text(section, 80)
+
+
+def compare_part(folder: Path) -> Iterator[Leg]:
+    sides = []
+    for name in ("bert_cpu", "bert_checkpointing_amp_cpu"):
+        anatomy = analyze_trace(TRACES / f"{name}.json.gz")
+        run = RunInput(anatomy=anatomy, metrics=metrics_of(anatomy), name=name)
+        sides.append(SideInput(name=name, runs=(run,)))
+    comparison = compared(sides)
+    section = next(section for section in sections_of(comparison) if section.name == "changes")
+    yield lambda: compared(sides)
+    yield lambda: section_text(section, 100)
