@@ -52,6 +52,7 @@ RENAMED: list[Row] = [
     ("provenance.opanatomy", None, "the version of the checkout"),
     ("/^- opanatomy: ", None, "the same in the digest"),
     ("created", None, "when the report of an experiment was written"),
+    ("guides", None, "what the guides claim is text in docs/techniques.md"),
 ]
 #: What differs from one capture to the next besides `TIMES`, by its new key.
 VARYING: list[Row] = [

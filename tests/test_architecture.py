@@ -9,10 +9,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 
 import opanatomy
 from opanatomy.analysis.compare import RunInput, SideInput, compared
+from opanatomy.analysis.step import step_of_rows
 from opanatomy.attribution.attribute import attribute
 from opanatomy.attribution.calls import kernel_names, operator_names, trace_calls_of
 from opanatomy.attribution.table import kernel_table
@@ -26,7 +28,7 @@ from opanatomy.memory.observed import memory_of_observations
 from opanatomy.pipeline import analyze_trace
 from opanatomy.report.formats.terminal import section_text
 from opanatomy.report.metrics import metrics_of
-from opanatomy.report.sections import sections_of
+from opanatomy.report.sections.comparison import changes_table
 from opanatomy.report.sections.memory import components
 from opanatomy.report.sections.step import one_step
 from opanatomy.trace.read import read_trace
@@ -74,6 +76,7 @@ def step_line(folder: Path) -> Iterator[Leg]:
     anatomy = analyze_trace(path)
     section = one_step(anatomy)
     assert section is not None
+    yield lambda: step_of_rows(anatomy.step.steps, None)
     yield lambda: one_step(anatomy)
     yield lambda: section_text(section, 80)
 
@@ -140,6 +143,41 @@ def compare_part(folder: Path) -> Iterator[Leg]:
         run = RunInput(anatomy=anatomy, metrics=metrics_of(anatomy), name=name)
         sides.append(SideInput(name=name, runs=(run,)))
     comparison = compared(sides)
-    section = next(section for section in sections_of(comparison) if section.name == "changes")
+    parts = comparison.decomposition
+    assert parts is not None
+    section = changes_table(parts, 10)
     yield lambda: compared(sides)
+    yield lambda: changes_table(parts, 10)
     yield lambda: section_text(section, 100)
+
+
+WALKS = {
+    "The line `step` of the first screen": step_line,
+    "Class and phase of a kernel": class_and_phase,
+    "`--batch` to the model": batch,
+    "Bytes of an activation to the memory table": activation_bytes,
+    "Name of a part of a comparison": compare_part,
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_walk_enters_no_more_files_than_the_page_says(name: str, tmp_path: Path) -> None:
+    most, functions = walks()[name]
+    calls = [call for leg in WALKS[name](tmp_path) for call in entered(leg)]
+    files = dict.fromkeys(file for file, _ in calls)
+    assert len(files) <= most, list(files)
+    assert len(functions) > 4
+    rest = iter(calls)
+    for wanted in functions:
+        assert wanted in rest, f"{wanted} is not called, or not after those before it"
+
+
+def test_the_page_has_these_walks_and_no_others() -> None:
+    assert list(walks()) == list(WALKS)
+
+
+def test_a_term_is_explained_by_few_files() -> None:
+    from opanatomy.cli.explanation import explain
+
+    files = {file for file, _ in entered(lambda: explain(["MFU"]))}
+    assert len(files) <= 15, sorted(files)
