@@ -1360,7 +1360,7 @@ def judge_region(pair: Pair) -> Verdict:
 
 
 IN_FORWARD = "a gradient that is taken inside the forward range of the trace"
-RUN_AGAIN = "a function of the model's own, or a compiled one, that runs its forward again in its backward"
+OWN_FUNCTION = "a function of the model's own, or a compiled one, that runs its forward again in its backward"
 DIFFERENTIATED = "its backward is differentiated itself (create_graph), so that its operators look like a forward's"
 RUN_AGAIN = "it runs again, to be differentiated, in a range that the trace calls backward"
 
@@ -1377,7 +1377,7 @@ def judge_phases(contractions: Contractions) -> Tally:
         if contractions.phase(row) is Phase.RECOMPUTE and graph.differentiated[node]:
             cause = DIFFERENTIATED
         elif contractions.phase(row) is Phase.RECOMPUTE and reason_of(contractions.name_of_node(row)):
-            cause = RUN_AGAIN
+            cause = OWN_FUNCTION
         elif contractions.phase(row) is contractions.phase(node) is Phase.FORWARD:
             cause = IN_FORWARD
         _add(tally, contractions, row, Phase.BACKWARD, cause)
@@ -1386,13 +1386,8 @@ def judge_phases(contractions: Contractions) -> Tally:
     for operator in outside.values.tolist():
         for row in contractions.forwards.get(operator, ()):
             # Recompute outside all nodes comes from a range of the trace.
-            _add(
-                tally,
-                contractions,
-                row,
-                Phase.FORWARD,
-                RUN_AGAIN if contractions.phase(row) is Phase.RECOMPUTE else None,
-            )
+            cause = RUN_AGAIN if contractions.phase(row) is Phase.RECOMPUTE else None
+            _add(tally, contractions, row, Phase.FORWARD, cause)
     return tally
 
 

@@ -1,6 +1,6 @@
 """What a run that was just profiled could be given: the techniques that would save most, by prediction.
 
-Only techniques are suggested whose predictions were compared with measurements (`recorded.py`), and that leave the
+Only techniques are suggested whose predictions were compared with measurements (`RECORDED`), and that leave the
 training as it is, or all but: what trains fewer weights or by another rule saves more, and is no advice. A user's own
 function is not called again for it.
 """
