@@ -28,9 +28,9 @@ from msgspec import Struct
 ANY_LINE = 0
 _PROJECT = ("opanatomy", "tests", "benchmarks", "cli")
 _SERVER = "tests/command.py"
-#: The plugins were imported by the process that forks.
+#: The plugins were imported by the process that forks; what a fork leaves open is no fault.
 _OPTIONS = (
-    "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no",
+    "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:unraisableexception", "--tb=no",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
 #: More than any test needs, less than what would hurt others.

@@ -1,8 +1,8 @@
-"""Stage 5: what an operator call must compute and move at least.
+"""Stage 5: count what an operator call must at least compute and move.
 
-`cost(operator, signature)` looks up a formula, a pure function of shapes, data types and constants; there is one file a
-family. An operator without a formula, or a signature that lacks what the formula needs, has no cost (`None`): never 0
-in silence, never a guess. A formula of your own is one decorated function:
+`cost(operator, signature)` looks up a formula, a pure function of shapes, data types and constants; each family has one
+file. An operator without a formula, or a signature that lacks what the formula needs, has no cost (`None`): never a
+silent 0, never a guess. A formula of your own is one decorated function:
 
     @opanatomy.formula("mylib::fused_add_norm")
     def fused_add_norm(signature):

@@ -1,6 +1,6 @@
 """Fused attention: two products forward, five backward (the scores again first); the score matrix is never in memory.
 
-`flops` are those of the products over all positions; `causal_flops` half of them where the call is causal;
+`flops` are those of the products over all positions; `causal_flops` half of them if the call is causal;
 `normalization_flops` are the softmax inside: 4 a score forward (subtract, exp, sum, divide) and 4 backward (subtract
 and exp to have the probabilities again, subtract and multiply for their gradient). Grouped-query attention counts the
 heads of the query. Source: torch.utils.flop_counter. The state of the random numbers (16 bytes) is not counted.
@@ -29,12 +29,12 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
     @property
     def scores(self) -> int:
-        """Elements of the score matrix."""
+        """Return the elements of the score matrix."""
         return self.b * self.h * self.s * self.t
 
 
 def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
-    """Sizes of (b, h, s, d)."""
+    """Return the sizes of (b, h, s, d)."""
     (b, h, s, d), (b_k, h_k, t, d_k), (b_v, h_v, t_v, dv) = q.shape, k.shape, v.shape
     if not (b == b_k == b_v and h_k == h_v and h % h_k == 0 and t == t_v and d == d_k):
         raise Unknown(f"attention of {q}, {k}, {v}")
@@ -42,14 +42,14 @@ def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
 
 
 def heads_third(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
-    """Sizes of (b, s, h, d)."""
+    """Return the sizes of (b, s, h, d)."""
     return heads_first(*(Tensor((x.shape[0], x.shape[2], x.shape[1], x.shape[3])) for x in (q, k, v)))
 
 
 def packed(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest_q: Argument, longest_k: Argument) -> Sizes:
-    """Sizes of (total, h, d) with sequences one after another, where all of them are equally long.
+    """Return the sizes of (total, h, d) with equally long sequences one after another.
 
-    Other lengths are data and not in the signature: `Unknown`.
+    Other lengths are data and not in the signature: raises `Unknown`.
     """
     b = offsets.numel - 1
     (total, h, d), (total_k, h_k, _), (_, _, dv) = (x.shape[-3:] for x in (q, k, v))
@@ -60,7 +60,7 @@ def packed(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest_q: Argument
 
 
 def forward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
-    """The cost of a forward of these sizes that moves these bytes."""
+    """Return the cost of a forward of these sizes that moves these bytes."""
     flops = 2 * sizes.scores * (sizes.d + sizes.dv)
     return Cost(
         flops=flops,
@@ -72,7 +72,7 @@ def forward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int
 
 
 def backward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
-    """The cost of a backward of these sizes that moves these bytes."""
+    """Return the cost of a backward of these sizes that moves these bytes."""
     # scores again (d), gradient of the probabilities (dv) and of the value (dv), of the query (d) and the key (d)
     flops = 2 * sizes.scores * (3 * sizes.d + 2 * sizes.dv)
     return Cost(
@@ -85,19 +85,19 @@ def backward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: in
 
 
 def output_bytes(sizes: Sizes, q: Tensor, statistics: int | None = None) -> int:
-    """Bytes of the result and of the float32 log-sum-exp, `statistics` elements a head."""
+    """Return the bytes of the result and of the float32 log-sum-exp, `statistics` elements a head."""
     rows = sizes.b * sizes.h
     width = sizes.s if statistics is None else statistics
     return fresh((rows, sizes.s, sizes.dv), q.dtype) + fresh((rows, width), "float32")
 
 
 def gradient_bytes(*tensors: Tensor | None) -> int:
-    """Bytes of new tensors like `tensors`."""
+    """Return the bytes of new tensors like `tensors`."""
     return sum(fresh(x.shape, x.dtype) for x in tensors if x is not None)
 
 
 def query_key_value(signature: Signature, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """The three tensors from `start` on."""
+    """Return the three tensors from `start` on."""
     return signature.tensor(start), signature.tensor(start + 1), signature.tensor(start + 2)
 
 
@@ -126,7 +126,7 @@ def flash_cpu(signature: Signature) -> Cost:
 def efficient(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d`: (q, k, v, bias, compute_log_sumexp, dropout_p, is_causal).
 
-    The log-sum-exp is written for training only.
+    Writes the log-sum-exp only for training.
     """
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
@@ -145,7 +145,7 @@ def overrideable(signature: Signature) -> Cost:
 
 
 def _usual_backward(signature: Signature, causal: Argument, bias: Tensor | None, bias_wanted: bool = False) -> Cost:
-    """(grad, q, k, v, ...): what a backward below scaled_dot_product_attention reads and writes."""
+    """Return the cost of a backward below scaled_dot_product_attention: (grad, q, k, v, ...)."""
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     sizes = heads_first(q, k, v)
     # the output and its log-sum-exp were saved by the forward
@@ -168,7 +168,7 @@ def flash_cpu_backward(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias where it is asked for."""
+    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
     wanted = mask(signature.get(10), 4)[3]
     return _usual_backward(signature, signature.get(11), optional(signature, 4), wanted)
 
@@ -181,7 +181,7 @@ def cudnn_backward(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable_backward")
 def overrideable_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias where it is asked for."""
+    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
     wanted = mask(signature.get(5), 4)[3]
     return _usual_backward(signature, signature.get(13), optional(signature, 4), wanted)
 
@@ -190,7 +190,7 @@ def overrideable_backward(signature: Signature) -> Cost:
 
 
 def flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: tuple[Argument, Argument]) -> Sizes:
-    """Sizes of (b, s, h, d), or with `offsets` of sequences one after another."""
+    """Return the sizes of (b, s, h, d), or with `offsets` of sequences one after another."""
     return heads_third(q, k, v) if offsets is None else packed(q, k, v, offsets, *longest)
 
 
@@ -215,7 +215,7 @@ def flash_heads_third_backward(signature: Signature) -> Cost:
 
 
 def _mask_type(value: Argument) -> bool:
-    """Whether a mask type of the memory-efficient kernel is one of its two causal ones."""
+    """Return whether a mask type of the memory-efficient kernel is one of its two causal ones."""
     return integer(value) in (1, 2)
 
 
@@ -232,7 +232,7 @@ def efficient_heads_third(signature: Signature) -> Cost:
 
 @formula("aten::_efficient_attention_backward")
 def efficient_heads_third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias where it is asked for."""
+    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
     grad, (q, k, v), bias = signature.tensor(0), query_key_value(signature, 1), optional(signature, 4)
     offsets = optional(signature, 6)
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
@@ -262,8 +262,8 @@ def cudnn_heads_first_backward(signature: Signature) -> Cost:
 
 # Attention of other packages: flash-attn 2 and 3 and vLLM's builds of them.
 #
-# Counted as torch's own, `attention`. Where keys and values are in pages, or where only part of them is in use, the
-# lengths are data and not in the signature: no cost.
+# Counted like torch's own attention. If keys and values are in pages, or only partly in use, the lengths are data and
+# not in the signature: no cost.
 
 
 # ---------------------------------------------------------------------------------------------------- flash-attn 2
@@ -332,7 +332,7 @@ def vllm_packed_forward(signature: Signature) -> Cost:
 
 
 def _all_in_use(signature: Signature, places: tuple[int, ...]) -> None:
-    """Refuses a call whose pages, paddings or lengths are tensors."""
+    """Raise `Unknown` if pages, paddings or lengths are tensors."""
     if any(optional(signature, place) is not None for place in places):
         raise Unknown("the lengths of the sequences")
 
@@ -373,7 +373,7 @@ def third_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn_3::_flash_attn_backward")
 def third_interface_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`: the operator around `bwd`, of which there are two forms.
+    """`10 * b * h * s * t * d`: the operator around `bwd`, which has two forms.
 
     (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, is_causal, ...), 19
     arguments; later with dq, dk, dv before the scale, 22. Source: hopper/flash_attn_interface.py, and traces of it.

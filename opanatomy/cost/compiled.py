@@ -5,9 +5,9 @@ launch records its arguments in Inductor's order - tensors changed in place, inp
 which is which, so
 
 - bytes: each tensor argument once. A tensor that is changed in place is read and written and still counts once: the
-  least the kernel moves is no less than this. The last tensor stands for what is written. Of a tensor that a kernel
-  looks up in, adds into or takes a part of, an element for each place of the loop at most; where it takes a part
-  (`select`, `slice`, ...) a launch does not say of which: smaller tensors than the loop do not count.
+  least the kernel moves is no less than this. The last tensor stands for what is written. A tensor that a kernel
+  looks up in, adds into or takes a part of counts at most an element for each place of the loop. A launch does not say
+  which tensor a part (`select`, `slice`, ...) is taken from: then smaller tensors than the loop do not count.
 - FLOPs: the sum of what the operators named cost for an element, times the places of the loop (`xnumel * rnumel`, which
   must be the elements of a tensor argument). The name has each operator once, however often it occurs, and does not say
   on which tensor: the figure is that of one run of each over the whole loop. Inductor names ten operators at most.
@@ -29,9 +29,9 @@ from opanatomy.cost.operands import Unknown, read
 from opanatomy.cost.registry import cost, module_of, operators, pattern
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
-# FLOPs per element of an operator that is fused into a kernel: what its own formula says of a sample call.
+# FLOPs per element of an operator in a fused kernel: what its own formula returns for a sample call.
 #
-# A plain map has its figure in `MAPS`; any other operator's is its formula's, of a call with the sample arguments, over
+# A plain map's figure is in `MAPS`; any other operator's is its formula's result for the sample arguments, divided by
 # the places of the loop that it is fused into. Moving is 0.
 
 
@@ -78,13 +78,14 @@ SAMPLES: Final[dict[str, tuple[tuple[Argument, ...], int]]] = {
     "scatter_add": ((_X, 0, _PLACES, _X), _ELEMENTS),
 }  # fmt: skip
 
-#: Names in kernels of operators that are composed of others or come in several forms, and whose formula is theirs.
+#: Names in kernels whose operators are composed of others or have several forms, and the operator whose formula
+#: applies.
 _ALSO: Final = {
     "dropout": "native_dropout", "softmax": "_softmax", "log_softmax": "_log_softmax",
     "layer_norm": "native_layer_norm", "rms_norm": "_fused_rms_norm",
     "_native_batch_norm_legit_functional": "native_batch_norm",
 }  # fmt: skip
-#: The product runs elsewhere; only its bias or a view of its result is in the kernel, and the bias is not counted.
+#: The product runs elsewhere; the kernel has only its bias or a view of its result, and the bias is not counted.
 _PRODUCTS: Final = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "linear", "matmul")
 #: Casts and views that only Inductor names.
 _FREE: Final = ("convert_element_type", "to", "type_as", "reshape", "lift_fresh_copy", "where", "masked_fill")
@@ -93,7 +94,7 @@ _MOVING: Final = ("movement", "indexing", "creation")
 
 @cache
 def flops_per_element() -> dict[str, int]:
-    """FLOPs per element of every operator (without `aten::`) that the name of a fused kernel may carry."""
+    """Return the FLOPs per element of every operator (without `aten::`) that a fused kernel's name may contain."""
     names = [name.removeprefix("aten::") for name in operators() if name.startswith("aten::")]
     moving = {name: 0 for name in names if module_of(f"aten::{name}").rpartition(".")[2] in _MOVING}
     maps = {name: row.flops for name, row in MAPS.items()}
@@ -103,7 +104,7 @@ def flops_per_element() -> dict[str, int]:
 
 
 def _of_sample(name: str, arguments: tuple[Argument, ...], places: int) -> int | None:
-    """What the formula says of the sample call, for each place; `None` where a formula of the user's has no such."""
+    """Return the formula's FLOPs of the sample call for each place; `None` if a user's formula has none."""
     formula_cost = cost(f"aten::{name}", Signature(arguments))
     if formula_cost is None or formula_cost.flops % places:
         return None
@@ -116,7 +117,7 @@ _LOOK_UPS = {
     "embedding_dense_backward", "index_put", "_unsafe_index_put", "index_add", "scatter", "scatter_add",
     "scatter_reduce",
 }  # fmt: skip
-#: Views of a part of a tensor. Inductor names ten operators at most, in alphabetical order: others may be behind them.
+#: Views of a part of a tensor. Inductor names ten operators at most, in alphabetical order: more may be hidden.
 _PARTS = {
     "select", "slice", "split", "split_with_sizes", "unbind", "chunk", "narrow", "as_strided", "diagonal", "unfold",
     "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "tensor_split",
@@ -127,7 +128,7 @@ _MAPS_AND_REDUCTIONS = r"triton_(poi|red|per|unk)_fused_(\w+?)_\d+"
 
 @cache
 def named(text: str) -> tuple[str, ...]:
-    """The operators of `_unsafe_view_add_mean`, each as long as can be; `Unknown` where a word is none."""
+    """Return the operators of `_unsafe_view_add_mean`, each as long as can be; raise `Unknown` for an unknown word."""
     words = text.split("_")
     operators: list[str] = []
     at = 0
@@ -142,7 +143,7 @@ def named(text: str) -> tuple[str, ...]:
 
 
 def _arguments(signature: Signature) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The tensors of a launch and the sizes of its loops."""
+    """Return the tensors of a launch and the sizes of its loops."""
     values = signature.arguments
     sizes = tuple(value for value in values if isinstance(value, int) and not isinstance(value, bool))
     tensors = tuple(value for value in values if isinstance(value, Tensor))
@@ -152,7 +153,7 @@ def _arguments(signature: Signature) -> tuple[tuple[Tensor, ...], tuple[int, ...
 
 
 def _places(tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:
-    """Places of the loop: the product of the last one, two or three sizes that is the size of a tensor."""
+    """Return the places of the loop: the product of the last one, two or three sizes that equals a tensor's size."""
     counts = {tensor.numel for tensor in tensors}
     products = [prod(sizes[-length:]) for length in range(1, min(3, len(sizes)) + 1)]
     fitting = [size for size in products if size in counts]
@@ -165,7 +166,7 @@ def _places(tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:
 def fused(name: str, signature: Signature) -> Cost:
     """The FLOPs of the operators named for each place of the loop; each tensor argument once.
 
-    A lower bound in bytes where a tensor is changed in place, or only a part of it is read; the name has each operator
+    A lower bound in bytes if a tensor is changed in place, or only a part of it is read; the name has each operator
     once.
     """
     match = re.fullmatch(_MAPS_AND_REDUCTIONS, name)
@@ -189,7 +190,7 @@ def fused(name: str, signature: Signature) -> Cost:
 def product_template(name: str, signature: Signature) -> Cost:
     """`2 * b * m * n * k` of the first two tensors, (b, m, k) @ (b, k, n); each tensor argument once, the last written.
 
-    What else is fused into it is not counted.
+    Other operators fused into it are not counted.
     """
     tensors, _ = _arguments(signature)
     (a, b), last = tensors[:2], tensors[-1]
@@ -203,7 +204,7 @@ def product_template(name: str, signature: Signature) -> Cost:
 def flexible_attention(name: str, signature: Signature) -> Cost:
     """`4 * b * h * s * t * d`, backward `10 * b * h * s * t * d`: the figure without a mask.
 
-    Which blocks the mask leaves out is data and not in the launch. Each tensor argument once, the last one written.
+    The blocks that the mask leaves out are data and not in the launch. Each tensor argument once, the last one written.
     """
     tensors, _ = _arguments(signature)
     sizes = heads_first(*tensors[:3])

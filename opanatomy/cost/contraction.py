@@ -22,7 +22,7 @@ from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def product_shape(a: Shape, b: Shape) -> tuple[Shape, int]:
-    """The shape of `a @ b` for matrices with equal leading dimensions, and its FLOPs."""
+    """Return the shape of `a @ b` for matrices with equal leading dimensions, and its FLOPs."""
     # (..., m, k) @ (..., k, n) -> (..., m, n)
     *batch, m, k = a
     *batch_b, k_b, n = b
@@ -32,12 +32,12 @@ def product_shape(a: Shape, b: Shape) -> tuple[Shape, int]:
 
 
 def _is_zero(value: object) -> bool:
-    """Whether `beta` is 0, which leaves the added tensor unread."""
+    """Return whether `beta` is 0, which leaves the added tensor unread."""
     return isinstance(value, int | float) and value == 0
 
 
 def _written(signature: Signature, start: int, shape: Shape, dtype: str | None) -> int:
-    """Bytes of the result; an `out` tensor may follow from `start` on."""
+    """Return the bytes of the result; an `out` tensor may follow from `start` on."""
     out = next((value for value in signature.arguments[start:] if isinstance(value, Tensor)), None)
     return result(out, shape, dtype)
 
@@ -186,8 +186,8 @@ def trilinear(signature: Signature) -> Cost:
     """Two products: `2 *` the index space of the first two tensors, then `2 *` that of their product and the third.
 
     (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...): new dimensions are at the places of `expand`. The
-    first sums over what the third does not have; where a product sums over nothing it is a map, and not counted.
-    Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp; torch.utils.flop_counter has none.
+    first sums over what the third does not have; a product that sums over nothing is a map, and not counted. Source:
+    `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp; torch.utils.flop_counter has none.
     """
     spread = [_with_ones(signature.tensor(at).shape, integers(signature.get(at + 3))) for at in range(3)]
     shape, summed = broadcast(*spread), set(integers(signature.get(6)))
@@ -220,7 +220,7 @@ def grouped_mm(signature: Signature) -> Cost:
     groups = next((value.shape[0] for value in rest if value.dtype == "int32" and len(value.shape) == 1), None)
     shape, flops = _grouped_shape(a.shape, b.shape, groups)
     named = [scalar_type(v) for v in signature.arguments[2:] if isinstance(v, int | str) and not isinstance(v, bool)]
-    # fp8 inputs give bfloat16 where no data type is asked for
+    # fp8 inputs give bfloat16 unless another data type is asked for
     dtype = named[0] if named else "bfloat16" if str(a.dtype).startswith("float8") else a.dtype
     return Cost(flops=flops, read_bytes=read(a, b, *rest), written_bytes=fresh(shape, dtype))
 

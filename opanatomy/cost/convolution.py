@@ -18,7 +18,7 @@ def output_shape(
     x: Shape, weight: Shape, stride: Argument, padding: Argument, dilation: Argument,
     transposed: bool = False, output_padding: Argument = 0, groups: int = 1,
 ) -> Shape:  # fmt: skip
-    """The shape a convolution gives; a batch dimension may be missing."""
+    """Return the shape of a convolution's result; a batch dimension may be missing."""
     # x (b, c, *spatial), weight (out, c / groups, *kernel), transposed weight (c, out / groups, *kernel)
     dims = len(weight) - 2
     batch, spatial = x[: len(x) - dims - 1], x[len(x) - dims :]
@@ -36,7 +36,7 @@ def output_shape(
 
 
 def convolution_flops(weight: Shape, positions: Shape) -> int:
-    """FLOPs given the shape at whose positions the kernel is applied: the output, or the input if transposed."""
+    """Return the FLOPs for the shape over which the kernel moves: the output, or the input if transposed."""
     # a position is (b, *spatial): batch and spatial sizes, channels are in the weight
     dims = len(weight) - 2
     if dims < 1 or len(positions) - dims not in (1, 2):
@@ -132,7 +132,7 @@ def native_transposed_convolution(signature: Signature) -> Cost:
 
 
 def _backward(grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, ...], transposed: bool = False) -> Cost:
-    """The gradients that `wanted` (input, weight, bias) asks for; the bias gradient is a sum and not counted."""
+    """Return the cost of the gradients in `wanted` (input, weight, bias), without the bias gradient, a sum."""
     product_flops = convolution_flops(weight.shape, x.shape if transposed else grad.shape)
     channels = grad.shape[len(grad.shape) - len(weight.shape) + 1]
     # each gradient reads the output gradient and the other factor

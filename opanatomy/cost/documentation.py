@@ -1,4 +1,4 @@
-"""The formulas as a page: one line for each, made from the registry, grouped by the file that has them."""
+"""Write the formulas as a page: one line for each, from the registry, grouped by file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORDER: Final = (
 
 
 def formula_tables() -> str:
-    """All formulas as Markdown: a heading and a table for each family, operators next to what is counted."""
+    """Return all formulas as Markdown: a heading and a table for each family, operators next to what is counted."""
     families: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for operator in operators():
         function = function_of(operator)
@@ -42,7 +42,7 @@ def _table(module: str, rows: dict[str, list[str]]) -> str:
 
 
 def _counted(function: object) -> str:
-    """The docstring of a formula on one line: what it counts, its arguments, its source."""
+    """Return the docstring of a formula on one line: what it counts, its arguments, its source."""
     return " ".join((getdoc(function) or "").split())
 
 

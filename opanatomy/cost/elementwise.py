@@ -68,7 +68,7 @@ UNARY = {
     "hardsigmoid": 2,
 }  # fmt: skip
 
-#: The same for functions whose result is floating for integers too.
+#: The same for functions with a floating result for integers too.
 UNARY_FLOATING = {
     "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1,
     "reciprocal": 1,
@@ -116,7 +116,7 @@ BINARY_FLOATING = {"atan2": 1, "true_divide": 1, "logaddexp": 4, "logaddexp2": 4
 BINARY_BOOL = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
                "greater", "greater_equal", "less", "less_equal", "not_equal")  # fmt: skip
 
-#: Maps of another shape, and backward maps, operation by operation.
+#: Maps with other operands, and backward maps, operation by operation.
 OTHERS = {
     # a + alpha * b
     "add": Map(flops=1, operands=2, factor=2, numbers=True),
@@ -169,7 +169,7 @@ MAPS: dict[str, Map] = {
 
 
 def _number(value: Argument) -> Argument:
-    """A 0-dimensional tensor that stands for a Python number as that number."""
+    """Return a 0-dimensional tensor that stands for a Python number as that number."""
     if isinstance(value, Tensor) and not value.shape:
         return {"float64": 0.5, "int64": 1, "bool": True}.get(value.dtype or "", value)
     return value
@@ -194,13 +194,13 @@ def _result_type(row: Map, operands: tuple[Argument, ...]) -> str:
 
 
 def _doubled(signature: Signature, row: Map) -> int:
-    """1 where the multiplier at `row.factor` is there and not 1."""
+    """Return 1 if the multiplier at `row.factor` is present and not 1."""
     factor = None if row.factor is None else signature.get(row.factor)
     return int(isinstance(factor, int | float) and factor != 1)
 
 
 def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
-    """The cost of a map by its row: operands first, then constants, then perhaps an `out` tensor."""
+    """Return the cost of a map from its row: operands first, then constants, then perhaps an `out` tensor."""
     head = signature.arguments[: row.operands]
     numbers = row.numbers and isinstance(head[0], Tensor)
     operands = (*head[:1], *(map(_number, head[1:]) if numbers else head[1:]))
@@ -216,7 +216,8 @@ def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
     return Cost(flops=flops, read_bytes=read(*operands), written_bytes=written)
 
 
-#: Maps of which torch has no form in place (`maximum` has one for lists); nor has it of backward and special functions.
+#: Maps without an in-place form in torch (`maximum` has one for lists); backward and special functions have none
+#: either.
 _NOT_IN_PLACE = {
     "_conj_physical", "_masked_scale", "_prelu_kernel", "_standard_gamma_grad", "complex", "fmax", "fmin", "hardshrink",
     "isfinite", "isinf", "isnan", "isneginf", "isposinf", "linalg_cross", "logaddexp", "logaddexp2",
@@ -250,7 +251,7 @@ _DIV = Map(flops=1, operands=2, result="floating", numbers=True)
 @formula("aten::div", "aten::divide")
 def div(signature: Signature) -> Cost:
     """1 per output element; integers give float32 unless a rounding mode is asked for."""
-    # a trace drops the mode itself, a string, yet shows its place
+    # a trace drops the mode, a string, but shows its place
     rounded = len(signature.arguments) > 2 and not isinstance(signature.arguments[2], Tensor)
     return map_cost(replace(_DIV, result="promoted") if rounded else _DIV, signature)
 
@@ -293,11 +294,11 @@ def masked_fill_(signature: Signature) -> Cost:
 
 @formula("aten::gelu", "aten::gelu_")
 def gelu(signature: Signature) -> Cost:
-    """5 per output element, in the tanh form 10; the erf form where the trace dropped the string that says which.
+    """5 per output element, in the tanh form 10; the erf form if the trace dropped the string that says which.
 
-    erf form, 0.5 * x * (1 + erf(x * sqrt(1/2))): multiply, erf, add, multiply, multiply. tanh form,
-    0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x ** 3))): divide, sqrt, pow, multiply, add, multiply, tanh, add,
-    multiply, multiply; the convention of the paper's counter, constants included.
+    erf form, 0.5 * x * (1 + erf(x * sqrt(1/2))): multiply, erf, add, multiply, multiply. tanh form, 0.5 * x * (1 +
+    tanh(sqrt(2/pi) * (x + 0.044715 * x ** 3))): divide, sqrt, pow, multiply, add, multiply, tanh, add, multiply,
+    multiply; the convention of the paper's counter, constants included.
     """
     flops = 10 if signature.get(1) == "tanh" else 5
     return map_cost(Map(flops=flops), signature)

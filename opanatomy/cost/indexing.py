@@ -27,12 +27,12 @@ from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _gathered(table: Tensor, elements: int) -> int:
-    """Bytes of `elements` read from a table."""
+    """Return the bytes of `elements` read from a table."""
     return min(elements, table.stored) * item(table.dtype)
 
 
 def _dimension(signature: Signature, x: Tensor) -> int:
-    """The dimension argument at 1; a vector has one only."""
+    """Return the dimension argument at 1; a vector has only one."""
     return 0 if len(x.shape) == 1 else axis(integer(signature.get(1)), len(x.shape))
 
 
@@ -71,7 +71,7 @@ def take(signature: Signature) -> Cost:
 
 
 def indexed(x: Tensor, indices: Argument) -> tuple[int, tuple[Tensor, ...]]:
-    """How many elements `x[indices]` has, and the index tensors; a mask of booleans is data: `Unknown`."""
+    """Return how many elements `x[indices]` has, and the index tensors; raise `Unknown` for a mask, which is data."""
     if not isinstance(indices, tuple) or len(indices) > len(x.shape):
         raise Unknown("the indices")
     given = tuple(value for value in indices if isinstance(value, Tensor))
@@ -94,7 +94,7 @@ def index(signature: Signature) -> Cost:
 
 
 def _put(x: Tensor, indices: Argument, values: Tensor) -> tuple[int, tuple[Tensor, ...]]:
-    """As `indexed`; for one mask of booleans the values say how many elements there are, unless they broadcast."""
+    """Return the same as `indexed`; for a boolean mask, count the elements by the values, unless they broadcast."""
     mask = indices[0] if isinstance(indices, tuple) and len(indices) == 1 else None
     if isinstance(mask, Tensor) and mask.dtype == "bool":
         rest = x.shape[len(mask.shape) :]
@@ -157,10 +157,10 @@ def index_copy(signature: Signature) -> Cost:
 
 
 def _scattered(signature: Signature) -> tuple[Tensor, Tensor, int, int]:
-    """The target, the indices, bytes of the source (an element an index) and whether a reduction is asked for."""
+    """Return the target, the indices, the source's bytes (an element an index) and whether a reduction is asked for."""
     x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     source_bytes = 0 if source is None else _gathered(source, given.numel)
-    # a trace drops the reduction itself, a string, yet shows its place
+    # a trace drops the reduction, a string, but shows its place
     reduced = len(signature.arguments) > 4 and not isinstance(signature.arguments[4], Tensor)
     return x, given, source_bytes, int(reduced)
 
@@ -220,7 +220,7 @@ def masked_scatter_(signature: Signature) -> Cost:
 def masked_scatter_backward(signature: Signature) -> Cost:
     """0; (grad, mask, sizes): reads the mask and as much of the gradient as the source had, writes that of the source.
 
-    How much of the source was used is data: all of it at most.
+    The part of the source that was used is data: at most all of it.
     """
     grad, where_true, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(2))
     written = fresh(shape, grad.dtype)

@@ -27,7 +27,7 @@ from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _matrices(x: Tensor, square: bool = True) -> tuple[Shape, int, int]:
-    """Leading dimensions, rows and columns of real matrices."""
+    """Return the leading dimensions, rows and columns of real matrices."""
     if len(x.shape) < 2 or x.dtype is None or category(x.dtype) != 2:
         raise Unknown(f"real matrices, not {x}")
     *batch, m, n = x.shape
@@ -37,30 +37,30 @@ def _matrices(x: Tensor, square: bool = True) -> tuple[Shape, int, int]:
 
 
 def _lu(m: int, n: int) -> int:
-    """getrf: step k divides m - k elements and takes a product from (m - k) (n - k) others."""
+    """Count getrf: step k divides m - k elements and takes a product from (m - k) (n - k) others."""
     return sum((m - k) * (1 + 2 * (n - k)) for k in range(1, min(m, n) + 1))
 
 
 def _cholesky(n: int) -> int:
-    """potrf: n^3 / 3 + n^2 / 2 + n / 6."""
+    """Count potrf: n^3 / 3 + n^2 / 2 + n / 6."""
     return n * (n + 1) * (2 * n + 1) // 6
 
 
 def _qr(m: int, n: int) -> int:
-    """geqrf: 2 m n^2 - 2/3 n^3 and lower terms."""
+    """Count geqrf: 2 m n^2 - 2/3 n^3 and lower terms."""
     if m >= n:
         return (6 * m * n * n - 2 * n**3 + 3 * m * n + 3 * n * n + 14 * n) // 3
     return (6 * n * m * m - 2 * m**3 + 9 * n * m - 3 * m * m + 14 * m) // 3
 
 
 def _reflectors(m: int, n: int, k: int) -> int:
-    """orgqr: the first n columns of the product of k reflectors, 4 m n k - 2 (m + n) k^2 + 4/3 k^3 and lower terms."""
+    """Count orgqr: n columns of the product of k reflectors, 4 m n k - 2 (m + n) k^2 + 4/3 k^3 and lower terms."""
     whole = 12 * m * n * k - 6 * (m + n) * k * k + 4 * k**3 + 9 * n * k - 3 * m * k - 3 * k * k - 4 * k
     return whole // 3
 
 
 def _solved(batch: Shape, n: int, b: Tensor, vector: bool) -> tuple[Shape, int]:
-    """The shape of the solution and its columns."""
+    """Return the shape of the solution and its columns."""
     rest = b.shape[len(b.shape) - 1 :] if vector else b.shape[-2:]
     lead = broadcast(batch, b.shape[: len(b.shape) - len(rest)])
     if n not in rest:
@@ -158,7 +158,7 @@ def householder_qr(signature: Signature) -> Cost:
 def qr(signature: Signature) -> Cost:
     """geqrf, and orgqr for the columns of Q: as many as the smaller side, or with `complete` all m; `r` has no Q.
 
-    The mode is a string that a trace drops and a capture observes: without it no cost.
+    A trace drops the mode, a string, and a capture observes it: no cost without it.
     """
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
@@ -252,7 +252,7 @@ _COMPLEX_OF = {real: name for name, real in _REAL_OF.items()}
 
 
 def _flops(shape: Shape, dims: Argument, per_point: float) -> int:
-    """FLOPs of transforms over `dims` of a complex tensor of this shape."""
+    """Return the FLOPs of transforms over `dims` of a complex tensor of this shape."""
     points = prod(shape[axis(dim, len(shape))] for dim in integers(dims))
     return round(per_point * prod(shape) * log2(points)) if points > 1 else 0
 
@@ -295,14 +295,14 @@ def complex_to_real(signature: Signature) -> Cost:
 
 
 def _per_element(p: Argument) -> int:
-    """Subtract, absolute value or power, add; the largest is taken without adding."""
+    """Count subtract, absolute value or power, add; the largest is taken without adding."""
     if isinstance(p, bool) or not isinstance(p, int | float):
         raise Unknown(f"norm {p!r}")
     return {0.0: 2, 1.0: 3, 2.0: 3, float("inf"): 2}.get(float(p), 4)
 
 
 def _per_pair(p: Argument) -> int:
-    """The root that comes last."""
+    """Count the root at the end."""
     return int(p not in (0, 1, float("inf")))
 
 

@@ -8,7 +8,7 @@ from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _reduced(reduction: Argument) -> bool:
-    """Whether the elements are summed or averaged."""
+    """Return whether the elements are summed or averaged."""
     return integer(reduction) != 0
 
 
@@ -17,7 +17,7 @@ def _reduced(reduction: Argument) -> bool:
 
 @formula("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 def nll_loss(signature: Signature) -> Cost:
-    """1 per target (2 with class weights); reads the chosen log-probabilities alone, not the whole matrix."""
+    """1 per target (2 with class weights); reads only the chosen log-probabilities, not the whole matrix."""
     x, target, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
     n = target.numel
     results = 1 if _reduced(signature.get(3)) else n
@@ -107,7 +107,7 @@ CTC_STEP = 11
 def ctc_loss(signature: Signature) -> Cost:
     """11 per element of the lattice (n, t, 2 * s + 1), s the longest target.
 
-    Known where the targets are a matrix or the lengths are a list; lengths in a tensor are data.
+    Known if the targets are a matrix or the lengths are a list; lengths in a tensor are data.
     """
     x, targets = signature.tensor(0), signature.tensor(1)
     t, n = (x.shape[0], x.shape[1]) if len(x.shape) == 3 else (x.shape[0], 1)

@@ -23,7 +23,7 @@ from opanatomy.cost.operands import (
 from opanatomy.cost.registry import formula
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
-#: Operators that return the same memory in another shape, or none at all, or none of it written.
+#: Operators that return the same memory in another shape, allocate without writing, or return no tensor.
 NOTHING = (
     # views
     "view", "_unsafe_view", "_reshape_alias", "expand", "expand_as", "t", "transpose", "permute", "slice", "select",
@@ -239,7 +239,7 @@ def overwrite_(signature: Signature) -> Cost:
 
 @formula("aten::bernoulli_")
 def bernoulli_(signature: Signature) -> Cost:
-    """0: a random draw; writes the tensor, reads the probabilities where they are one."""
+    """0: a random draw; writes the tensor, reads the probabilities if they are a tensor."""
     return moved(read(signature.get(1)), read(signature.tensor(0)))
 
 
@@ -251,7 +251,7 @@ def bernoulli(signature: Signature) -> Cost:
 
 
 def _new_size(signature: Signature, at: int) -> tuple[int, ...]:
-    """The size of a new tensor; an empty one only where the trace recorded any constant at all."""
+    """Return the size of a new tensor; an empty one only if the trace recorded any constant."""
     size = integers(signature.get(at))
     recorded = any(not isinstance(value, Tensor) and value not in (None, ()) for value in signature.arguments)
     if not size and not recorded:
@@ -267,7 +267,7 @@ def _number_type(value: Argument) -> str:
 
 @formula("aten::zeros", "aten::ones", "aten::rand", "aten::randn")
 def new(signature: Signature) -> Cost:
-    """0; (size, dtype, ...): writes the tensor; float32 where no data type is asked for."""
+    """0; (size, dtype, ...): writes the tensor; float32 unless another data type is asked for."""
     out = signature.arguments[-1]
     if isinstance(out, Tensor):
         return moved(0, fresh(_new_size(signature, 0), out.dtype))
@@ -278,7 +278,7 @@ def new(signature: Signature) -> Cost:
 
 @formula("aten::full")
 def full(signature: Signature) -> Cost:
-    """0; (size, value, dtype, ...): writes the tensor, in the data type of the value where none is asked for."""
+    """0; (size, value, dtype, ...): writes the tensor, in the data type of the value unless another is asked for."""
     value = signature.get(1)
     if value is None:
         raise Unknown("the value")
@@ -381,7 +381,7 @@ def randperm(signature: Signature) -> Cost:
 def triangle_indices(signature: Signature) -> Cost:
     """0; (rows, columns, offset): writes two int64 places for each element, as many as 2 * rows * columns at most.
 
-    Only the whole triangle of a square is worked out: another has no cost.
+    Only the whole triangle of a square is counted; others have no cost.
     """
     rows, columns = integers(signature.get(0))[0], integer(signature.get(1))
     if rows != columns or integer(signature.get(2, 0)) != 0:
@@ -391,7 +391,7 @@ def triangle_indices(signature: Signature) -> Cost:
 
 @formula("aten::normal")
 def normal(signature: Signature) -> Cost:
-    """2 per element: * deviation, + mean, where one is a tensor; drawing is 0."""
+    """2 per element: * deviation, + mean, if one is a tensor; drawing is 0."""
     given = [value for value in signature.arguments[:2] if isinstance(value, Tensor)]
     if not given or any(value.shape != given[0].shape for value in given):
         raise Unknown("the size drawn")
@@ -409,7 +409,7 @@ def drawn(signature: Signature) -> Cost:
 
 
 def _padded(values: Tensor, offsets: Argument, lengths: Argument) -> tuple[int, ...]:
-    """The shape of the padded batch: one offset a ragged dimension, the first of the batch."""
+    """Return the shape of the padded batch: one offset a ragged dimension, the first of the batch."""
     longest, given = sizes(lengths), tensors(offsets)
     if len(given) != len(longest):
         raise Unknown(f"{offsets} and {lengths}")

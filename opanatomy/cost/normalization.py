@@ -33,12 +33,12 @@ INPUT_GRADIENT, SCALE_GRADIENT, SHIFT_GRADIENT = 9, 3, 1
 
 
 def statistics_type(dtype: str | None) -> str | None:
-    """The data type in which means and deviations are kept."""
+    """Return the data type in which means and deviations are kept."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def _type_on_cpu(x: Tensor, *affine: Tensor | None) -> str | None:
-    """The data type of statistics on the CPU: that of scale and shift, else of the input."""
+    """Return the data type of statistics on the CPU: that of scale and shift, else of the input."""
     return next((parameter.dtype for parameter in affine if parameter is not None), x.dtype)
 
 
@@ -214,7 +214,7 @@ def _batch_norm(
 ) -> Cost:  # fmt: skip
     written = fresh(x.shape, x.dtype)
     if training:
-        # statistics of this batch, and the running ones brought up to date in place
+        # statistics of this batch, and the running ones updated in place
         written += 2 * fresh((x.shape[1],), dtype) + read(*running)
     # evaluation: subtract the mean and multiply by 1 / deviation
     flops = x.numel * ((STANDARDIZE if training else 2) + _affine(*affine))

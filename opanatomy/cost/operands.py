@@ -1,4 +1,4 @@
-"""What formulas read from a signature: sizes in bytes, broadcasting, data types; `Unknown` where it does not say."""
+"""Read what formulas need from a signature: sizes in bytes, broadcasting, data types; raise `Unknown` if missing."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _DEFAULT = {0: "bool", 1: "int64", 2: "float32", 3: "complex64"}
 
 
 class Unknown(LookupError):
-    """The signature lacks something that the formula needs."""
+    """Raised if the signature lacks something that the formula needs."""
 
 
 # ----------------------------------------------------------------------------------------------------------- arguments
 
 
 def optional(signature: Signature, index: int) -> Tensor | None:
-    """The tensor at `index`, `None` where it is absent."""
+    """Return the tensor at `index`; `None` if absent."""
     value = signature.get(index)
     return value if isinstance(value, Tensor) else None
 
 
 def tensors(value: Argument) -> tuple[Tensor, ...]:
-    """The elements of a tensor list."""
+    """Return the elements of a tensor list."""
     if not isinstance(value, tuple):
         raise Unknown(f"{value!r} is not a tensor list")
     elements = tuple(item for item in value if isinstance(item, Tensor))
@@ -41,27 +41,27 @@ def tensors(value: Argument) -> tuple[Tensor, ...]:
 
 
 def integer(value: Argument) -> int:
-    """An integer argument."""
+    """Return an integer argument."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unknown(f"{value!r} is not an integer")
     return value
 
 
 def flag(value: Argument) -> bool:
-    """A boolean argument."""
+    """Return a boolean argument."""
     if not isinstance(value, bool):
         raise Unknown(f"{value!r} is not a boolean")
     return value
 
 
 def integers(value: Argument, length: int | None = None) -> Shape:
-    """An integer list; with `length`, a list of one stands for all dimensions."""
+    """Return an integer list; with `length`, a list of one stands for all dimensions."""
     numbers = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
     return numbers * length if length is not None and len(numbers) == 1 else numbers
 
 
 def sizes(value: Argument, minimum: int = 1) -> Shape:
-    """The sizes of a tensor with at least `minimum` dimensions; a list that the trace dropped is empty: `Unknown`."""
+    """Return the sizes of a tensor with at least `minimum` dimensions; raise `Unknown` for a dropped (empty) list."""
     numbers = integers(value)
     if len(numbers) < minimum:
         raise Unknown(f"{value!r} are not the sizes of {minimum} dimensions")
@@ -69,14 +69,14 @@ def sizes(value: Argument, minimum: int = 1) -> Shape:
 
 
 def mask(value: Argument, length: int) -> tuple[bool, ...]:
-    """An `output_mask` of `length` booleans."""
+    """Return an `output_mask` of `length` booleans."""
     if not isinstance(value, tuple) or len(value) != length:
         raise Unknown(f"{value!r} is no mask of {length}")
     return tuple(bool(item) for item in value)
 
 
 def scalar_type(value: Argument) -> str | None:
-    """The name of a `dtype` argument: a code of c10::ScalarType or a name; `None` where it is absent."""
+    """Return the name of a `dtype` argument, a code of c10::ScalarType or a name; `None` if absent."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -89,7 +89,7 @@ def scalar_type(value: Argument) -> str | None:
 
 
 def read(*values: Argument) -> int:
-    """Bytes of all tensors among `values`, lists included: each distinct element once."""
+    """Return the bytes of all tensors among `values`, lists included: each distinct element once."""
     total = 0
     for value in values:
         if isinstance(value, Tensor):
@@ -102,24 +102,24 @@ def read(*values: Argument) -> int:
 
 
 def item(dtype: str | None) -> int:
-    """Bytes of an element of `dtype`."""
+    """Return the bytes of an element of `dtype`."""
     if dtype is None or dtype not in ITEM_SIZE:
         raise Unknown(f"size of {dtype}")
     return ITEM_SIZE[dtype]
 
 
 def fresh(shape: Iterable[int], dtype: str | None) -> int:
-    """Bytes of a new tensor."""
+    """Return the bytes of a new tensor."""
     return prod(shape) * item(dtype)
 
 
 def result(out: Tensor | None, shape: Iterable[int], dtype: str | None) -> int:
-    """Bytes of a result; an `out` tensor gives its data type (a trace shows it before it is resized)."""
+    """Return the bytes of a result; an `out` tensor gives its data type (a trace shows it before it is resized)."""
     return fresh(shape, out.dtype if out else dtype)
 
 
 def moved(read_bytes: int, written_bytes: int, flops: int = 0) -> Cost:
-    """A cost in one line."""
+    """Return a cost in one line."""
     return Cost(flops=flops, read_bytes=read_bytes, written_bytes=written_bytes)
 
 
@@ -127,14 +127,14 @@ def moved(read_bytes: int, written_bytes: int, flops: int = 0) -> Cost:
 
 
 def axis(dim: int, dims: int) -> int:
-    """A dimension counted from the front."""
+    """Return a dimension counted from the front."""
     if not -max(dims, 1) <= dim < max(dims, 1):
         raise Unknown(f"dimension {dim} of {dims}")
     return dim % max(dims, 1)
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape that NumPy's rule gives."""
+    """Return the broadcast shape by NumPy's rule."""
     length = max(map(len, shapes), default=0)
     result = [1] * length
     for shape in shapes:
@@ -150,7 +150,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def category(dtype: str) -> int:
-    """0 bool, 1 integer, 2 floating, 3 complex."""
+    """Return 0 for bool, 1 integer, 2 floating, 3 complex."""
     if dtype == "bool":
         return 0
     if dtype.startswith("complex"):
@@ -159,17 +159,17 @@ def category(dtype: str) -> int:
 
 
 def floating(dtype: str) -> str:
-    """The data type of `exp(x)` and `x / y`: integers become float32."""
+    """Return the data type of `exp(x)` and `x / y`: integers become float32."""
     return dtype if category(dtype) >= 2 else "float32"
 
 
 def accumulated(dtype: str) -> str:
-    """The data type of `sum(x)`: integers become int64."""
+    """Return the data type of `sum(x)`: integers become int64."""
     return dtype if category(dtype) >= 2 else "int64"
 
 
 def _wider(a: str, b: str) -> str:
-    """c10::promoteTypes of two data types."""
+    """Return c10::promoteTypes of two data types."""
     if a == b:
         return a
     low, high = sorted((a, b), key=category)
@@ -189,14 +189,14 @@ def _wider(a: str, b: str) -> str:
 
 
 def _combine(higher: str | None, lower: str | None) -> str | None:
-    """A priority's data type with that of the next lower one, which counts only where its category is higher."""
+    """Combine a priority's data type with that of the next lower one, which counts only if its category is higher."""
     if higher is None or lower is None:
         return higher or lower
     return _wider(higher, lower) if category(lower) > category(higher) else higher
 
 
 def promote(*operands: Argument) -> str:
-    """The data type that torch computes in: tensors first, then 0-dimensional tensors, then numbers."""
+    """Return the data type in which torch computes: tensors first, then 0-dimensional tensors, then numbers."""
     ranked: list[str | None] = [None, None, None]
     for operand in operands:
         if isinstance(operand, Tensor):

@@ -1,6 +1,6 @@
 """Optimizer updates: the fused ones operation by operation, and `_foreach_` maps as their single-tensor operators.
 
-Lists of tensors have no data type in a plain trace; where the capture did not note it the cost is not known.
+Lists of tensors have no data type in a plain trace; the cost is unknown unless the capture noted it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _nonzero(value: Argument) -> bool:
 
 def _adam(signature: Signature, decay_flops: int) -> Cost:
     parameters, grads, averages, squares = (tensors(signature.get(index)) for index in range(4))
-    # a trace drops long lists, which is not the same as having none
+    # a trace drops long lists, so an empty one may have had elements
     maxima = tensors(signature.get(4)) if flag(signature.get(11)) else ()
     steps = tensors(signature.get(5))
     flops = 13 + decay_flops * _nonzero(signature.get(9)) + flag(signature.get(12))
@@ -101,7 +101,7 @@ def update_scale(signature: Signature) -> Cost:
 
 # -------------------------------------------------------------------------------------------------------- bitsandbytes
 
-#: FLOPs of an update in 32-bit arithmetic, weight decay apart.
+#: FLOPs of an update in 32-bit arithmetic, without weight decay.
 _UPDATES = {"adam": 13, "momentum": 4, "rmsprop": 7, "adagrad": 7}
 
 
@@ -141,12 +141,12 @@ def _element(value: Argument, place: int, length: int) -> Argument:
         if len(value) != length:
             raise Unknown("lists of different lengths")
         return value[place]
-    # one tensor for all elements is read once and acts as a number
+    # one tensor for all elements is read once and acts like a number
     return 0.5 if isinstance(value, Tensor) else value
 
 
 def _foreach(operator: str) -> Callable[[Signature], Cost]:
-    """The formula of a list operator: `operator` on each element."""
+    """Return the formula of a list operator: `operator` on each element."""
 
     def formula_of_list(signature: Signature) -> Cost:
         length = len(tensors(signature.get(0)))

@@ -32,7 +32,7 @@ def _pooled(size: int, kernel: int, stride: int, padding: int, dilation: int, ce
 def window(
     x: Tensor, dims: int, kernel: Argument, stride: Argument, padding: Argument, dilation: Argument, ceil_mode: bool
 ) -> tuple[Shape, int]:
-    """The shape that a window of `dims` dimensions gives, and its elements."""
+    """Return the shape of the result of a window of `dims` dimensions, and the window's elements."""
     k = integers(kernel, dims)
     s = k if stride in (None, ()) else integers(stride, dims)
     rows = zip(x.shape[-dims:], k, s, integers(padding, dims), integers(dilation, dims), strict=True)
@@ -160,7 +160,7 @@ for _name, _flops in _RESIZE.items():
 def grid_sampler(signature: Signature) -> Cost:
     """Per output element 7 (bilinear: four multiplies, three adds), 15 in 3-D, 0 nearest, 35 bicubic.
 
-    Reads the neighbours of each output element, the image at most.
+    Reads the neighbours of each output element, at most the image.
     """
     x, grid = signature.tensor(0), signature.tensor(1)
     shape = (*x.shape[:2], *grid.shape[1:-1])
@@ -170,7 +170,7 @@ def grid_sampler(signature: Signature) -> Cost:
 
 
 def _sampled(x: Tensor, mode: int, elements: int) -> int:
-    """Bytes of the neighbours that as many samples have, the image at most."""
+    """Return the bytes of the neighbours of that many samples, at most the image."""
     neighbours = (4 if len(x.shape) == 4 else 8, 1, 16)[mode]
     return min(fresh((neighbours, elements), x.dtype), read(x))
 
@@ -250,12 +250,12 @@ def fractional_max_pool_backward(signature: Signature) -> Cost:
 # counted.
 
 
-#: Half the width of the filter, in input elements, where the image is not made smaller.
+#: Half the width of the filter, in input elements, unless the image is made smaller.
 _HALF = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 
 
 def _taps(size: int, result: int, half: float, factor: Argument, align_corners: bool) -> int:
-    """Taps of all output elements along a dimension."""
+    """Return the taps of all output elements along a dimension."""
     if align_corners:
         scale = (size - 1) / (result - 1) if result > 1 else 0.0
     else:
@@ -269,7 +269,7 @@ def _taps(size: int, result: int, half: float, factor: Argument, align_corners: 
 
 
 def _resized_flops(old: Shape, new: Shape, half: float, factors: tuple[Argument, ...], align_corners: bool) -> int:
-    """For one image: rows resized along their length, then columns."""
+    """Return the FLOPs for one image: rows resized along their length, then columns."""
     (h, w), (new_h, new_w) = old, new
     across = h * _taps(w, new_w, half, factors[1], align_corners) if w != new_w else 0
     down = new_w * _taps(h, new_h, half, factors[0], align_corners) if h != new_h else 0
@@ -305,8 +305,8 @@ for _antialias_name, _half in _HALF.items():
 
 # torchvision's operators on regions and its deformable convolution. Source: torchvision/csrc/ops.
 #
-# How many samples a region takes is data where `sampling_ratio` is not positive, as is what non-maximum suppression
-# keeps: no cost.
+# The samples of a region are data unless `sampling_ratio` is positive, and so is what non-maximum suppression keeps: no
+# cost.
 
 
 #: Bilinear: four multiplies, three adds.
@@ -314,7 +314,7 @@ _BILINEAR = 7
 
 
 def _samples(ratio: Argument) -> int:
-    """Samples of one output element."""
+    """Return the samples of one output element."""
     side = integer(ratio)
     if side <= 0:
         raise Unknown("how many samples a region takes")
@@ -322,13 +322,13 @@ def _samples(ratio: Argument) -> int:
 
 
 def _region_elements(signature: Signature, channels: int) -> tuple[int, int]:
-    """Elements of the result of (x, rois, scale, height, width, ...), and of one channel of one region."""
+    """Return the elements of the result of (x, rois, scale, height, width, ...), and of one channel of one region."""
     height, width = integer(signature.get(3)), integer(signature.get(4))
     return signature.tensor(1).shape[0] * channels * height * width, height * width
 
 
 def _region_samples(x: Tensor, elements: int) -> int:
-    """Bytes of the four neighbours of each sample, the image at most."""
+    """Return the bytes of the four neighbours of each sample, at most the image."""
     return min(4 * elements, x.stored) * item(x.dtype)
 
 
@@ -379,7 +379,7 @@ def position_roi_align_backward(signature: Signature) -> Cost:
 def roi_pool(signature: Signature) -> Cost:
     """0: comparisons; (x, rois, scale, height, width): writes maxima and int32 places.
 
-    How large a region is is data: reads one element of each at least.
+    The size of a region is data: reads at least one element of each.
     """
     x = signature.tensor(0)
     elements, _ = _region_elements(signature, x.shape[1])
@@ -397,7 +397,7 @@ def roi_pool_backward(signature: Signature) -> Cost:
 
 
 def _deformed(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[tuple[int, ...], int]:
-    """The shape of the result and the FLOPs of its product."""
+    """Return the shape of the result and the FLOPs of its product."""
     # x (b, c, h, w), weight (out, c / groups, kh, kw), offset (b, 2 * offset groups * kh * kw, out h, out w)
     shape = (x.shape[0], weight.shape[0], *offset.shape[-2:])
     if len(weight.shape) != 4 or offset.shape[1] % (2 * weight.shape[2] * weight.shape[3]):
@@ -422,7 +422,7 @@ def deformable_convolution(signature: Signature) -> Cost:
 def deformable_convolution_backward(signature: Signature) -> Cost:
     """Twice the forward: the products for the columns and for the weight; (grad, x, weight, offset, mask, bias, ...).
 
-    Writes the gradient of each of them.
+    Writes the gradient of each.
     """
     grad, x, weight, offset = (signature.tensor(place) for place in range(4))
     mask = optional(signature, 4) if signature.get(14, True) is not False else None

@@ -30,7 +30,7 @@ from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _blocks(elements: int, size: Argument) -> int:
-    """Blocks of `size` elements, the last one perhaps shorter: each has a scale."""
+    """Return the number of blocks of `size` elements, the last one perhaps shorter: each has a scale."""
     return -(-elements // integer(size))
 
 
@@ -131,7 +131,7 @@ def product_4bit(signature: Signature) -> Cost:
 
 
 def _int8(a: Tensor, b: Tensor) -> tuple[int, int]:
-    """Elements of the result and FLOPs of (..., k) @ (n, k)^T."""
+    """Return the elements of the result and the FLOPs of (..., k) @ (n, k)^T."""
     if a.shape[-1] != b.shape[-1]:
         raise Unknown(f"{a} and {b}")
     elements = prod(a.shape[:-1]) * b.shape[0]
@@ -273,7 +273,7 @@ def learnable_fake_quantize_backward(signature: Signature) -> Cost:
 
 
 def _packed(value: Argument) -> tuple[Tensor, Tensor | None, tuple[Argument, ...]]:
-    """Weight, bias and, of a convolution, [stride, padding, output padding, dilation, groups, transposed]."""
+    """Return weight, bias and, for a convolution, [stride, padding, output padding, dilation, groups, transposed]."""
     if not isinstance(value, tuple) or not value or not isinstance(value[0], Tensor):
         raise Unknown("the packed weights")
     bias = value[1] if len(value) > 1 and isinstance(value[1], Tensor) else None
@@ -371,7 +371,7 @@ def pointwise_linear(signature: Signature) -> Cost:
 
 
 def _recurrent(signature: Signature, gates: int, hx: Tensor, states: int, weight_bytes: int, place: int) -> Cost:
-    """(input (t, b, i), hx (layers * directions, b, h), ...): constants from `has_biases` at `place` on."""
+    """Return the cost of (input (t, b, i), hx (layers * directions, b, h), ...); `has_biases` is at `place`."""
     x = signature.tensor(0)
     biases, layers = flag(signature.get(place)), integer(signature.get(place + 1))
     directions = 2 if flag(signature.get(place + 4)) else 1
@@ -412,7 +412,7 @@ def quantized_lstm_cell(signature: Signature) -> Cost:
 
 # -------------------------------------------------------------------------------------------------- maps and norms
 
-#: FLOPs of the map itself, in and out of 8 bits apart.
+#: FLOPs of the map only, without going in and out of 8 bits.
 _MAPS = {"sigmoid": 4, "hardswish": 3, "elu": 3, "celu": 3, "leaky_relu": 1, "softmax": 4, "relu6": None, "clamp": None}
 _PAIRS = ("add", "add_relu", "mul", "mul_relu")
 
@@ -460,7 +460,7 @@ def instance_norm(signature: Signature) -> Cost:
 
 @formula("aten::quantized_max_pool2d", "quantized::max_pool2d")
 def max_pool(signature: Signature) -> Cost:
-    """0: comparisons; writes the maxima alone."""
+    """0: comparisons; writes only the maxima."""
     x, get = signature.tensor(0), signature.get
     shape: Shape = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))[0]
     return moved(read(x), fresh(shape, x.dtype))

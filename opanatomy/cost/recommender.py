@@ -69,7 +69,7 @@ def bag_weights_backward(signature: Signature) -> Cost:
 
 @formula("aten::embedding_sparse_backward")
 def sparse_embedding_backward(signature: Signature) -> Cost:
-    """0: the gradient becomes the values of a sparse one as it is; with a padding index what is left is data."""
+    """0: the gradient becomes the values of a sparse one unchanged; with a padding index the number left is data."""
     if integer(signature.get(3)) != -1:
         raise Unknown("how many rows are no padding")
     return moved(0, 0)
@@ -80,7 +80,7 @@ def sparse_embedding_backward(signature: Signature) -> Cost:
 
 @pattern(r"fbgemm::split_embedding_codegen_lookup_\w+_function")
 def split_lookup(name: str, signature: Signature) -> Cost:
-    """1 add per element looked up, 2 with weights; pooled rows of `D` values, known where all tables are equally wide.
+    """1 add per element looked up, 2 with weights; pooled rows of `D` values, known if all tables are equally wide.
 
     (..., device weights at 1, D_offsets at 6, total_D, max_D, ..., indices at 11, offsets, pooling, weights at 14): how
     many indices go to which table is data. Reads a row an index, at most the tables; writes float32.
@@ -92,7 +92,7 @@ def split_lookup(name: str, signature: Signature) -> Cost:
         raise Unknown("which table an index goes to")
     elements = index.numel * widest
     pooled = prod((offsets.numel - 1, widest))
-    # where the rows are not on the device they are in host memory or a cache
+    # rows that are not on the device are in host memory or a cache
     rows = min(elements, tables.stored or elements) * item(tables.dtype)
     flops = elements * (1 + (weights is not None))
     return moved(rows + read(index, offsets, weights), fresh((pooled,), "float32"), flops=flops)
@@ -118,7 +118,7 @@ def permute_pooled_backward(name: str, signature: Signature) -> Cost:
 
 @formula("fbgemm::bounds_check_indices")
 def bounds_check(signature: Signature) -> Cost:
-    """0: comparisons; reads rows, indices and offsets, and writes nothing where all of them are in bounds."""
+    """0: comparisons; reads rows, indices and offsets, and writes nothing if all are in bounds."""
     return moved(read(*map(signature.tensor, range(3))), 0)
 
 

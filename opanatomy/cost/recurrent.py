@@ -1,7 +1,7 @@
 """Recurrent layers: the products of input and hidden state with the weights, `2 * positions * elements of the weights`.
 
-Gates are element-wise and inside; their operations are not counted where the products are. What a library keeps for its
-backward (workspace, reserve space) is not counted: its size is the library's own.
+Gates are element-wise and inside; their operations are not counted with the products. The space that a library keeps
+for its backward (workspace, reserve space) is not counted: its size is the library's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def _layer(signature: Signature) -> tuple[Tensor, int, int]:
-    """Input, positions and FLOPs of one layer in one direction: x (..., i), weights (g * h, i) and (g * h, h)."""
+    """Return input, positions and FLOPs of a layer in one direction: x (..., i), weights (g * h, i) and (g * h, h)."""
     x, w, u = (signature.tensor(place) for place in range(3))
     if x.shape[-1] != w.shape[1] or w.shape[0] != u.shape[0]:
         raise Unknown(f"{x}, {w}, {u}")
@@ -44,7 +44,10 @@ def one_layer_backward(signature: Signature) -> Cost:
 
 
 def _all_layers(signature: Signature) -> tuple[int, int, int]:
-    """FLOPs of all weights at all positions, positions, and bytes of the weights; the list may lack a data type."""
+    """Return the FLOPs of all weights at all positions, the positions, and the bytes of the weights.
+
+    The list may lack a data type.
+    """
     x, weights, flat = signature.tensor(0), tensors(signature.get(1)), optional(signature, 3)
     positions = prod(x.shape[:-1])
     matrices = sum(weight.numel for weight in weights if len(weight.shape) == 2)
@@ -137,7 +140,7 @@ def gru_cell_backward(signature: Signature) -> Cost:
 
 
 def _sizes(x: Tensor, weight: Tensor) -> int:
-    """FLOPs of a depthwise convolution of x (b, d, l) with (d, w): `2 * b * d * l * w`."""
+    """Return the FLOPs of a depthwise convolution of x (b, d, l) with (d, w): `2 * b * d * l * w`."""
     if len(x.shape) != 3 or len(weight.shape) != 2 or x.shape[1] != weight.shape[0]:
         raise Unknown(f"causal convolution of {x} with {weight}")
     return 2 * x.numel * weight.shape[1]
@@ -160,7 +163,7 @@ def causal_convolution(signature: Signature) -> Cost:
 
 @formula("DaoAILab::_causal_conv1d_bwd_cpp")
 def causal_convolution_backward(signature: Signature) -> Cost:
-    """`4 * b * d * l * w` for both gradients, `6 *` where the activation makes it compute the forward again.
+    """`4 * b * d * l * w` for both gradients, `6 *` if the activation makes it compute the forward again.
 
     (x, weight, bias, grad, seq_idx, initial_states, dfinal_states, dx, dweight, dbias, dinitial_states, silu).
     """

@@ -27,7 +27,7 @@ from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def kept(x: Tensor, dims: Argument) -> int:
-    """Elements left by a reduction over `dims`; over everything where they are absent or empty."""
+    """Return the elements left by a reduction over `dims`; over everything if they are absent or empty."""
     if dims is None or dims == ():
         return 1
     gone = {axis(dim, len(x.shape)) for dim in integers(dims)}
@@ -276,7 +276,7 @@ def equal(signature: Signature) -> Cost:
 
 @formula("aten::trace")
 def trace(signature: Signature) -> Cost:
-    """1 per element of the diagonal, which alone is read."""
+    """1 per element of the diagonal; reads only these."""
     x = signature.tensor(0)
     n = min(x.shape)
     return Cost(flops=n, read_bytes=fresh((n,), x.dtype), written_bytes=fresh((), accumulated(_known(x))))

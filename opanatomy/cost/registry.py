@@ -11,7 +11,7 @@ A formula of your own, or one in place of a formula from here, is five lines in 
         return Cost(flops=8 * x.numel, read_bytes=2 * x.bytes, written_bytes=x.bytes)
 
 `signature` has the arguments of one call in the order of the operator's schema: `tensor(i)` is a tensor with `shape`,
-`dtype`, `strides`, `numel` and `bytes`; `get(i)` any argument, `None` where it is absent. Kernels whose names are made
+`dtype`, `strides`, `numel` and `bytes`; `get(i)` any argument, `None` if it is absent. Kernels whose names are made
 while the program runs are registered by the pattern of their names, `pattern`.
 """
 
@@ -26,19 +26,19 @@ from opanatomy.errors import UsageError
 from opanatomy.records.signature import Cost, Signature
 
 Formula: TypeAlias = Callable[[Signature], Cost]
-#: A formula of many names gets the name too.
+#: A formula of many names takes the name too.
 NamedFormula: TypeAlias = Callable[[str, Signature], Cost]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _FORMULAS: dict[str, Formula] = {}
-#: Formulas for one kind of device alone, by (operator, device kind).
+#: Formulas for one kind of device only, by (operator, device kind).
 _BY_DEVICE: dict[tuple[str, str], Formula] = {}
 _PATTERNS: list[tuple[re.Pattern[str], NamedFormula]] = []
 
-#: Formulas for calls with a sparse tensor among the arguments. A formula of ours that is not here counts dense ones.
+#: Formulas for calls with a sparse tensor among the arguments. All our other formulas count dense tensors.
 _SPARSE: dict[str, Formula] = {}
 
-#: What a formula raises where a signature lacks what it needs, or does not fit the operator.
+#: The errors of a formula if a signature lacks what it needs, or does not fit the operator.
 _ODD_ARGUMENTS = (LookupError, TypeError, ValueError, ArithmeticError)
 _FIGURES = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 _OPTIONAL = ("causal_flops",)
@@ -47,12 +47,12 @@ _OPTIONAL = ("causal_flops",)
 def formula(
     *operators: str, device: str | None = None, sparse: bool = False, replace: bool = False
 ) -> Callable[[_F], _F]:
-    """A decorator that makes a function the formula of `operators`, named as Kineto writes them (`aten::mm`).
+    """Make a function the formula of `operators`, named as Kineto writes them (`aten::mm`).
 
     The function gets the `Signature` of one call and returns its `Cost`; `LookupError`, `TypeError`, `ValueError` and
     `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". A formula with a `device` (`cpu`)
-    holds there only, a `sparse` one where a tensor is sparse. `UsageError` where an operator has a formula of that kind
-    already, unless `replace` says that this one takes its place.
+    applies only there, a `sparse` one if a tensor is sparse. Raises `UsageError` if an operator already has a formula
+    of that kind, unless `replace` is true.
     """
     _check_names("formula", operators, '@formula("mylib::my_operator")')
 
@@ -72,7 +72,7 @@ def formula(
 
 
 def _check_new(operator: str, *, device: str | None, sparse: bool, function: Callable[..., Any]) -> None:
-    """Refuse a second formula for an operator; a notebook's cell that runs again gives no second one."""
+    """Refuse a second formula for an operator; allow a notebook's cell that runs again."""
     if sparse:
         old = _SPARSE.get(operator)
     else:
@@ -88,9 +88,9 @@ def _name(function: Callable[..., Any]) -> tuple[object, object]:
 
 
 def pattern(*expressions: str) -> Callable[[_F], _F]:
-    """A decorator that makes a function the formula of all operators whose whole name matches an expression.
+    """Make a function the formula of all operators whose whole name matches an expression.
 
-    The function gets the name and the `Signature`. A name with a formula of its own keeps that.
+    The function gets the name and the `Signature`. A name with its own formula keeps it.
     """
     _check_names("pattern", expressions, '@pattern(r"mylib::kernel_[0-9]+")')
 
@@ -113,10 +113,10 @@ def _matching(operator: str) -> NamedFormula | None:
 
 
 def cost(operator: str, signature: Signature, device: str | None = None) -> Cost | None:
-    """FLOPs and bytes of one operator call; `None` without a formula or where the signature lacks what it needs.
+    """Return the FLOPs and bytes of one operator call; `None` without a formula or with too few arguments known.
 
-    `device` is the kind it ran on, where that makes a difference. Raises `UsageError` where a formula does not return
-    a `Cost` of integers.
+    `device` is the kind it ran on, if that makes a difference. Raises `UsageError` if a formula does not return a
+    `Cost` of integers.
     """
     function = _BY_DEVICE.get((operator, device)) if device is not None else None
     function = function or _FORMULAS.get(operator)
@@ -136,12 +136,12 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
 
 
 def _counts_dense(operator: str, function: Callable[..., Any] | None) -> bool:
-    """Whether a formula takes its tensors for dense: all of ours do but those of oneDNN, whose layout is its own."""
+    """Return whether a formula takes its tensors for dense: all of ours do but oneDNN's, whose layout is its own."""
     return (function is None or _is_ours(function)) and not re.search(r"mkldnn|onednn|mkl::", operator)
 
 
 def _checked(formula_cost: Cost, function: Callable[..., Any] | None) -> Cost | None:
-    """The cost, `None` where a figure is; a formula that gives anything but integers is refused by its name."""
+    """Return the cost, `None` if a figure is; raise `UsageError`, naming the formula, for anything but integers."""
     if type(formula_cost) is not Cost:
         raise UsageError(
             f"formula {_place(function)} returned {formula_cost!r:.60}, not a Cost - return Cost(flops=...)"
@@ -165,7 +165,7 @@ def _is_ours(function: object) -> bool:
 
 
 def _place(thing: object) -> str:
-    """The name of a function and where it is written."""
+    """Return the name of a function and where it is written."""
     code = getattr(thing, "__code__", None)
     if code is None:
         return f"{thing!r:.60}"
@@ -173,36 +173,36 @@ def _place(thing: object) -> str:
 
 
 def function_of(operator: str) -> Callable[..., Any] | None:
-    """The function that is an operator's formula; `None` without one."""
+    """Return the function that is an operator's formula; `None` without one."""
     return _FORMULAS.get(operator) or _SPARSE.get(operator) or _matching(operator)
 
 
 def has_formula(operator: str) -> bool:
-    """Whether an operator has a formula, of its own or by a pattern."""
+    """Return whether an operator has a formula, of its own or by a pattern."""
     return operator in _FORMULAS or operator in _SPARSE or _matching(operator) is not None
 
 
 def describe(operator: str) -> str | None:
-    """The text of an operator's formula with its source; `None` without a formula."""
+    """Return the text of an operator's formula with its source; `None` without a formula."""
     function = function_of(operator)
     return None if function is None else getdoc(function)
 
 
 def operators() -> tuple[str, ...]:
-    """Every operator with a formula, sorted; those known by a pattern apart."""
+    """Return every operator with a formula, sorted, except those known by a pattern."""
     return tuple(sorted({*_FORMULAS, *_SPARSE}))
 
 
 def module_of(operator: str) -> str:
-    """The module that an operator's formula is written in; nothing without a formula."""
+    """Return the module that has an operator's formula; an empty text without a formula."""
     return str(getattr(_FORMULAS.get(operator), "__module__", ""))
 
 
 def device_formulas() -> tuple[tuple[str, str, Callable[..., Any]], ...]:
-    """(operator, device kind, function) of the formulas that hold on one kind of device, sorted."""
+    """Return (operator, device kind, function) of the formulas for one kind of device, sorted."""
     return tuple((*key, function) for key, function in sorted(_BY_DEVICE.items()))
 
 
 def patterns() -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """(expression, function) of the formulas for names that are made while a program runs."""
+    """Return (expression, function) of the formulas for names that are made while a program runs."""
     return tuple((expression.pattern, function) for expression, function in _PATTERNS)

@@ -29,14 +29,14 @@ from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def stored(x: Tensor) -> int:
-    """Stored elements of a sparse tensor; `Unknown` where they were not observed."""
+    """Return the stored elements of a sparse tensor; raise `Unknown` if they were not observed."""
     if x.sparse is None or x.sparse.elements is None:
         raise Unknown(f"stored elements of {x}")
     return x.sparse.elements
 
 
 def _product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
-    """The shape of `a @ b`, one of them sparse, and its FLOPs."""
+    """Return the shape of `a @ b`, one of them sparse, and its FLOPs."""
     if a.sparse and b.sparse:
         raise Unknown("which elements of two sparse matrices meet")
     column = len(b.shape) == 1
@@ -78,7 +78,7 @@ def reduced_product(signature: Signature) -> Cost:
 def reduced_product_backward(signature: Signature) -> Cost:
     """`2 * stored * n` for each gradient asked for, of a sum or mean: (sparse, grad, dense, how, places, mask).
 
-    Those of the largest and smallest go to the places that were chosen: other work, no cost.
+    Gradients of the largest and smallest go to the places that were chosen: other work, no cost.
     """
     x, grad, dense = (signature.tensor(place) for place in range(3))
     if signature.get(3) not in ("sum", "mean"):
@@ -91,7 +91,7 @@ def reduced_product_backward(signature: Signature) -> Cost:
 
 @formula("aten::sparse_sampled_addmm", sparse=True)
 def sampled_product(signature: Signature) -> Cost:
-    """`2 * stored * k` for the places of c that it stores: c + (m, k) @ (k, n) there; writes such a sparse matrix."""
+    """`2 * stored * k` for the places of c that it stores: c + (m, k) @ (k, n) there; writes a sparse matrix like c."""
     c, a, b = (signature.tensor(place) for place in range(3))
     if a.shape[-1] != b.shape[-2]:
         raise Unknown(f"{a} @ {b}")
@@ -144,7 +144,7 @@ def _register(name: str, flops: int) -> None:
     formula(f"aten::{name}", f"aten::{name}_", sparse=True)(function)
 
 
-#: Maps that leave 0 at 0, with a result of their operand's type: what is not stored stays so.
+#: Maps that leave 0 at 0, with a result of their operand's type: values that are not stored stay 0.
 for _name in ("relu", "neg", "abs", "sign", "ceil", "floor", "round", "trunc", "sqrt", "expm1", "log1p", "sin", "sinh",
               "asin", "asinh", "tan", "tanh", "atan", "atanh", "erf"):  # fmt: skip
     _register(_name, MAPS[_name].flops)
@@ -199,7 +199,7 @@ def half_added_product(signature: Signature) -> Cost:
 
 @formula("pyg::segment_matmul")
 def segment_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x (rows, k), bounds, weights (segments, k, n)); where the bounds are changes nothing."""
+    """`2 * rows * n * k`: (x (rows, k), bounds, weights (segments, k, n)); the bounds' values change nothing."""
     x, bounds, weights = (signature.tensor(place) for place in range(3))
     if len(weights.shape) != 3 or x.shape[-1] != weights.shape[1]:
         raise Unknown(f"{x} and {weights}")
@@ -224,10 +224,10 @@ def grouped_product(signature: Signature) -> Cost:
 
 
 def _sparse_product(rows: Tensor, column: Tensor, value: Tensor | None, dense: Tensor, results: int) -> Cost:
-    """(rows, columns, values) of a matrix in compressed rows times a dense (..., k, n)."""
+    """Return the cost of (rows, columns, values), a matrix in compressed rows, times a dense (..., k, n)."""
     *batch, _, n = dense.shape
     shape = (*batch, rows.numel - 1, n)
-    # an add for each stored element and column, and a multiply where it has a value
+    # an add for each stored element and column, and a multiply if it has a value
     flops = (1 + (value is not None)) * prod(batch) * column.numel * n
     written = fresh(shape, dense.dtype) + (results - 1) * fresh(shape, "int64")
     return moved(read(rows, column, value, dense), written, flops=flops)
@@ -268,7 +268,7 @@ _EXTREMES = ("min", "max")
 
 
 def _segments(signature: Signature, results: int) -> Cost:
-    """(x, bounds, out): a segment lies between two bounds along their last dimension."""
+    """Return the cost of (x, bounds, out): a segment lies between two bounds along their last dimension."""
     x, bounds = signature.tensor(0), signature.tensor(1)
     dim = len(bounds.shape) - 1
     shape = (*x.shape[:dim], bounds.shape[-1] - 1, *x.shape[dim + 1 :])
@@ -289,7 +289,7 @@ def segment_extreme(signature: Signature) -> Cost:
 
 
 def _scattered(signature: Signature, results: int) -> Cost:
-    """(x, index, dim, out, size): known where the result is given or its size is."""
+    """Return the cost of (x, index, dim, out, size): known if the result or its size is given."""
     x, index, out = signature.tensor(0), signature.tensor(1), optional(signature, 3)
     if out is not None:
         elements = out.numel

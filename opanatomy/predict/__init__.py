@@ -1,1 +1,1 @@
-"""Predict and measure what techniques change of a step."""
+"""Predict and measure what techniques change in a step."""

@@ -1,4 +1,4 @@
-"""The experiment: the baseline is captured, all is predicted, then each technique captured, compared and timed."""
+"""Run an experiment: capture the baseline, predict all techniques, then capture, compare and time each."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
 from opanatomy.version import __version__
 
-# The folder of an experiment: of each run its trace, its report and its times, whole or not at all.
+# The folder of an experiment: the trace, the report and the times of each run, each file whole or absent.
 
 
 Result = TypeVar("Result")
 
-#: Says which options the files of each run are of.
+#: Records the options of each run in the folder.
 _INDEX: Final = "runs.json"
 
 
@@ -64,19 +64,19 @@ class Kept(Struct, frozen=True, kw_only=True):
     name: str
     trace: Path
     report: Path
-    #: What else was found out about it: the times of its repetitions, what it leaves the same.
+    #: Other results: the times of its repetitions, what it leaves the same.
     results: Path
 
 
 class Store:
-    """The folder; with `resume` what is there of runs with the same options is used."""
+    """The folder of an experiment; `resume` reuses runs with the same options."""
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
         self.folder, self.resume = folder, resume
         self._runs: dict[str, str] = self._opened()
 
     def _opened(self) -> dict[str, str]:
-        """A digest of the options of each run that the folder has, which is made where it is not there."""
+        """Make the folder if it is missing; return a digest of the options of each run in it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
@@ -94,7 +94,7 @@ class Store:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """A block that leaves no folder behind in which nothing was run."""
+        """Remove the folder after the block if nothing was run in it."""
         try:
             yield
         finally:
@@ -104,12 +104,12 @@ class Store:
                     self.folder.rmdir()
 
     def kept(self, name: str, options: RunOptions) -> Kept:
-        """The files of a run; what is there of one with other options is gone afterwards."""
+        """Return the files of a run; delete those of a run with other options."""
         kept = Kept(
             name=name, trace=self.folder / f"{name}.trace.json.gz", report=self.folder / f"{name}.report.json",
             results=self.folder / f"{name}.results.json",
         )  # fmt: skip
-        # Options may name a secret: what is kept of them only tells whether they are the same.
+        # Options may contain a secret: a digest only shows whether they are the same.
         digest = hashlib.sha256(msgspec.json.encode(options)).hexdigest()
         if self._runs.get(name) != digest:
             for path in (kept.trace, kept.report, kept.results):
@@ -120,7 +120,7 @@ class Store:
 
     @contextmanager
     def new_trace(self, kept: Kept) -> Iterator[Path]:
-        """Where a trace is written to, which is the run's when the block ends well."""
+        """Yield a path for a trace; it becomes the run's trace if the block succeeds."""
         partial = kept.trace.with_name(f".partial.{kept.trace.name}")
         try:
             yield partial
@@ -130,7 +130,7 @@ class Store:
                 partial.unlink()
 
     def write_report(self, kept: Kept, anatomy: Anatomy) -> None:
-        """Keep the JSON report of a run."""
+        """Write the JSON report of a run, unless it exists."""
         from opanatomy.report.formats import format_named
         from opanatomy.report.section import Page
 
@@ -138,7 +138,7 @@ class Store:
             _write(kept.report, format_named("json").write(anatomy, Page()).encode())
 
     def remembered(self, kept: Kept, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
-        """What `make` gives, from the folder where it was kept before under this key."""
+        """Return the result kept under this key, or call `make` and keep its result."""
         known = self._remembered(kept)
         if key in known:
             with suppress(msgspec.MsgspecError):
@@ -156,13 +156,13 @@ class Store:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder inside for what is gone when the block ends."""
+        """Yield a temporary folder inside, removed after the block."""
         with TemporaryDirectory(prefix=".scratch.", dir=self.folder) as name:
             yield Path(name)
 
 
 def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
-    """The folder that is named, else one from the model that is not taken yet; to be gone on with, the last one."""
+    """Return the named folder, else an unused one named after the model; to resume, the last one."""
     if name is not None:
         if not name:
             raise UsageError("--folder: the name is empty - give the name of a folder")
@@ -176,7 +176,7 @@ def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """The file, whole or not at all; `OutputError` where it cannot be written."""
+    """Write the file whole or not at all; raise `OutputError` if that fails."""
     partial = path.with_name(f".partial.{path.name}")
     try:
         partial.write_bytes(content)
@@ -188,32 +188,32 @@ def _write(path: Path, content: bytes) -> None:
             partial.unlink()
 
 
-# The runs of an experiment, each in a fresh process and kept in its folder: what was run before is not run again.
+# The runs of an experiment, each in a fresh process; results are kept in its folder and not computed again.
 
 
 class Stages(Protocol):
-    """Is called with how far an experiment is."""
+    """Receives the progress of an experiment."""
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
-        """The stage `text` begins."""
+        """Begin the stage `text`."""
 
 
-#: Why a run could not be followed.
+#: Why a step could not be followed.
 WhyNot: TypeAlias = str
 _INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """Does the runs; each method raises `JobFailed` where a run breaks."""
+    """Does the runs; each method raises `JobFailed` if a run breaks."""
 
     model: str
     store: Store
     progress: Stages
-    #: What texts of the experiment may be written as.
+    #: Redacts the texts of the experiment.
     texts: Texts
 
     def captured(self, variant: Variant) -> Anatomy:
-        """The anatomy of the variant's capture."""
+        """Return the anatomy of the variant's capture."""
         kept = self.store.kept(variant.name, variant.options)
         if not kept.trace.exists():
             self.progress.stage(f"{variant.name}: capture")
@@ -225,7 +225,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         return anatomy
 
     def followed(self, variants: Sequence[Variant]) -> Iterator[SimulatedStep | WhyNot]:
-        """What each step would call and allocate, in turn, or why that cannot be seen."""
+        """Yield what each step would call and allocate, in turn, or why that is unknown."""
         steps = run_jobs(workers.followed, [variant.options for variant in variants])
         for place, variant in enumerate(variants):
             self.progress.stage(f"{variant.name}: prediction")
@@ -237,25 +237,25 @@ class Runs(Struct, frozen=True, kw_only=True):
                 return
 
     def times(self, variant: Variant, repetition: int, repetitions: int) -> tuple[int, ...]:
-        """The times of some steps, in nanoseconds."""
+        """Return the times of some steps, in nanoseconds."""
         self.progress.stage(f"{variant.name}: repetition {repetition + 1} of {repetitions}")
         return self._remembered(
             variant, f"times {repetition}", tuple[int, ...], lambda: run_job(workers.timed, variant.options)
         )
 
     def outcome(self, baseline: Variant, folder: Path) -> float | None:
-        """Keep what one step of the baseline makes in the folder; its loss."""
+        """Keep the result of one baseline step in the folder; return its loss."""
         self.progress.stage("one step of the baseline, to compare with")
         return run_job(workers.kept_outcome, baseline.options, str(folder))
 
     def sameness(self, variant: Variant, baseline: Variant, folder: Path, loss: float | None) -> Sameness:
-        """One step compared with that of the baseline in the folder."""
+        """Compare one step with that of the baseline in the folder."""
         self.progress.stage(f"{variant.name}: the same training?")
         arguments = (variant.options, baseline.options, str(folder), loss)
         return self._remembered(variant, "sameness", Sameness, lambda: run_job(workers.compared, *arguments))
 
     def losses(self, variant: Variant, steps: int) -> tuple[float, ...]:
-        """The losses of that many steps."""
+        """Return the losses of that many steps."""
         self.progress.stage(f"{variant.name}: losses of {steps} steps")
         key = f"losses of {steps}"
         return self._remembered(
@@ -263,7 +263,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         )
 
     def underflow(self, variant: Variant) -> Underflow:
-        """The gradients of one step that float16 makes zero, with the loss scaled and without."""
+        """Return the gradients of one step that float16 makes zero, with the loss scaled and without."""
         self.progress.stage(f"{variant.name}: gradients in float16")
         return self._remembered(variant, "underflow", Underflow, lambda: run_job(workers.underflow, variant.options))
 
@@ -271,29 +271,34 @@ class Runs(Struct, frozen=True, kw_only=True):
         return self.store.remembered(self.store.kept(variant.name, variant.options), key, kind, make)
 
 
-# How often and in which order the runs of an experiment are timed, and what their times come to.
+# How often and in which order to time the runs of an experiment, and how to summarize the times.
 
 
-#: The true median is in a range with at least this probability, where there are three repetitions or more.
+#: The true median is in a range with at least this probability, given three repetitions or more.
 _CONFIDENCE: Final = 0.75
 
 
 def baseline_runs(techniques: int) -> int:
-    """How often the baseline is timed for each time of a technique: all are compared with it, and of k comparisons with
-    one control the variance is least where that has sqrt(k) times the runs (C. W. Dunnett, 1955)."""
+    """Return how often to time the baseline for each time of a technique.
+
+    All are compared with it; of k comparisons with one control the variance is least if the control has sqrt(k) times
+    the runs (C. W. Dunnett, 1955).
+    """
     return max(round(sqrt(techniques)), 1)
 
 
 def shuffled(variants: Sequence[Variant], seed: int, repetition: int, *, baselines: int = 1) -> list[Variant]:
-    """The variants, the first of them the baseline, which is there that often, in the order of a repetition."""
+    """Return the variants in the order of a repetition; the first, the baseline, is in it `baselines` times."""
     order = [*[variants[0]] * baselines, *variants[1:]]
     Random(f"{seed}/{repetition}").shuffle(order)
     return order
 
 
 def median_range(values: Sequence[float]) -> tuple[float, float]:
-    """Between which of the values, in their order, the median of all that could be is: the narrowest such range about
-    the middle with a probability of 3/4 (how many lie below it is a binomial number); of three all of them."""
+    """Return the narrowest range of values around the middle that holds the true median with a probability of 3/4.
+
+    The number of values below the median is binomial. The range of three values is all of them.
+    """
     ordered, count = sorted(values), len(values)
     outside = (1 - _CONFIDENCE) * 2**count
     ranks = [
@@ -305,11 +310,11 @@ def median_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def timed(row: TechniqueRow, repetitions: Sequence[Sequence[int]]) -> TechniqueRow:
-    """The row with the median of the medians of its repetitions, and the range of that."""
+    """Return the row with the median of its repetitions' medians, and its range."""
     if row.measured is None or not repetitions:
         return row
     medians = [statistics.median(times) for times in repetitions]
-    # One repetition does not tell how far they lie apart: its steps do.
+    # One repetition does not show the spread of medians: its steps do.
     low, high = median_range(medians if len(medians) > 1 else repetitions[0])
     measured: StepFigures = replace(row.measured, step_ns=statistics.median(medians), low_ns=low, high_ns=high)
     return replace(row, repetitions_ns=tuple(medians), measured=measured)
@@ -318,19 +323,19 @@ def timed(row: TechniqueRow, repetitions: Sequence[Sequence[int]]) -> TechniqueR
 # Sentences of advice from the numbers of an experiment.
 
 
-#: A saving of less is not worth a sentence: parts of the baseline's peak or time.
+#: Parts of the baseline's peak or time; a smaller saving is not mentioned.
 _WORTH: Final = 0.05
-#: This many techniques are advised.
+#: The number of techniques to advise.
 _ADVISED: Final = 3
 
 
 def advice_of(report: Techniques) -> tuple[str, ...]:
-    """What to do: the largest savings of memory and of time, each with its option."""
+    """Return advice: the largest savings of memory and of time, each with its option."""
     return (*_memory(report), *_time(report))
 
 
 def ranked(report: Techniques) -> list[TechniqueRow]:
-    """The techniques by what they save of the peak, the most first."""
+    """Return the techniques by how much of the peak they save, most first."""
     known = [row for row in report.rows[1:] if _saved(report, row) is not None]
     return sorted(known, key=lambda row: -(_saved(report, row) or 0))
 
@@ -356,7 +361,7 @@ def _memory(report: Techniques) -> Iterator[str]:
 
 
 def _largest_fall(base: StepFigures, figures: StepFigures | None) -> tuple[str, int] | None:
-    """The component whose part of the peak falls most."""
+    """Return the component whose part of the peak falls most."""
     if figures is None:
         return None
     falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
@@ -399,15 +404,15 @@ def _time(report: Techniques) -> Iterator[str]:
         yield f"{row.option or row.name}: the step {how} {gained:.0%} less time"
 
 
-# The figures of a step: those of a capture, and those that are predicted of a step that was not run.
+# The figures of a step: measured by a capture, or predicted for a step that was not run.
 
 
-#: Of the operators that made a prediction wrong, this many are named.
+#: How many operators to name if a prediction is wrong.
 _NAMED = 3
 
 
 def measured_figures(anatomy: Anatomy) -> StepFigures:
-    """The figures of a capture that followed its memory."""
+    """Return the figures of a capture that followed its memory."""
     memory, steps = anatomy.memory, max(anatomy.step.count, 1)
     class_ns: dict[str, float] = defaultdict(float)
     phase_ns: dict[str, float] = defaultdict(float)
@@ -429,8 +434,10 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
 def predicted_figures(
     step: SimulatedStep, rates: Rates | None, unseen: Mapping[str, int], unseen_peak: int
 ) -> StepFigures:
-    """The figures that the step would have; `unseen` are bytes of each component of the baseline that fake tensors do
-    not show, `unseen_peak` those at its peak. Without `rates`, or a peak for its data type, its time is not known."""
+    """Return the predicted figures of a step; without `rates`, or a peak for its data type, its time is unknown.
+
+    `unseen` are bytes of each component of the baseline that fake tensors do not show, `unseen_peak` those at its peak.
+    """
     memory = memory_of_observations(step.memory)
     components = _components(memory)
     for name, more in unseen.items():
@@ -447,7 +454,7 @@ def predicted_figures(
 
 
 def _measured_flops(anatomy: Anatomy) -> dict[str, int]:
-    """FLOPs of the tensor contractions of a step by phase; none where a part of them has no formula."""
+    """Return the FLOPs of a step's tensor contractions by phase; empty if a part of them has no formula."""
     rows = [row for row in anatomy.classes if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
     if any(row.uncosted_ns or row.flops is None for row in rows):
         return {}
@@ -456,7 +463,7 @@ def _measured_flops(anatomy: Anatomy) -> dict[str, int]:
 
 
 def contraction_flops(step: SimulatedStep) -> dict[str, int]:
-    """FLOPs of the tensor contractions of a step by phase; none where one of them has no formula."""
+    """Return the FLOPs of a step's tensor contractions by phase; empty if one of them has no formula."""
     flops: dict[str, int] = defaultdict(int)
     for call in step.calls:
         if work_of(call.operator, call.signature).operator_class is OperatorClass.TENSOR_CONTRACTION:
@@ -480,7 +487,7 @@ def _with_time(figures: StepFigures, time: PredictedTime) -> StepFigures:
 
 
 def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int], int]:
-    """What fake tensors do not show of the baseline's memory: by component, and at the peak."""
+    """Return the baseline's memory that fake tensors do not show: by component, and at the peak."""
     predicted = memory_of_observations(step.memory)
     ours, theirs = _components(predicted), _components(measured)
     unseen = {name: held - ours[name] for name, held in theirs.items() if name in ours and held != ours[name]}
@@ -489,7 +496,7 @@ def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int]
 
 
 def offenders(predicted: PredictedTime, measured: Mapping[tuple[str, Phase], float]) -> tuple[OperatorError, ...]:
-    """The operators whose predicted and measured times, with all that they call, are furthest apart."""
+    """Return the operators whose predicted and measured times, children included, differ most."""
     expected: dict[tuple[str, Phase], float] = defaultdict(float)
     for predicted_row in predicted.rows:
         expected[predicted_row.operator, predicted_row.phase] += predicted_row.time_ns
@@ -502,8 +509,7 @@ def offenders(predicted: PredictedTime, measured: Mapping[tuple[str, Phase], flo
 
 
 def why_peaks_differ(step: SimulatedStep, measured: Memory) -> str | None:
-    """The operator whose blocks at the measured peak are furthest from those at the predicted one; `None` where the
-    peaks agree."""
+    """Return the operator whose blocks differ most between measured and predicted peak; `None` if they agree."""
     predicted = memory_of_observations(step.memory)
     if not peaks_differ(predicted.peak_bytes, measured.peak_bytes):
         return None
@@ -519,7 +525,7 @@ def why_peaks_differ(step: SimulatedStep, measured: Memory) -> str | None:
 
 
 def _blocks(memory: Memory) -> dict[tuple[str, Phase], int]:
-    """Bytes at the peak by the operator that allocated them, and its phase."""
+    """Return the bytes at the peak by the operator that allocated them, and its phase."""
     held: dict[tuple[str, Phase], int] = defaultdict(int)
     for block in memory.blocks:
         held[block.operator or "no operator", block.phase] += block.bytes
@@ -534,11 +540,11 @@ def _at_peak(memory: Memory) -> dict[str, int]:
     return {row.component: row.at_peak_bytes for row in memory.components if row.at_peak_bytes}
 
 
-# The baseline, the rates that it reached, and what every technique is predicted to do at them.
+# The baseline, the rates that it reached, and the predictions for every technique at these rates.
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
-    """The baseline as it ran, and each run as it was followed; `rates` are `None` where nothing is predicted."""
+    """The baseline as it ran, and each run as it was followed; `rates` are `None` if nothing is predicted."""
 
     anatomy: Anatomy
     figures: StepFigures
@@ -550,7 +556,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     not_predicted: dict[str, WhyNot] = field(default_factory=dict)
 
     def row(self, variant: Variant) -> TechniqueRow:
-        """The row of a variant as far as a prediction goes."""
+        """Return the predicted part of a variant's row."""
         row = TechniqueRow(
             name=variant.name, title=variant.title, option=variant.option, keeps_result=variant.keeps_result,
             failed=variant.impossible, not_predicted=variant.impossible or self.not_predicted.get(variant.name),
@@ -563,13 +569,13 @@ class Prediction(Struct, frozen=True, kw_only=True):
         return replace(row, predicted=predicted_figures(step, self.rates, self.unseen, self.unseen_peak))
 
     def why_peaks_differ(self, name: str, anatomy: Anatomy) -> tuple[str, ...]:
-        """What made the predicted peak of a run wrong, by its anatomy; nothing where it is right."""
+        """Return why the predicted peak of a run was wrong, from its anatomy; empty if it was right."""
         step = self.steps.get(name)
         reason = None if step is None else why_peaks_differ(step, anatomy.memory)
         return () if reason is None else (reason,)
 
     def offenders(self, name: str, trace: Path) -> tuple[OperatorError, ...]:
-        """The operators that made the prediction of a run wrong, by its trace."""
+        """Return the operators that made the prediction of a run wrong, from its trace."""
         step = self.steps.get(name)
         if step is None or self.rates is None:
             return ()
@@ -577,9 +583,9 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
 
 def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
-    """Capture the baseline, the first of the variants, and follow all of them; `JobFailed` where the baseline breaks.
+    """Capture the baseline, the first variant, and follow all variants; raise `JobFailed` if the baseline breaks.
 
-    Without a step of the baseline there are no rates, and no prediction.
+    Without a step of the baseline there are no rates and no prediction.
     """
     anatomy = runs.captured(variants[0])
     figures = measured_figures(anatomy)
@@ -607,36 +613,36 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
 
 
 def peaks_of(anatomy: Anatomy) -> dict[str, float]:
-    """The FLOP/s of contractions that the device of the run could reach, by data type, where they are known."""
+    """Return the FLOP/s of contractions that the run's device could reach, by data type, if known."""
     environment = anatomy.environment
     known = ceilings_for(environment, multiprocessors=environment.multiprocessors)
     return {} if known.ceilings is None else dict(known.ceilings.matrix_flops_per_second)
 
 
-#: Profiled steps of each capture: of like calls the median is taken, which one alone has none of.
+#: Profiled steps of each capture: a median over like calls needs more than one.
 _PROFILED: Final = 3
-#: For the budget: about what a fresh process takes to make a small model; steps of a capture (warm-up, timed, profiled,
-#: memory), and of a repetition with its warm-up.
+#: For the budget: the approximate time in which a fresh process makes a small model; steps of a capture (warm-up,
+#: timed, profiled, memory), and of a repetition with its warm-up.
 _BEGIN_NS: Final = 3e9
 _STEPS_OF_A_CAPTURE: Final = 12
 _STEPS_OF_A_REPETITION: Final = 5
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What of an experiment is no option of its runs."""
+    """The settings of an experiment that are not options of its runs."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     combine: tuple[str, ...] = ()
     predict_only: bool = False
     repetitions: int = 3
-    #: Steps of which the losses are compared with the baseline's, for techniques that change the result.
+    #: How many steps' losses to compare with the baseline's, for techniques that change the result.
     loss_steps: int = 8
     command: str = ""
 
 
 class Experiment:
-    """One experiment; `rows` are what is known so far, and `interrupted` whether it was left early."""
+    """One experiment; `rows` are the results so far, and `interrupted` says whether it ended early."""
 
     def __init__(self, options: RunOptions, settings: Settings, store: Store, progress: Stages) -> None:
         self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
@@ -653,7 +659,7 @@ class Experiment:
     # --------------------------------------------------------------------------------------------------------- stages
 
     def predict(self) -> None:
-        """Capture the baseline, then predict every technique; the rows have predictions afterwards."""
+        """Capture the baseline, then predict every technique and fill in the rows."""
         self.runs.progress.stage("starting")
         settings = self.settings
         situation = situation_of(self.options)
@@ -662,7 +668,7 @@ class Experiment:
         self.rows = {variant.name: self.prediction.row(variant) for variant in self.variants}
 
     def measure(self) -> None:
-        """Capture each technique that can run, compare its result, then time all in turn, the order new each time."""
+        """Capture each technique that can run, compare its result, then time all in turn, in a new order each time."""
         for variant in shuffled(self._running(), self.options.seed, 0):
             if variant is not self.variants[0]:
                 self._capture(variant)
@@ -675,11 +681,11 @@ class Experiment:
                 self._time(variant)
 
     def _running(self) -> list[Variant]:
-        """The variants that have not failed."""
+        """Return the variants that have not failed."""
         return [variant for variant in self.variants if self.rows[variant.name].failed is None]
 
     def _repetitions(self, variant: Variant) -> int:
-        """How often a variant is timed."""
+        """Return how often to time a variant."""
         return self.settings.repetitions * (self._baseline_runs() if variant is self.variants[0] else 1)
 
     def _baseline_runs(self) -> int:
@@ -703,7 +709,7 @@ class Experiment:
         )  # fmt: skip
 
     def _time(self, variant: Variant) -> None:
-        """Time one repetition of a variant, unless one before broke."""
+        """Time one repetition of a variant, unless an earlier run failed."""
         if self.rows[variant.name].failed is not None:
             return
         known = self.times.setdefault(variant.name, [])
@@ -715,7 +721,7 @@ class Experiment:
     # ----------------------------------------------------------------------------------------------- the same training
 
     def _compare(self) -> None:
-        """Compare one step of each that must not change the training with the baseline's, or their losses."""
+        """Compare with the baseline one step of each variant that must keep the training, and losses of the others."""
         baseline, *others = self._running()
         if self.options.inference:
             if others:
@@ -764,7 +770,7 @@ class Experiment:
         self.rows[variant.name] = replace(self.rows[variant.name], **fields)
 
     def result(self) -> Techniques:
-        """All that is known now."""
+        """Return the report of all results so far."""
         assert self.prediction is not None
         anatomy = self.prediction.anatomy
         report = Techniques(
@@ -777,11 +783,11 @@ class Experiment:
         return redacted(replace(report, advice=advice_of(report)), self.runs.texts)
 
     def _timed(self, row: TechniqueRow) -> TechniqueRow:
-        """The row with the times of its repetitions."""
+        """Return the row with the times of its repetitions."""
         return timed(row, self.times.get(row.name, ()))
 
     def _general_warnings(self) -> list[str]:
-        """What is to be said of precision: of its times on a processor, and of what they are predicted from."""
+        """Return warnings about mixed precision: its times on a processor, and missing peaks."""
         if self.prediction is None or not any(v.options.amp or v.options.dtype != "float32" for v in self.variants):
             return []
         warnings = []
@@ -797,12 +803,12 @@ class Experiment:
         return warnings
 
     def _without_time(self) -> list[str]:
-        """The techniques that are predicted but for their time."""
+        """Return the techniques whose prediction lacks only the time."""
         predicted = [(row.name, row.predicted) for row in self.rows.values()]
         return [name for name, figures in predicted if figures is not None and figures.step_ns is None]
 
     def budget_ns(self) -> float:
-        """What measuring will take by the predictions: the steps, and the making of models."""
+        """Return the predicted time of measuring: the steps, and making the models."""
         assert self.prediction is not None
         total = 0.0
         for variant in self._running():
@@ -816,6 +822,6 @@ class Experiment:
 
 
 def _scales_its_loss(variant: Variant) -> bool:
-    """Whether a run trains under float16 autocast."""
+    """Return whether a run trains under float16 autocast."""
     options = variant.options
     return options.amp == "fp16" and not options.inference and not options.generate

@@ -1,4 +1,4 @@
-"""The options of a run -> what one of its steps would call and allocate, without its weights and without running it."""
+"""Simulate a step of a run: what it would call and allocate, without weights and without running it."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 
-# Tensors that have shapes and no values: a step on them calls what a real one calls, and allocates nothing.
+# Tensors with shapes but no values: a step on them makes the same calls as a real one, and allocates nothing.
 #
-# What a program reads of a tensor's values is zero or false, but of constants.
+# Values that a program reads are zero or false, except those of constants.
 
 
 @contextmanager
 def fake_tensors() -> Iterator[FakeTensorMode]:
-    """Every tensor made inside has no values; the random states are afterwards as they were."""
+    """Make every tensor inside without values; restore the random states afterwards."""
     import torch
 
     with torch.random.fork_rng(devices=[]), fake_mode()(allow_non_fake_inputs=True) as mode, parameters_replaced():
@@ -62,8 +62,7 @@ def fake_tensors() -> Iterator[FakeTensorMode]:
 
 @contextmanager
 def parameters_replaced() -> Iterator[None]:
-    """`Module.to` and its like give a module other parameters while inside: the tensor of a fake one cannot be swapped,
-    for it has weak references."""
+    """Let `Module.to` and its like replace parameters inside: a fake tensor has weak references, so no swap works."""
     import torch
 
     module: Any = torch.nn.Module
@@ -97,7 +96,7 @@ def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor
 
 @cache
 def fake_mode() -> type[FakeTensorMode]:
-    """The class of the mode: `FakeTensorMode`, whose tensors answer also what depends on their values."""
+    """Return a class like `FakeTensorMode` whose tensors also answer what depends on their values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     answers = _answers()
@@ -106,7 +105,7 @@ def fake_mode() -> type[FakeTensorMode]:
         """Fake tensors whose values may be read."""
 
         def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """What the operator gives."""
+            """Return the operator's result."""
             answer = answers.get(func)
             if answer is not None and not _has_constant(args[0]):
                 with self:
@@ -123,7 +122,7 @@ def _has_constant(tensor: Any) -> bool:
 
 
 def _answers() -> dict[Any, Callable[..., Any]]:
-    """What depends on values, as if each were zero or false and every mask took all; and what torch has no rule for."""
+    """Return answers for what depends on values (each zero or false, every mask full), and rules that torch lacks."""
     import torch
 
     aten = torch.ops.aten
@@ -155,12 +154,12 @@ def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
 def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     import torch
 
-    broadcast: Any = torch.broadcast_shapes  # torch leaves it untyped
+    broadcast: Any = torch.broadcast_shapes  # untyped in torch
     return tensor.new_empty((broadcast(tensor.shape, mask.shape).numel(),))
 
 
 def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any) -> torch.Tensor:
-    """Of any data type, as on the CPU; torch's own rule for shapes takes bfloat16 alone."""
+    """Return the result for any data type, as on the CPU; torch's own shape rule takes only bfloat16."""
     if a.dim() == b.dim() == 2:
         assert offs is not None
         return a.new_empty((len(offs), a.shape[0], b.shape[1]))
@@ -175,17 +174,19 @@ def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[
 
 # Sums of gradients in place: autograd's engine adds into a gradient that nothing else holds, but not under a mode.
 #
-# A tensor that two operators take gets the sum of two gradients. Of a real step the engine adds one into the other
-# where it holds the last reference; under a dispatch mode it always makes a third tensor, as large as a table of words.
+# A tensor that two operators take gets the sum of two gradients. In a real step the engine adds one into the other if
+# it holds the last reference; under a dispatch mode it always makes a third tensor, as large as a table of words.
 
 
-#: How often a tensor is held, and its storage.
+#: How often a tensor and its storage are held.
 Held: TypeAlias = tuple[int, int]
 
 
 def summed_in_place(function: Any, args: tuple[Any, ...], sole: Held | None) -> torch.Tensor | None:
-    """The sum of two gradients, in the first where a real step would add the second to it: `sole` is how often that one
-    is held then (`engine_alone`). `None` for other calls."""
+    """Add two gradients, in place if a real step would do that; return `None` for other calls.
+
+    A real step adds into the first if only the engine holds it: `sole` is how often it is then held (`engine_alone`).
+    """
     import torch
 
     aten: Any = torch.ops.aten
@@ -201,7 +202,7 @@ def summed_in_place(function: Any, args: tuple[Any, ...], sole: Held | None) -> 
 
 
 def _held(tensor: torch.Tensor) -> Held | None:
-    """How often a tensor and its storage are held; `None` where this torch does not say."""
+    """Return how often a tensor and its storage are held; `None` if this torch does not say."""
     import torch
 
     count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
@@ -212,8 +213,10 @@ def _held(tensor: torch.Tensor) -> Held | None:
 
 @cache
 def engine_alone() -> Held | None:
-    """How often a gradient and its storage are held that a mode is given by the engine, which alone has it; call it
-    outside of a mode's own calls, where autograd is off."""
+    """Return how often a gradient and its storage are held if only autograd's engine and a mode have it.
+
+    Call it outside of a mode's own calls, where autograd is off.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -235,17 +238,17 @@ def engine_alone() -> Held | None:
 
 
 _NONE: Final = -1
-#: Questions after a tensor's properties, and ranges, come to a dispatch mode as operators.
+#: Namespaces of operators that only ask for a tensor's properties, or are ranges.
 _QUESTIONS: Final = frozenset({"prim", "profiler"})
-#: What CUDA's allocator rounds the size of a block up to.
+#: CUDA's allocator rounds the size of a block up to a multiple of this.
 _CUDA_BLOCK: Final = 512
 
 
 @dataclass(slots=True)
 class Recording:
-    """What happened, moment by moment: `now` counts them. Nothing is noted before `started`.
+    """The events of a step, numbered by `now`; nothing is noted before `started`.
 
-    A storage is known by the address of its record, which is its own until it is gone.
+    A storage is known by the address of its record, which is unique while it lives.
     """
 
     device: str
@@ -253,7 +256,7 @@ class Recording:
     weights: frozenset[int] = frozenset()
     now: int = 0
     started: bool = False
-    #: Whether what runs is ours and none of the step.
+    #: Whether the running code is ours and not the step's.
     paused: bool = False
     allocated: int = 0
     live: dict[int, int] = field(default_factory=dict)
@@ -262,21 +265,21 @@ class Recording:
     contexts: dict[Context, int] = field(default_factory=dict)
     calls: Counter[tuple[str, Signature, Phase]] = field(default_factory=Counter)
     spans: list[PhaseSpan] = field(default_factory=list)
-    #: The modules that are open, and where each that is opened or left begins among autograd's sequence numbers.
+    #: The open modules, and where each opened or left module begins among autograd's sequence numbers.
     open_modules: list[str] = field(default_factory=list)
     sequence_begins: list[int] = field(default_factory=list)
     sequence_module: list[str | None] = field(default_factory=list)
-    #: Module ranges inside backward: the number of the one that is open, and where each ended.
+    #: Module ranges inside backward: the number of the open one, and where each ended.
     recomputations: list[int] = field(default_factory=list)
 
     def start(self, weights: frozenset[int]) -> None:
-        """Note from here on; what lives now was there before."""
+        """Note from here on; everything alive now was there before."""
         self.weights, self.started = weights, True
 
     # ------------------------------------------------------------------------------------------------------- storages
 
     def hold(self, tensor: torch.Tensor, context: Context | None = None) -> None:
-        """Note the storages under a tensor that are new, and when each of them is gone."""
+        """Note each new storage under a tensor, and when it is freed."""
         for part in unpacked((tensor,)):
             if not same_device(str(part.device), self.device):
                 continue
@@ -302,7 +305,7 @@ class Recording:
             self.moments.append(Moment(self._tick(), size, address, self.allocated, _NONE, number))
 
     def mark(self, mark: Mark) -> None:
-        """Note what storages are, or a place of the step."""
+        """Note the kind of some storages, or a place of the step."""
         number = self.contexts.setdefault(self.context(), len(self.contexts))
         self.moments.append(Moment(self._tick(), 0, _NONE, self.allocated, _NONE, number, len(self.marks)))
         self.marks.append(mark)
@@ -317,7 +320,7 @@ class Recording:
         return self.now
 
     def context(self, operator: str | None = None, *, casts_weight: bool = False) -> Context:
-        """What is open now."""
+        """Return what is open now."""
         import torch
 
         module = self.open_modules[-1] if self.open_modules else None
@@ -343,7 +346,7 @@ class Recording:
             self.calls[name, signature_of(function, args, kwargs), self._phase()] += 1
 
     def _phase(self) -> Phase:
-        """The phase of a call: what an autograd node runs with gradient mode on is recomputation."""
+        """Return the phase of a call: an autograd node that runs with gradient mode on recomputes."""
         import torch
 
         phase = self.phase_of()
@@ -357,7 +360,7 @@ class Recording:
         self.calls = Counter()
 
     def simulated_calls(self) -> tuple[SimulatedCall, ...]:
-        """The calls, like ones together, in the order of their first."""
+        """Return the calls, equal ones together, in the order of the first of each."""
         return tuple(
             SimulatedCall(operator=name, signature=signature, phase=phase, calls=calls)
             for (name, signature, phase), calls in self.calls.items()
@@ -366,14 +369,14 @@ class Recording:
     # -------------------------------------------------------------------------------------------------------- modules
 
     def enter(self, module: str) -> None:
-        """A module's forward begins."""
+        """Note the begin of a module's forward."""
         if not self.open_modules and self.phase_of() is Phase.BACKWARD:
             self.recomputations.append(_NONE)
         self.open_modules.append(module)
         self._sequence(module)
 
     def leave(self, module: str) -> None:
-        """A module's forward ends."""
+        """Note the end of a module's forward."""
         if self.open_modules and self.open_modules[-1] == module:
             self.open_modules.pop()
         self._sequence(self.open_modules[-1] if self.open_modules else None)
@@ -384,7 +387,7 @@ class Recording:
         return bool(self.open_modules and self.recomputations and self.recomputations[-1] == _NONE)
 
     def _sequence(self, module: str | None) -> None:
-        """From this number on autograd's nodes are of operators that `module` calls."""
+        """Note that from this number on autograd's nodes belong to operators that `module` calls."""
         import torch
 
         autograd: Any = torch._C._autograd
@@ -398,7 +401,7 @@ class Recording:
     # -------------------------------------------------------------------------------------------------------- columns
 
     def events(self) -> ObservedEvents:
-        """The moments as columns."""
+        """Return the events as columns."""
         ends = [end if end != _NONE else self.now for end in self.recomputations]
         contexts = [
             context if context.recomputed_until == _NONE
@@ -410,7 +413,7 @@ class Recording:
 
 @contextmanager
 def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase]) -> Iterator[Recording]:
-    """Note what runs while inside; the paths of modules are those of `module`."""
+    """Note what runs inside; the paths of modules are those of `module`."""
     record = Recording(device, phase_of)
     paths = {id(child): path for path, child in module.named_modules()}
 
@@ -431,7 +434,7 @@ def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase
 
 @contextmanager
 def _random_states(record: Recording) -> Iterator[None]:
-    """Checkpointing keeps states of the host's generator, which no dispatch mode sees being made."""
+    """Note the states of the host's generator that checkpointing keeps; no dispatch mode sees them being made."""
     import torch
 
     original = torch.get_rng_state
@@ -449,7 +452,7 @@ def _random_states(record: Recording) -> Iterator[None]:
 
 
 def _mode(record: Recording) -> Any:
-    """The dispatch mode that notes every call."""
+    """Return the dispatch mode that notes every call."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -460,7 +463,7 @@ def _mode(record: Recording) -> Any:
             arguments = {} if kwargs is None else kwargs
             body = _body(function)
             if body is not None:
-                with self:  # what it calls is noted, as the profiler sees it
+                with self:  # its calls are noted, as the profiler sees them
                     return body(*args, **arguments)
             result = summed_in_place(function, args, sole)
             if result is not None:
@@ -476,8 +479,11 @@ def _mode(record: Recording) -> Any:
 
 @cache
 def _body(function: Any) -> Callable[..., Any] | None:
-    """What an operator does that only calls others: where autograd is off it comes to a mode as a whole, and for one
-    that torch writes in Python the rule for fake tensors gives no more than what comes out."""
+    """Return the body of an operator that only calls others; `None` for any other.
+
+    With autograd off a mode gets it as a whole, and if torch writes it in Python the rule for fake tensors only gives
+    the result.
+    """
     import torch
     from torch._library.custom_ops import OPDEFS
 
@@ -491,7 +497,7 @@ def _body(function: Any) -> Callable[..., Any] | None:
 
 
 def signature_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-    """The arguments of a call in the order of its schema, defaults filled in."""
+    """Return the arguments of a call in the order of its schema, with defaults filled in."""
     values: list[Argument] = []
     for place, argument in enumerate(function._schema.arguments):
         if place < len(args):
@@ -512,21 +518,21 @@ def _argument(value: Any) -> Argument:
 
 
 def tensor_of(value: torch.Tensor) -> Tensor:
-    """The tensor's shape, data type and strides."""
+    """Return the tensor's shape, data type and strides."""
     import torch
 
     strides = tuple(value.stride()) if value.layout is torch.strided else None
     return Tensor(tuple(map(int, value.shape)), str(value.dtype).removeprefix("torch."), strides)
 
 
-#: The allocator that the observations name.
+#: The name of the allocator in the observations.
 ALLOCATOR: Final = "fake tensors"
 
 
 def simulate(options: RunOptions) -> SimulatedStep:
-    """The second step of the run, on fake tensors: the first makes what later ones find (the optimizer's state).
+    """Simulate the second step of the run on fake tensors; the first makes what later ones use (the optimizer's state).
 
-    Raises `EstimateError` where the step cannot run without values, and says why.
+    Raises `EstimateError`, with the reason, if the step cannot run without values.
     """
     if options.compile:
         raise EstimateError("what torch.compile calls and keeps is decided when it compiles - measure it")
@@ -563,7 +569,7 @@ def _simulated(options: RunOptions) -> SimulatedStep:
 
 
 def _calls_on(batch: dict[str, Any], stepper: Stepper, record: Recording) -> tuple[SimulatedCall, ...]:
-    """The calls of a step on another batch."""
+    """Return the calls of a step on another batch."""
     stepper.take(batch)
     record.start_calls()
     stepper.run()
@@ -571,7 +577,7 @@ def _calls_on(batch: dict[str, Any], stepper: Stepper, record: Recording) -> tup
 
 
 def _there(stepper: Stepper, module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """What is allocated before the first step."""
+    """Yield the tensors allocated before the first step."""
     for tensors in components_before(holders_of(stepper, module)).values():
         yield from tensors
 
@@ -579,7 +585,7 @@ def _there(stepper: Stepper, module: torch.nn.Module) -> Iterator[torch.Tensor]:
 def _second_step(
     stepper: Stepper, module: torch.nn.Module, record: Recording, options: RunOptions
 ) -> MemoryObservations:
-    """Run the step and note its memory as the observation of a real one does."""
+    """Run the step and note its memory like the observation of a real one."""
     tensors = components_before(holders_of(stepper, module))
     earlier = Before(storages={name: storages_of(some, options.device) for name, some in tensors.items()})
     observer = SimulatedObserver(
@@ -614,7 +620,7 @@ class SimulatedObserver(MemoryObserver):
         self.record = record
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note what autograd saves; what is asked of it for that is no call of the step."""
+        """Note what autograd saves, but not our own questions about it."""
         self.record.paused = True
         try:
             return super().saved(tensor)

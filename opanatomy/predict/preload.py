@@ -1,8 +1,8 @@
-"""What the server of fresh processes imports once: they begin with torch and transformers, and have run nothing."""
+"""Import torch and transformers once for all fresh processes, without running anything."""
 
 from __future__ import annotations
 
 import gc
 
-# Each run collects garbage: the half million objects of these modules would be looked at, and their pages copied.
+# Each run collects garbage: without this it would visit half a million objects of these modules and copy their pages.
 gc.freeze()

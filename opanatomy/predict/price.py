@@ -1,4 +1,4 @@
-"""The calls of a step that was not run -> its time, at the rates that a run of another step reached on this device."""
+"""Predict the time of a step that was not run, at the rates that a run of another step reached on this device."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
 from opanatomy.trace.read import read_trace
 
-# What each call of a run took: from its trace, call by call, for those that another run would make.
+# The time of each call of a run, from its trace, for the calls that another run would make.
 
 
-#: Operators that do their work in one that they call: the copy is theirs.
+#: Operators that do their work in a copy that they call.
 _COPIES: Final = frozenset({
     "aten::_to_copy", "aten::clone", "aten::contiguous", "aten::zeros", "aten::zeros_like", "aten::ones_like",
     "aten::full", "aten::full_like", "aten::new_zeros", "aten::new_full", "aten::index_select", "aten::arange",
 })  # fmt: skip
-#: Of a tensor whose data type no argument says.
+#: The element size of a tensor if no argument has a data type.
 _ELEMENT_BYTES: Final = 4
-#: Data type and shape of each tensor of a call, those in lists included.
+#: Data type and shape of each tensor of a call, including those in lists.
 Tensors: TypeAlias = tuple[tuple[str | None, tuple[int, ...]], ...]
 
 
 class Work(Struct, frozen=True):
-    """What a call does: its class, and the FLOPs of a contraction or the bytes that any other moves."""
+    """What a call does: its class, and the FLOPs of a contraction or the bytes of any other operator."""
 
     operator_class: OperatorClass
     amount: int
-    #: The data type that it computes in.
+    #: The data type of the computation.
     dtype: str | None
 
 
 class Timed(Struct, frozen=True):
-    """The median time of calls that are alike, and the work of one: a call that was interrupted does not count."""
+    """The median time of equal calls, and the work of one; interrupted calls do not count."""
 
     time_ns: float
     calls: int
@@ -56,16 +56,16 @@ class Timed(Struct, frozen=True):
 
 
 class CallTimes(Struct, frozen=True, kw_only=True):
-    """What the calls of one run took, all that they call included."""
+    """The times of one run's calls, children included."""
 
     #: By operator and tensors.
     exact: dict[tuple[str, Tensors], Timed]
-    #: Those of one operator, by their work.
+    #: By operator, sorted by work.
     by_operator: dict[str, tuple[Timed, ...]]
 
 
 def call_times(path: Path) -> CallTimes:
-    """The times of all operator calls in a trace; `TraceError` where it cannot be read."""
+    """Return the times of all operator calls in a trace; raise `TraceError` if it cannot be read."""
     calls, _ = _calls_of(path)
     times = inclusive_times(calls)
     samples: dict[tuple[str, Tensors], list[int]] = defaultdict(list)
@@ -85,7 +85,7 @@ def call_times(path: Path) -> CallTimes:
 
 
 def phase_times(path: Path) -> dict[tuple[str, Phase], float]:
-    """What the calls of each operator take in each phase of a step, in nanoseconds, with all that they call."""
+    """Return the time of each operator in each phase of a step, in nanoseconds, children included."""
     calls, steps = _calls_of(path)
     times = inclusive_times(calls)
     sums: dict[tuple[str, Phase], float] = defaultdict(float)
@@ -95,14 +95,14 @@ def phase_times(path: Path) -> dict[tuple[str, Phase], float]:
 
 
 def _calls_of(path: Path) -> tuple[TraceCalls, int]:
-    """The calls of a trace, and how many steps it has."""
+    """Return the calls of a trace, and how many steps it has."""
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
     return trace_calls_of(trace, attribution)[0], max(len(attribution.steps), 1)
 
 
 def _measured(calls: TraceCalls) -> list[int]:
-    """The host rows of operators that say their arguments, in the steps."""
+    """Return the host rows of operators inside the steps whose arguments are known."""
     recorded = (calls.signature >= 0) & (calls.host.annotation == 0) & calls.host.in_window
     return [int(row) for row in np.flatnonzero(recorded)]
 
@@ -115,17 +115,17 @@ def _by_operator(exact: dict[tuple[str, Tensors], Timed]) -> dict[str, tuple[Tim
 
 
 def inclusive_times(calls: TraceCalls) -> Int64:
-    """Device time of each host row and of all rows below it; on the CPU the time of the operators themselves."""
+    """Return the device time of each host row and all rows below it; on the CPU the time of the operators."""
     times = calls.time_ns.tolist()
     parents = calls.host.parent.tolist()
-    for row in range(len(times) - 1, -1, -1):  # parents stand before their children
+    for row in range(len(times) - 1, -1, -1):  # parents come before their children
         if parents[row] >= 0:
             times[parents[row]] += times[row]
     return np.array(times, dtype=np.int64)
 
 
 def tensors_of(signature: Signature) -> Tensors:
-    """What like calls of one operator have in common; the sizes of a call that is given no tensor."""
+    """Return what equal calls of one operator share: its tensors, or the sizes of a call without tensors."""
     tensors = tuple((tensor.dtype, tensor.shape) for tensor in signature.tensors())
     return tensors or tuple((None, sizes) for sizes in _sizes(signature))
 
@@ -137,7 +137,7 @@ def _sizes(signature: Signature) -> Iterator[tuple[int, ...]]:
 
 
 def work_of(operator: str, signature: Signature) -> Work:
-    """The work of a call: that of a view or another operator without work of its own is 0."""
+    """Return the work of a call; that of a view, or of any operator that does nothing, is 0."""
     known = classify_operator(operator)
     tensors = signature.tensors()
     dtype = next((tensor.dtype for tensor in tensors if tensor.dtype), None)
@@ -156,36 +156,36 @@ def _bytes(signature: Signature) -> int:
     return size or sum(prod(sizes) * _ELEMENT_BYTES for sizes in _sizes(signature))
 
 
-#: The factor by which a call may take more or less than is predicted; that of the whole step is within that of its
-#: worst part. Measured: docs/techniques.md has every prediction next to what it became.
+#: The factor by which a call may take more or less than predicted; a whole step stays within the factor of its worst
+#: part. Measured: docs/techniques.md has every prediction next to its result.
 FACTOR: Final = {
     Basis.SAME_CALL: 1.15, Basis.SAME_OPERATOR: 1.22, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
     Basis.NOTHING: 1.26, Basis.NO_PEAK: 1.26,
 }  # fmt: skip
-#: No range is wider, from the middle to either end: 1.6 from low to high.
+#: The widest range, from the middle to either end: 1.6 from low to high.
 _WIDEST: Final = 1.6**0.5
-#: Calls of this much of the work of the largest one of their class tell what a unit of it takes.
+#: Calls with at least this part of their class's largest work set the time of a unit.
 _LARGE: Final = 0.25
-#: Of more than this many times the work of the largest known call the time is that of the class.
+#: Beyond this many times the work of the largest known call the rate of the class is used.
 _FAR: Final = 16
-#: No call takes less: what a call costs the host.
+#: The shortest time of a call: what it costs the host.
 _MIN_NS: Final = 1000.0
-#: Classes whose time goes with their FLOPs.
+#: The class whose time is proportional to FLOPs.
 _CONTRACTION: Final = OperatorClass.TENSOR_CONTRACTION
 
 
 class ClassRate(Struct, frozen=True, kw_only=True):
-    """The least time of a call of one class, and the time of a FLOP of a contraction, of a byte of any other."""
+    """The least time of a call of one class, and its time per FLOP for contractions, per byte for all others."""
 
     least_ns: float
     unit_ns: float
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """What a run reached: the times of its calls, by class the time of a unit of work, the time between its calls.
+    """The rates of a run: the times of its calls, the time of a unit of work by class, the time between calls.
 
-    `between_ns` is what passed between the `calls` of a step. The time of each call is to be multiplied by `scale`.
-    `peaks` are the device's FLOP/s by data type, where known.
+    `between_ns` is the time between the `calls` of a step. The time of each call is to be multiplied by `scale`.
+    `peaks` are the device's FLOP/s by data type, if known.
     """
 
     times: CallTimes
@@ -204,10 +204,10 @@ def rates_of(
     *,
     profiled_ns: float | None = None,
 ) -> Rates:
-    """The rates of a run whose step takes `wall_ns`: the sum of its calls and of what is between them is that.
+    """Return the rates of a run whose step takes `wall_ns`, the sum of its calls and the time between them.
 
-    A profiled step of `profiled_ns` that was quicker ran on a quicker machine, calls and all; in one that was slower
-    it is the profiler that took the time, first between the calls.
+    If the profiled step, `profiled_ns`, was quicker, the machine was quicker, calls and all; if it was slower, the
+    profiler took the time, first between the calls.
     """
     steps = baseline.batches or (baseline.calls,)
     count = sum(call.calls for calls in steps for call in calls) / len(steps)
@@ -221,7 +221,7 @@ def rates_of(
 
 
 def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
-    """What a call of each class takes at least, and what the large ones take for a unit of work."""
+    """Return the least time of a call of each class, and the time of a unit of work in its large calls."""
     grouped: dict[OperatorClass, list[Timed]] = defaultdict(list)
     for timed in times.exact.values():
         if timed.work.amount:
@@ -235,14 +235,14 @@ def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
 
 
 def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
-    """The time of the step at these rates; of a run on texts that is the mean of the batches."""
+    """Return the time of the step at these rates; for a run on texts, the mean of the batches."""
     if step.batches:
         return _mean([_of_calls(calls, rates) for calls in step.batches])
     return _of_calls(step.calls, rates)
 
 
 def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
-    """The mean of some steps; its rows are those of all, each with its part of the mean."""
+    """Return the mean of some steps; its rows are those of all, each with its part of the mean."""
     count = len(times)
     rows = [
         replace(row, time_ns=row.time_ns / count, low_ns=row.low_ns / count, high_ns=row.high_ns / count)
@@ -270,8 +270,11 @@ def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
 
 
 def _between(calls: int, rates: Rates) -> tuple[float, float, float]:
-    """What passes between that many calls, minimum and maximum: a part goes with their number (Python, the autograd
-    engine), a part does not (memory that is given back, the loop), and nothing says which."""
+    """Return the time between that many calls, its minimum and maximum.
+
+    A part grows with their number (Python, the autograd engine), a part does not (memory that is given back, the loop),
+    and their shares are unknown.
+    """
     same, each = rates.between_ns, rates.between_ns * calls / rates.calls
     spread = FACTOR[Basis.SAME_CALL]
     return (same + each) / 2, min(same, each) / spread, max(same, each) * spread
@@ -290,7 +293,7 @@ def _row(call: SimulatedCall, rates: Rates) -> PredictedRow:
 
 
 def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
-    """Rows of one operator in one phase and on one basis as one."""
+    """Merge rows of one operator in one phase and on one basis."""
     grouped: dict[tuple[object, ...], list[PredictedRow]] = defaultdict(list)
     for row in rows:
         grouped[row.operator, row.phase, row.operator_class, row.basis].append(row)
@@ -305,7 +308,7 @@ def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
 
 
 def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
-    """The time of one such call, and what it is known from."""
+    """Return the time of one call, and how it is known."""
     exact = rates.times.exact.get((call.operator, tensors_of(call.signature)))
     if exact is not None:
         return exact.time_ns, Basis.SAME_CALL
@@ -325,9 +328,9 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
 
 
 def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> float:
-    """The time of that much work, from the calls of the operator with the nearest amounts.
+    """Return the time of that much work, from the operator's calls with the nearest amounts.
 
-    Far beyond the largest of them, of which most may be the call itself, goes what the class takes.
+    Far beyond the largest of them, whose time may be mostly the cost of the call, the rate of the class applies.
     """
     above = [timed for timed in known if timed.work.amount >= work.amount]
     below = [timed for timed in known if timed.work.amount < work.amount]
@@ -347,8 +350,10 @@ def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> flo
 
 
 def _dtype_factor(known: tuple[Timed, ...], work: Work, peaks: Mapping[str, float]) -> float | None:
-    """How much longer a contraction takes in its data type than in that of the known ones, `None` where the device's
-    peaks do not say; others go by their bytes."""
+    """Return how much longer a contraction takes in its data type than in that of the known ones.
+
+    `None` if the device's peaks do not say. Other operators depend on their bytes.
+    """
     if work.operator_class is not _CONTRACTION:
         return 1.0
     theirs, ours = peaks.get(known[0].work.dtype or ""), peaks.get(work.dtype or "")

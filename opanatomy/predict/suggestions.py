@@ -1,8 +1,8 @@
-"""What a run that was just profiled could be given: the techniques that would save most, by prediction.
+"""Suggest for a run that was just profiled the techniques that would save most, by prediction.
 
-Only techniques are suggested whose predictions were compared with measurements (`RECORDED`), and that leave the
-training as it is, or all but: what trains fewer weights or by another rule saves more, and is no advice. A user's own
-function is not called again for it.
+Only techniques are suggested whose predictions were compared with measurements (`RECORDED`), and that keep the training
+the same, or almost: one that trains fewer weights or by another rule saves more, but is no advice. A user's own
+function is not called again for this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from opanatomy.predict.techniques import Situation, Variant, variants_of
 from opanatomy.records.anatomy import Anatomy, Suggestion, Suggestions
 from opanatomy.records.experiment import SimulatedStep
 
-# The techniques whose predictions were compared with measurements, and how far they were off.
+# The techniques whose predictions were compared with measurements, and how far off they were.
 #
 # docs/techniques.md has the runs; `benchmarks/predictions.py` makes them again.
 
@@ -59,19 +59,19 @@ RECORDED: Final[dict[str, Recorded]] = {
 }
 
 
-#: In the order in which they are looked at: those that most often save most first, the one of most calls last.
+#: In the order of simulation: those that most often save most first, the one with most calls last.
 LOOKED_AT: Final = (
     "sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation"
 )  # fmt: skip
-#: This many are shown; a saving of less of the peak or the time is none.
+#: How many to show, and the least share of the peak or the time that a suggestion saves.
 _SHOWN: Final = 3
 _WORTH: Final = 0.03
-#: Where a predicted time was further off than this share in the recorded runs, none is said.
+#: A technique's time is left out if a recorded prediction of it was further off than this share.
 _TRUSTED: Final = 0.3
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """A technique's step, as far as it was followed."""
+    """The simulated step of a technique."""
 
     variant: Variant
     step: SimulatedStep
@@ -80,10 +80,10 @@ class Followed(Struct, frozen=True, kw_only=True):
 def suggestions_for(
     options: RunOptions, anatomy: Anatomy, trace: Path, budget_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Suggestions | None:
-    """The techniques that save most; `None` where there is nothing to look at.
+    """Return the techniques that save most; `None` if there is nothing to simulate.
 
-    No step is begun that, by the last one, would end after `budget_s` seconds; the first two always are. Raises
-    `OpanatomyError` where the step as it is cannot be followed.
+    A step is skipped if, going by the last one, it would end after `budget_s` seconds; the first two always run. Raises
+    `OpanatomyError` if the step as it is cannot be simulated.
     """
     variants = _candidates(options, anatomy)
     if not variants[1:]:
@@ -103,13 +103,13 @@ def suggestions_for(
 
 
 def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
-    """The run as it is, and the recorded techniques that it can be given."""
+    """Return the run as it is, and the recorded techniques that apply to it."""
     from opanatomy.capture.model.user_function import is_function
 
     names = [name for name in LOOKED_AT if name in RECORDED]
     if not names or options.inference or options.generate or options.compile or is_function(options.model):
         return ()
-    options = replace(options, weights="random")  # their values change nothing
+    options = replace(options, weights="random")  # the values of weights change nothing
     planned = workers.planned(options)
     situation = Situation(
         options=options, batch=planned.batch, layers=planned.layers, freezable_layers=planned.freezable_layers,
@@ -122,7 +122,7 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
 def _followed(
     variants: Sequence[Variant], deadline: float, took_s: float, clock: Callable[[], float]
 ) -> Iterator[Followed | str]:
-    """Each step that can be followed, or the name of a technique that there was no time for."""
+    """Yield each step that can be simulated, or the name of a technique that time ran out for."""
     for place, variant in enumerate(variants):
         begun = clock()
         if place and begun + took_s * variant.options.accumulate > deadline:
@@ -130,7 +130,7 @@ def _followed(
             continue
         try:
             step = workers.simulated(variant.options)
-        except OpanatomyError:  # it cannot be given to this model, which says nothing of the time of the next
+        except OpanatomyError:  # it does not fit this model; the next one still may
             continue
         took_s = (clock() - begun) / variant.options.accumulate
         yield Followed(variant=variant, step=step)
@@ -165,13 +165,13 @@ def _peak(step: SimulatedStep) -> int | None:
 
 
 def _saved(suggestion: Suggestion) -> float:
-    """The larger of the shares of the peak and, surely, of the time that would be gone."""
+    """Return the larger of the saved shares of the peak and, at the upper end of its range, of the time."""
     memory = suggestion.saved_bytes / suggestion.now_bytes if suggestion.now_bytes else 0.0
     return max(memory, 1 - (suggestion.high_ratio or 1.0))
 
 
 def _best(known: Sequence[tuple[Variant, Suggestion | None]]) -> tuple[Suggestion, ...]:
-    """The suggestions that are worth it, the larger saving first; the best alone of those that set the same option."""
+    """Return the worthwhile suggestions, larger savings first; only the best of those that set the same option."""
     worth = [pair for pair in known if pair[1] is not None and _saved(pair[1]) >= _WORTH]
     worth.sort(key=lambda pair: 0.0 if pair[1] is None else -_saved(pair[1]))
     taken: set[str] = set()

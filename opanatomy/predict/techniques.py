@@ -1,4 +1,4 @@
-"""The techniques: of each its switch (options of a run), what it does, and why it cannot run where it cannot."""
+"""List the techniques: for each its switch (options of a run), what it does, and why it cannot run."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from opanatomy.predict.workers import run_job
 from opanatomy.records.taxonomy import BY_NAME
 
 Switch = Callable[["Situation"], Mapping[str, Any]]
-#: What the baseline is called in tables and file names.
+#: The name of the baseline in tables and files.
 BASELINE: Final = "baseline"
-#: Layers of a segment. Not sqrt(n): a layer of BERT keeps 23 times what a segment keeps, its input, one of GPT-2 35
+#: Layers of a segment. Not sqrt(n): a layer of BERT keeps 23 times its input, all that a segment keeps, one of GPT-2 35
 #: times, a thin one 8 times (docs/techniques.md); of several layers two need least up to 6 times as many layers.
 _SEGMENT: Final = 2
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """What a technique is switched on in: the options of the baseline, and what its capture says of the model."""
+    """What a technique applies to: the options of the baseline, and what its capture says of the model."""
 
     options: RunOptions
     batch: int
-    #: Those of the longest stack of like layers, and those that freezing counts (of an encoder and a decoder all).
+    #: The layers of the longest stack of like layers, and those that freezing counts (of an encoder and a decoder all).
     layers: int | None
     freezable_layers: int | None = None
-    #: The implementation of attention in force.
+    #: The implementation of attention in use.
     attention: str | None
     on_cpu: bool
 
 
 class Technique(Struct, frozen=True, kw_only=True):
-    """One technique: `switch` gives the options that it changes, `impossible` why it cannot run here."""
+    """One technique: `switch` returns the options that it changes, `impossible` why it cannot run here."""
 
     name: str
     title: str
     what: str
     switch: Switch
     impossible: Callable[[Situation], str | None] = lambda situation: None
-    #: Why it is left out where it is not named.
+    #: Why it is left out unless named.
     unless_named: Callable[[Situation], str | None] = lambda situation: None
-    #: Whether the training is to be the same, up to rounding.
+    #: Whether the training must stay the same, up to rounding.
     keeps_result: bool = False
 
 
@@ -226,7 +226,7 @@ TECHNIQUE: Final[dict[str, Technique]] = {technique.name: technique for techniqu
 
 
 def option_text(changes: Mapping[str, Any]) -> str:
-    """The changes as they are typed after `opanatomy profile MODEL`."""
+    """Return the changes as they are typed after `opanatomy profile MODEL`."""
     options = {option.name: option for option in RUN}
     words = []
     for name, value in changes.items():
@@ -235,15 +235,15 @@ def option_text(changes: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-# Which runs an experiment is made of: the baseline and each requested technique, with its options.
+# The runs of an experiment: the baseline and each requested technique, with its options.
 
 
-#: What joins the techniques of a combination.
+#: Joins the techniques of a combination.
 AND = "+"
 
 
 class Variant(Struct, frozen=True, kw_only=True):
-    """One run: its options, or why it cannot be (`impossible`)."""
+    """One run: its options, or why it cannot run (`impossible`)."""
 
     name: str
     title: str
@@ -255,17 +255,16 @@ class Variant(Struct, frozen=True, kw_only=True):
 
     @property
     def option(self) -> str:
-        """What is typed to have it."""
+        """Return the option to type for it."""
         return option_text(self.changes)
 
 
 def variants_of(
     situation: Situation, *, only: Sequence[str] = (), skip: Sequence[str] = (), combine: Sequence[str] = ()
 ) -> tuple[Variant, ...]:
-    """The baseline, then the techniques; `UsageError` for names that are none.
+    """Return the baseline, then the techniques; raise `UsageError` for unknown names.
 
-    A technique that the baseline has already, or that is left to another device, is left out unless it was
-    named.
+    A technique that the baseline already has, or that is meant for another device, is left out unless named.
     """
     chosen = _techniques(only, "--only") or list(TECHNIQUES)
     skipped = _techniques(skip, "--skip")
@@ -286,7 +285,7 @@ def variants_of(
 
 
 def _techniques(texts: Sequence[str], flag: str) -> list[Technique]:
-    """The techniques that an option names, each time one or several with commas between."""
+    """Return the techniques that an option names; each text may have several with commas between."""
     return [_technique(name, flag) for text in texts for name in text.split(",")]
 
 
@@ -298,7 +297,7 @@ def _technique(name: str, flag: str) -> Technique:
 
 
 def _check_combination(text: str, situation: Situation) -> None:
-    """Raise `UsageError` where two techniques of a combination set one option to different values."""
+    """Raise `UsageError` if two techniques of a combination set one option to different values."""
     values: dict[str, Any] = {}
     for technique in (_technique(name, "--combine") for name in text.split(AND)):
         for option, value in technique.switch(situation).items():
@@ -308,7 +307,7 @@ def _check_combination(text: str, situation: Situation) -> None:
 
 
 def _variant(name: str, techniques: Sequence[Technique], situation: Situation, *, named: bool = True) -> Variant:
-    """The run with all of these switched on; `named` where the user named them."""
+    """Return the run with all of these switched on; `named` if the user named them."""
     impossible = next((reason for technique in techniques if (reason := technique.impossible(situation))), None)
     if impossible is None and not named:
         impossible = next((reason for technique in techniques if (reason := technique.unless_named(situation))), None)
@@ -328,7 +327,7 @@ def _variant(name: str, techniques: Sequence[Technique], situation: Situation, *
     )  # fmt: skip
 
 
-# The techniques as a list: what each does, what switches it on, and why it cannot run here.
+# The list of techniques: what each does, its option, and why it cannot run here.
 
 
 #: Cells of the longest name.
@@ -336,7 +335,7 @@ _NAME_WIDTH: Final = max(map(len, TECHNIQUE))
 
 
 def listing_of(options: RunOptions, width: int, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> str:
-    """Of each technique its name and option, and below what it does, in lines of at most `width` cells."""
+    """Return each technique's name and option, then what it does, in lines of at most `width` cells."""
     blocks = []
     for variant in variants_of(situation_of(options), only=only, skip=skip)[1:]:
         does = f"cannot run here: {variant.impossible}" if variant.impossible else variant.what
@@ -347,7 +346,7 @@ def listing_of(options: RunOptions, width: int, *, only: Sequence[str] = (), ski
 
 
 def situation_of(options: RunOptions) -> Situation:
-    """What techniques are switched on in; `JobFailed` where the model cannot be."""
+    """Return what techniques apply to; raise `JobFailed` if the model cannot be made."""
     planned = run_job(workers.planned, options)
     return Situation(
         options=options, batch=planned.batch, layers=planned.layers,

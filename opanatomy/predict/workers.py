@@ -1,4 +1,4 @@
-"""One fresh process a job: what one run leaves behind (a cache, a setting, an override) no other one sees."""
+"""Run each job in a fresh process: what one run leaves behind (a cache, a setting, an override) affects no other."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from opanatomy.records.experiment import Sameness, SimulatedStep, Underflow
 
 Result = TypeVar("Result")
 
-#: How long a process that is done may take to end.
+#: The seconds that a finished process may take to end.
 _GRACE_S: Final = 30
-#: The module whose imports each process begins with.
+#: The module that each process has already imported.
 _PRELOAD: Final = "opanatomy.predict.preload"
 
 
 class JobFailed(OpanatomyError):
-    """A job that did not end well; the message says why."""
+    """Raised for a job that failed; the message says why."""
 
 
 class _Outcome(Struct, frozen=True, kw_only=True):
-    """What a process sends back."""
+    """The result that a process sends back."""
 
     value: Any = None
     done: bool = False
@@ -41,7 +41,7 @@ class _Outcome(Struct, frozen=True, kw_only=True):
 
 @cache
 def _context() -> Any:
-    """Processes forked from a server that has imported torch and run nothing; new interpreters where there is none."""
+    """Return a context whose processes fork from a server that has imported torch, else new interpreters."""
     if sys.platform == "win32":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -50,7 +50,7 @@ def _context() -> Any:
 
 
 def run_job(job: Callable[..., Result], *arguments: Any) -> Result:
-    """What `job`, a function of a module, gives in a fresh process; `JobFailed` where it does not."""
+    """Return the result of `job`, a module's function, in a fresh process; raise `JobFailed` if it fails."""
     results: list[Result] = list(run_jobs(_once, job, *arguments))
     return results[0]
 
@@ -60,7 +60,7 @@ def _once(job: Callable[..., Result], *arguments: Any) -> Iterator[Result]:
 
 
 def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[Result]:
-    """Each thing that `job` gives in a fresh process, as soon as it is there; `JobFailed` where it breaks off."""
+    """Yield each result of `job` in a fresh process as soon as it is there; raise `JobFailed` if it breaks off."""
     context = _context()
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, dict(os.environ), job, arguments), daemon=False)
@@ -91,7 +91,7 @@ def _received(connection: Any) -> _Outcome | None:
 
 
 def _end(process: Any) -> None:
-    """Wait for the process; one that an interrupt leaves behind is ended."""
+    """Wait for the process; end it if an interrupt left it behind."""
     process.join(timeout=_GRACE_S)
     if process.is_alive():
         process.terminate()
@@ -107,9 +107,9 @@ def _died(code: int | None) -> str:
 
 
 def _child(connection: Any, environment: dict[str, str], job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Run the job and send what it gives, one thing after the other, then what became of it.
+    """Run the job and send its results one after the other, then its outcome.
 
-    The server keeps the environment in which it was begun; a secret is known by that of the process that asks.
+    The server keeps its first environment; secrets are known by the environment of the process that asks.
     """
     os.environ.clear()
     os.environ.update(environment)
@@ -130,24 +130,24 @@ def _child(connection: Any, environment: dict[str, str], job: Callable[..., Any]
     connection.close()
 
 
-# What a fresh process does for an experiment: follow a step on fake tensors, capture one, or time some.
+# The jobs of an experiment: follow a step on fake tensors, capture one, or time some.
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """What a run will run, as far as that is known without weights."""
+    """What a run will run, as far as known without weights."""
 
     device: str
     batch: int
-    #: Those of the longest stack; `None` where no stack is known.
+    #: The layers of the longest stack; `None` if no stack is known.
     layers: int | None
-    #: Those that freezing counts: of an encoder and a decoder all, of several towers those of the shortest.
+    #: The layers that freezing counts: of an encoder and a decoder all, of several towers those of the shortest.
     freezable_layers: int | None
-    #: The implementation of attention in force.
+    #: The implementation of attention in use.
     attention: str | None
 
 
 def planned(options: RunOptions) -> Planned:
-    """The device, the batch and the layers of a run; raises where the model cannot be."""
+    """Return the device, the batch and the layers of a run; raise if the model cannot be made."""
     from opanatomy.capture.device.environment import choose_device
     from opanatomy.capture.model.workload import BATCH, plan_of
 
@@ -162,14 +162,14 @@ def planned(options: RunOptions) -> Planned:
 
 
 def simulated(options: RunOptions) -> SimulatedStep:
-    """What the step would call and allocate."""
+    """Return what the step would call and allocate."""
     from opanatomy.predict.fake import simulate
 
     return simulate(options)
 
 
 def captured(options: RunOptions, trace: str, command: str) -> None:
-    """Capture the step into the file `trace`, its memory with it."""
+    """Capture the step, with its memory, into the file `trace`."""
     from opanatomy.capture.run.profile import capture_model
     from opanatomy.capture.run.progress import NullProgress
 
@@ -177,14 +177,14 @@ def captured(options: RunOptions, trace: str, command: str) -> None:
 
 
 def timed(options: RunOptions) -> tuple[int, ...]:
-    """The wall times of some steps after the warm-up, in nanoseconds."""
+    """Return the wall times of some steps after the warm-up, in nanoseconds."""
     from opanatomy.capture.run.unprofiled import step_times
 
     return step_times(options)
 
 
 def followed(runs: Sequence[RunOptions]) -> Iterator[SimulatedStep | str]:
-    """`simulated` of each run in turn, or why it cannot be: fake tensors leave nothing behind for the next."""
+    """Yield `simulated` of each run in turn, or why it failed; fake tensors leave nothing behind for the next."""
     for options in runs:
         try:
             yield simulated(options)
@@ -193,14 +193,14 @@ def followed(runs: Sequence[RunOptions]) -> Iterator[SimulatedStep | str]:
 
 
 def kept_outcome(options: RunOptions, folder: str) -> float | None:
-    """Keep what one step makes in the folder; its loss."""
+    """Keep the result of one step in the folder; return its loss."""
     from opanatomy.capture.run.unprofiled import keep_outcome
 
     return keep_outcome(options, Path(folder))
 
 
 def compared(options: RunOptions, baseline: RunOptions, folder: str, loss: float | None) -> Sameness:
-    """What one step makes compared with what was kept, and the first operator that makes a difference."""
+    """Compare the result of one step with the kept one, and find the first operator that differs."""
     from opanatomy.capture.run.unprofiled import compare_outcome, first_difference
 
     sameness = compare_outcome(options, Path(folder), loss)
@@ -208,14 +208,14 @@ def compared(options: RunOptions, baseline: RunOptions, folder: str, loss: float
 
 
 def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
-    """The losses of some steps."""
+    """Return the losses of some steps."""
     from opanatomy.capture.run import unprofiled
 
     return unprofiled.losses(options, steps)
 
 
 def underflow(options: RunOptions) -> Underflow:
-    """The gradients that float16 makes zero."""
+    """Return the gradients that float16 makes zero."""
     from opanatomy.capture.run.unprofiled import gradient_underflow
 
     return gradient_underflow(options)

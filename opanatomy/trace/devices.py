@@ -1,8 +1,8 @@
-"""The devices of a trace: which of them worked, and what its header says of each.
+"""Find the devices that worked in a trace, and what its header says of each.
 
 `deviceProperties` has an entry for each device that the process could see (Kineto, DeviceProperties.cpp), used or not.
-CUPTI numbers kernels' devices as these entries are. roctracer numbers agents, processors before devices, and of all
-devices instead of those that are visible (ROCm/roctracer#98): there a number names no entry.
+CUPTI numbers kernels' devices like these entries. roctracer numbers agents, processors before devices, and counts all
+devices instead of the visible ones (ROCm/roctracer#98), so there a number names no entry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.
 _CPU: Final = 0
-#: Operators of which torch has no kernel for the CPU, and the collectives of a GPU's library.
+#: Operators for which torch has no CPU kernel, and the collectives of GPU libraries.
 _OF_ACCELERATOR: Final = re.compile(
     r"^aten::_?(?:cudnn_(?!is_acceptable)|miopen_|flash_attention_|efficient_attention_|thnn_fused_|fused_dropout$"
     r"|cslt_sparse_mm|scaled_dot_product_(?:flash|efficient|cudnn)_attention(?!_for_cpu))|^(?:nccl|rccl):|^flash_attn::"
@@ -26,7 +26,7 @@ _OF_ACCELERATOR: Final = re.compile(
 
 
 def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice, ...]:
-    """The devices that worked, the one with most kernel time first."""
+    """Return the devices that worked, the one with most kernel time first."""
     entries = entries_of(metadata)
     busy = []
     for number, events in rows_by_value(work.device):
@@ -36,13 +36,13 @@ def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice,
 
 
 def entries_of(metadata: dict[str, Any]) -> list[dict[str, Any]]:
-    """The header's entries that describe a device."""
+    """Return the header's entries that describe a device."""
     entries = metadata.get("deviceProperties")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def environment_of(metadata: dict[str, Any], devices: tuple[TraceDevice, ...], memory: MemoryEvents) -> Environment:
-    """What a foreign trace says of where it ran: of the device that worked most, else of the one with its memory."""
+    """Return the environment of a foreign trace: its busiest device, else the device of its memory events."""
     entries = entries_of(metadata)
     device = devices[0] if devices else _allocated(metadata, entries, memory)
     names = [entry.get("name") for entry in entries]
@@ -58,7 +58,7 @@ def environment_of(metadata: dict[str, Any], devices: tuple[TraceDevice, ...], m
 
 
 def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
-    """A line where the device of the report is not the only kind of device that ran kernels, or is not known."""
+    """Return a warning if kernels ran on several kinds of device, or on an unknown one; else `None`."""
     computing = [device for device in devices if device.kernel_ns]
     if not computing:
         return None
@@ -79,7 +79,7 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
 
 
 def has_accelerator(metadata: dict[str, Any], memory: MemoryEvents, names: Sequence[str]) -> str | None:
-    """What shows that there was an accelerator, where no event is of its work; `None` where nothing does.
+    """Return what proves that there was an accelerator if no event is device work; else `None`.
 
     `names` are those of all operators: some run on no CPU.
     """
@@ -109,7 +109,7 @@ def _device(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any]
 
 
 def _entry(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any]) -> dict[str, Any] | None:
-    """The entry of a device; any where all say the same, none where the number does not tell."""
+    """Return a device's entry; any entry if all are alike, none if the number is ambiguous."""
     described = {repr([entry.get(key) for key in ("name", "totalGlobalMem", "numSms")]) for entry in entries}
     if len(described) == 1:
         return entries[0]
@@ -120,7 +120,7 @@ def _entry(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any])
 
 
 def _allocated(metadata: dict[str, Any], entries: list[dict[str, Any]], memory: MemoryEvents) -> TraceDevice:
-    """The device of most memory events; without any the one that there is."""
+    """Return the device with most memory events; the only device if there are no such events."""
     numbers: Int64 = memory.device[(memory.device_type > _CPU) & (memory.device >= 0)]
     if len(numbers):
         devices = distinct(numbers)

@@ -1,7 +1,7 @@
-"""Write files whole or not at all and never in place of another's; addresses that are not files; the cache folder.
+"""Write files whole or not at all and never over another file; read addresses of stores; find the cache folder.
 
-A file is made in a hidden folder next to its target and gets its name at once when it is whole. What a killed run left
-there is removed by a later one.
+A file is made in a hidden folder next to its target and renamed when it is whole. A later run removes what a killed one
+left there.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from msgspec import Struct
 
 from opanatomy.errors import OutputError, TraceError, UsageError
 
-#: What a trace of one step takes at most, by far.
+#: Far more than the trace of one step takes.
 NEEDED_BYTES: Final = 64 << 20
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: What `link` fails with on a file system that has no hard links.
+#: The errors of `link` on a file system without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
-#: The end of a name, after which a number goes.
+#: The end of a name; a number goes before it.
 _ENDING: Final = re.compile(
     r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
 )
-#: The hidden folder in which a file is made, and the age from which it is what a killed run left.
+#: The hidden folder in which a file is made, and the age at which it must be left from a killed run.
 _HIDDEN, _PARTIAL, _LEFT_SECONDS = ".opanatomy-", ".partial", 86_400
 
 
 class OutputFile(Struct, kw_only=True):
-    """A file that will be written: `path` is its name as the user knows it, `target` the absolute one, links followed.
+    """A file to write: `path` is its name as the user knows it, `target` the absolute one with links resolved.
 
-    `numbered` names count up if they are taken. A device or a pipe (`is_stream`) is written as it is.
+    `numbered` names count up if they are taken. A device or a pipe (`is_stream`) is written directly.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class OutputFile(Struct, kw_only=True):
 
     @contextmanager
     def written(self) -> Iterator[Path]:
-        """Give the name to write to; when the block ends well that file is published as `path`."""
+        """Yield the name to write to; publish that file as `path` if the block succeeds."""
         if self.is_stream:
             folder, partial = None, Path(os.path.abspath(self.path))
         else:
@@ -94,7 +94,7 @@ class OutputFile(Struct, kw_only=True):
             )
 
     def _is_about(self, error: OSError, own: Path) -> bool:
-        """Return whether an error is of writing the file, and not of anything else that was done to make it."""
+        """Return whether an error comes from writing the file, not from anything else in the block."""
         if error.filename is None:
             return error.errno in (*_FULL, errno.EIO, errno.EROFS)
         name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
@@ -109,9 +109,9 @@ def output_file(
     needed_bytes: int = NEEDED_BYTES,
     forced_by: str = "add --force",
 ) -> OutputFile:
-    """Return the file of this name; `OutputError` if it exists already or cannot be written.
+    """Return the file of this name; raise `OutputError` if it exists already or cannot be written.
 
-    `force` allows a name that exists (`forced_by` says how to); a `numbered` name counts up to the next that is free.
+    `force` allows a name that exists (`forced_by` says how to); a `numbered` name counts up to the next free one.
     """
     try:
         return _output_file(path, force=force, numbered=numbered, needed_bytes=needed_bytes, forced_by=forced_by)
@@ -128,7 +128,7 @@ def _output_file(path: Path, *, force: bool, numbered: bool, needed_bytes: int, 
     wanted, number = path, 1
     while True:
         with suppress(FileNotFoundError):
-            os.lstat(path)  # fails where no file can have such a name
+            os.lstat(path)  # fails if no file can have this name
         target = Path(os.path.realpath(path))
         if force or not os.path.lexists(target):
             break
@@ -150,7 +150,7 @@ def _output_file(path: Path, *, force: bool, numbered: bool, needed_bytes: int, 
 
 
 def numbered_name(path: Path, number: int) -> Path:
-    """The `number`-th name like `path`: `gpt2.trace.json.gz`, `gpt2-2.trace.json.gz`."""
+    """Return the `number`-th name like `path`: `gpt2.trace.json.gz`, `gpt2-2.trace.json.gz`."""
     if number == 1:
         return path
     ending = _ENDING.search(path.name)
@@ -159,7 +159,7 @@ def numbered_name(path: Path, number: int) -> Path:
 
 
 def name_of_rank(path: Path, rank: int) -> Path:
-    """The name of a rank's own file, where each has one: `step.rank3.json.gz` for `step.json.gz`."""
+    """Return the name of a rank's own file: `step.rank3.json.gz` for `step.json.gz`."""
     ending = _ENDING.search(path.name)
     at = ending.start() if ending else len(path.name)
     rest = re.sub(r"^\.rank\d+", "", path.name[at:])
@@ -167,7 +167,7 @@ def name_of_rank(path: Path, rank: int) -> Path:
 
 
 def same_file(first: Path, second: Path) -> bool:
-    """Whether two names, of which none need exist, are of one regular file; not where the current folder is gone."""
+    """Return whether two names, existing or not, are one regular file; `False` if the current folder is gone."""
     try:
         return os.path.realpath(first) == os.path.realpath(second) and not _is_stream(first)
     except OSError:
@@ -176,7 +176,7 @@ def same_file(first: Path, second: Path) -> bool:
 
 @contextmanager
 def temporary(name: str, what: str) -> Iterator[Path]:
-    """A name in a folder of the system's temporary one that is gone afterwards; `what` is what the file is for."""
+    """Yield a name in a temporary folder that is removed afterwards; `what` says what the file is for."""
     process = os.getpid()
     try:
         folder = tempfile.mkdtemp(prefix="opanatomy-")
@@ -200,7 +200,7 @@ def temporary(name: str, what: str) -> Iterator[Path]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether it says that there is no room: on the device, within a quota, or within a limit on files."""
+    """Return whether an error means no room: on the device, within a quota, or within a limit on files."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
@@ -219,7 +219,7 @@ def _cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def _flush_to_device(path: Path) -> None:
-    """A network file system or a quota may say only now that there is no room."""
+    """Flush a file; a network file system or a quota may report only now that there is no room."""
     file = os.open(path, os.O_RDWR)
     try:
         os.fsync(file)
@@ -228,7 +228,7 @@ def _flush_to_device(path: Path) -> None:
 
 
 def _move_exclusively(source: Path, target: Path) -> None:
-    """Give `source` the name `target`, at once and whole; `FileExistsError` where that is taken."""
+    """Rename `source` to `target` atomically; raise `FileExistsError` if that name is taken."""
     try:
         os.link(source, target)
         with suppress(OSError):
@@ -247,15 +247,15 @@ def _move_exclusively(source: Path, target: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether it is a device, pipe or socket, such as /dev/null or /dev/stdout."""
+    """Return whether the path is a device, pipe or socket, like /dev/null or /dev/stdout."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
-# The user's cache folder: what is in it can be made again.
+# The user's cache folder; its content can be made again.
 
 
 def cache_folder(name: str) -> Path | None:
-    """Where things of this name are kept; `None` for a user without a home."""
+    """Return the cache folder of this name; `None` for a user without a home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "opanatomy" / name
@@ -264,14 +264,14 @@ def cache_folder(name: str) -> Path | None:
     return None
 
 
-# Web and bucket addresses, which are not files: what to do with one that was given for a file.
+# Web and bucket addresses: what to do if one is given instead of a file.
 
 
-#: A scheme has two letters at least (`C:/` is a drive); of what was a path already one slash is left.
+#: A scheme has at least two letters (`C:/` is a drive); a normalized path keeps only one slash.
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,3}(?=[^/])(.*)", re.DOTALL)
 _HUB: Final = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?:models/)?([^/?#]+/[^/?#]+)/?$")
 _FILE: Final = re.compile(r"(?i:file):(?://([^/]*))?(/.*)", re.DOTALL)
-#: The command that copies from and to the store of a scheme.
+#: The command that copies from and to each store.
 _COPY: Final = {
     "s3": "aws s3 cp {source} {target}",
     "s3a": "aws s3 cp {source} {target}",
@@ -281,7 +281,7 @@ _COPY: Final = {
 
 
 def local_name(name: str) -> str:
-    """The path of a `file:` address of this host; any other name as it is."""
+    """Return the path of a `file:` address of this host, or any other name unchanged."""
     match = None if scheme_of(name) is None else _FILE.fullmatch(name)
     if match is None or (match[1] or "localhost") != "localhost":
         return name
@@ -292,14 +292,14 @@ def local_name(name: str) -> str:
 
 
 def download_of(name: str) -> str:
-    """The command that downloads the trace at an address, or the archive that it is in, and analyzes it."""
+    """Return the commands that download the trace or archive at an address and analyze it."""
     name = name.split("::")[-1]
     file = _file_name(name)
     return f"{_download(scheme_of(name) or '', name, file)} && opanatomy analyze {shlex.quote(file)}"
 
 
 def check_no_address(option: str, name: str) -> None:
-    """Raise `UsageError` with what to do where a file to write, or the model, is an address."""
+    """Raise `UsageError` with what to do if an output file or the model is an address."""
     scheme = scheme_of(name)
     if scheme is None:
         return
@@ -319,7 +319,7 @@ def check_no_address(option: str, name: str) -> None:
 
 
 def scheme_of(name: str) -> str | None:
-    """The scheme of an address; `None` for the name of a file, for one that exists, and for one in a folder `s3:`."""
+    """Return the scheme of an address; `None` for a file's name, an existing path, and a path in a folder `s3:`."""
     match = _ADDRESS.fullmatch(name)
     if match is None or os.path.lexists(name):
         return None
@@ -327,7 +327,7 @@ def scheme_of(name: str) -> str | None:
 
 
 def _file_name(name: str) -> str:
-    """What a download of the address is called."""
+    """Return the file name of a download."""
     last = unquote(urlsplit(name).path).rstrip("/").rsplit("/", 1)[-1]
     return last if last.lower().endswith((".json", ".gz", ".zip")) else "trace.json.gz"
 
@@ -354,7 +354,7 @@ def _from_azure(name: str, target: str) -> str:
 
 
 def _from_hub(name: str) -> str:
-    """`hf download` of `hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH`, into the current folder."""
+    """Return `hf download` of `hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH`, into the current folder."""
     words = name.split("://", 1)[-1].split("/")
     kind = words.pop(0) if words[0] in ("datasets", "spaces") else None
     repository, _, revision = "/".join(words[:2]).partition("@")
@@ -364,16 +364,16 @@ def _from_hub(name: str) -> str:
     return " ".join(["hf download", wanted, *options, "--local-dir ."])
 
 
-# Files at addresses of stores (`s3://`, `gs://`, `hf://`, `zip://`, `memory://`), by fsspec.
+# Files at store addresses (`s3://`, `gs://`, `hf://`, `zip://`, `memory://`), by fsspec.
 
 
-#: What a store says of an object that only another content changes, and what says when it was last changed.
+#: The fields of a store's object that change only with its content, and those that say when it changed.
 _BY_CONTENT: Final = (
     "ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "blob_id", "content_md5", "checksum", "sha256",
 )  # fmt: skip
 _TIMES: Final = ("LastModified", "last_modified", "updated", "modified", "mtime", "created", "date_time")
 _SIZES: Final = ("size", "Size", "file_size", "CRC")
-#: What fsspec reads a scheme with.
+#: The package with which fsspec reads each scheme.
 _PACKAGES: Final = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
     "http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub", "github": "requests", "sftp": "paramiko",
@@ -389,8 +389,11 @@ class Address(Struct, frozen=True):
 
     @staticmethod
     def of(name: str, what: str) -> Address | None:
-        """The address that a name is; `None` for that of a file, `UsageError` that begins with `what` for one that is
-        of no store: `file://HOST/...` of another host, `dbfs:/...`."""
+        """Parse an address; return `None` for a file's name.
+
+        Raise `UsageError`, its text beginning with `what`, for an address of no store: `file://HOST/...` of another
+        host, `dbfs:/...`.
+        """
         scheme = scheme_of(name)
         if scheme is None:
             return None
@@ -400,16 +403,16 @@ class Address(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """Return the last part of the address."""
         return PurePosixPath(self.text.split("::")[0].rstrip("/")).name
 
     @property
     def suffix(self) -> str:
-        """The ending of its name."""
+        """Return the ending of its name."""
         return PurePosixPath(self.name).suffix
 
     def __truediv__(self, name: str) -> Address:
-        """The address of a file in this folder; of a chained address the first part is the path."""
+        """Return the address of a file in this folder; the path is the first part of a chained address."""
         first, *others = self.text.split("::")
         return Address("::".join([f"{first.rstrip('/')}/{name}", *others]))
 
@@ -417,12 +420,12 @@ class Address(Struct, frozen=True):
         return self.text.removeprefix(_IN_ZIP)
 
     def as_zip(self) -> Address:
-        """What is in the zip at this address."""
+        """Return the address of the content of the zip at this address."""
         return Address(_IN_ZIP + self.text)
 
 
 class Identity(Struct, frozen=True):
-    """What a store says of an object's content; `by_content` where it distinguishes contents, not times alone."""
+    """What a store says of an object's content; `by_content` if it tells contents apart, not only times."""
 
     text: str
     by_content: bool
@@ -430,8 +433,10 @@ class Identity(Struct, frozen=True):
 
 
 def files_at(address: Address) -> list[Address]:
-    """The files that an address is of: itself, those that its pattern fits, or those in its folder and the folders in
-    that; `TraceError` where there is none, `UsageError` where the store cannot be asked."""
+    """Return the files at an address: itself, those matching its pattern, or those in its folder and subfolders.
+
+    Raise `TraceError` if there are none, `UsageError` if the store cannot be asked.
+    """
     with _errors_of(address):
         system, path = _file_system(address)
         if _GLOB.search(path):
@@ -447,7 +452,7 @@ def files_at(address: Address) -> list[Address]:
 
 
 def _with_scheme(system: Any, name: str, address: Address) -> str:
-    """A path of a file system as an address of the scheme that the user gave."""
+    """Return a path of a file system as an address of the scheme that the user gave."""
     scheme = address.text.split("://", 1)[0]
     plain: str = system._strip_protocol(name)
     if "://" in plain:
@@ -456,21 +461,21 @@ def _with_scheme(system: Any, name: str, address: Address) -> str:
 
 
 def is_folder(address: Address) -> bool:
-    """Whether the address is of a folder or a pattern."""
+    """Return whether the address is a folder or a pattern."""
     with _errors_of(address):
         system, path = _file_system(address)
         return bool(_GLOB.search(path) or system.isdir(path))
 
 
 def fetch(address: Address, target: Path) -> None:
-    """Copy what is at an address into a file."""
+    """Copy the object at an address into a file."""
     with _errors_of(address):
         system, path = _file_system(address)
         system.get_file(path, str(target))
 
 
 def read_bytes(file: Path | Address) -> bytes | None:
-    """What is in a file; `None` where there is none."""
+    """Return the content of a file; `None` if it does not exist."""
     try:
         if isinstance(file, Path):
             return file.read_bytes()
@@ -482,7 +487,7 @@ def read_bytes(file: Path | Address) -> bytes | None:
 
 
 def write_bytes(address: Address, data: bytes) -> None:
-    """Put a file at an address; stores take a file whole or not at all."""
+    """Write a file at an address; stores write a file whole or not at all."""
     system, path = _file_system(address)
     with_folders = system._parent(path)
     if with_folders:
@@ -491,7 +496,7 @@ def write_bytes(address: Address, data: bytes) -> None:
 
 
 def identity_of(address: Address) -> Identity | None:
-    """What the store says of the object, and of each archive that it is in; `None` where that says nothing."""
+    """Return what the store says of the object and of each archive around it; `None` if it says nothing."""
     parts = address.text.split("::")
     properties: list[tuple[str, Any]] = []
     by_content, changed = True, None
@@ -499,7 +504,7 @@ def identity_of(address: Address) -> Identity | None:
         try:
             system, path = _file_system(Address("::".join(parts[place:])))
             known = system.info(path)
-        except Exception:  # of any store: nothing is known of the object
+        except Exception:  # any error of any store: the object stays unknown
             return None
         contents = [(key, known[key]) for key in _BY_CONTENT if known.get(key)]
         times = [(key, known[key]) for key in _TIMES if known.get(key)]
@@ -523,7 +528,7 @@ def _nanoseconds(value: object) -> int | None:
 
 
 def _file_system(address: Address) -> tuple[Any, str]:
-    """(the file system, the path in it)."""
+    """Return the file system and the path in it."""
     import fsspec
 
     system, path = fsspec.core.url_to_fs(address.text)
@@ -532,7 +537,7 @@ def _file_system(address: Address) -> tuple[Any, str]:
 
 @contextmanager
 def _errors_of(address: Address) -> Iterator[None]:
-    """What a store fails with as one line: what is missing and how to get it, or what it said."""
+    """Turn a store's failure into one line: what is missing and how to get it, or the store's own message."""
     try:
         yield
     except (TraceError, UsageError):
@@ -541,7 +546,7 @@ def _errors_of(address: Address) -> Iterator[None]:
         raise TraceError(f"cannot read {address}: there is no such file or folder - give another one") from error
     except (ImportError, ValueError) as error:
         raise _refusal(str(address), f"cannot read {address}", _package_of(address, error)) from error
-    except Exception as error:  # each store has errors of its own
+    except Exception as error:  # each store has its own errors
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(
             f"cannot read {address}: {message} - try to download it: {download_of(str(address))}"
@@ -549,13 +554,13 @@ def _errors_of(address: Address) -> Iterator[None]:
 
 
 def _refusal(name: str, what: str, package: str | None = None) -> UsageError:
-    """That an address is not read, and what to do about it."""
+    """Return the error for an address that is not read, with what to do about it."""
     install = f"pip install {shlex.quote(package)}, or " if package else ""
     return UsageError(f"{what}: it is an address, not a file - {install}download it first: {download_of(name)}")
 
 
 def _package_of(address: Address, error: Exception) -> str | None:
-    """The package that a store needs and that is not there."""
+    """Return the missing package that a store needs."""
     if isinstance(error, ModuleNotFoundError) and error.name == "fsspec":
         return "opanatomy[cluster]"
     return _PACKAGES.get(scheme_of(address.text.split("::")[-1]) or "")

@@ -1,4 +1,4 @@
-"""A trace file -> `Trace`: events of every schema since 2021 sorted into columns."""
+"""Read a trace file into a `Trace`: events of every schema since 2021, sorted into columns."""
 
 from __future__ import annotations
 
@@ -70,30 +70,30 @@ from opanatomy.trace.stream import (
     without_negative,
 )
 
-# Tables that grow batch by batch: a value takes the eight bytes of its column, and no object.
+# Tables that grow batch by batch: a value takes the eight bytes of its column, without an object.
 
 
 Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents, ProfilerEvents)
 
-#: This many times become nanoseconds at once.
+#: Times are converted to nanoseconds in groups of this size.
 _AT_ONCE: Final = 1 << 14
 
 
 class Numbers(dict[Key, int]):
-    """Numbers for values in the order of their first use."""
+    """Numbers values in the order of their first use."""
 
     def __missing__(self, key: Key) -> int:
         self[key] = number = len(self)
         return number
 
     def of(self, keys: Iterable[Key]) -> list[int]:
-        """The number of each key."""
+        """Return the number of each key."""
         return list(map(self.__getitem__, keys))
 
 
 class Table(Generic[Record]):
-    """A record of columns that grow together: `..._ns` are times, the others integers but for those named."""
+    """A record of columns that grow together: `..._ns` are times, the others integers unless named otherwise."""
 
     def __init__(self, record: type[Record], *, fractions: Collection[str] = ()) -> None:
         self.rows = 0
@@ -110,12 +110,12 @@ class Table(Generic[Record]):
             self._columns[name].extend(values)
 
     def record(self) -> Record:
-        """The columns as arrays, which may be written to; nothing can be appended then."""
+        """Return the columns as writable arrays; afterwards nothing can be appended."""
         return self._record(**{name: column.array() for name, column in self._columns.items()})
 
 
 class _Packed:
-    """Eight bytes for each value, batch by batch."""
+    """A column of eight bytes a value, filled batch by batch."""
 
     def __init__(self) -> None:
         self._packed: list[bytes] = []
@@ -127,7 +127,7 @@ class _Packed:
 
 
 class _Integers(_Packed):
-    """-1 for one that is missing."""
+    """Integers, -1 if missing."""
 
     def extend(self, values: list[Any]) -> None:
         try:
@@ -140,7 +140,7 @@ class _Integers(_Packed):
 
 
 class _Fractions(_Packed):
-    """NaN for one that is missing or text."""
+    """Fractions, NaN if missing or text."""
 
     def extend(self, values: list[Any]) -> None:
         numbers = [nan if value is None or isinstance(value, str) else value for value in values]
@@ -151,7 +151,7 @@ class _Fractions(_Packed):
 
 
 class _Times(_Packed):
-    """Microseconds, as floats or from some batch on as decimals -> whole nanoseconds, 0 for one that is missing."""
+    """Microseconds, as floats or from some batch on as decimals -> whole nanoseconds, 0 if missing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,14 +186,14 @@ class _Times(_Packed):
 
 def _has_decimals(values: list[Any]) -> bool:
     try:
-        sum(values, 0.0)  # it fails at a decimal, and at one that is missing
+        sum(values, 0.0)  # fails if one is a decimal or missing
     except TypeError:
         return Decimal in map(type, values)
     return False
 
 
 def nanoseconds(us: float | Decimal | None) -> int:
-    """A time in microseconds as whole nanoseconds."""
+    """Convert microseconds to whole nanoseconds."""
     if us is None:
         return 0
     whole = int(us)
@@ -209,13 +209,13 @@ RawCollective: TypeAlias = "tuple[bytes, ...]"
 
 
 class Collectives:
-    """The arguments of a trace's collectives, those that are alike kept once."""
+    """The arguments of a trace's collectives; equal ones are kept once."""
 
     def __init__(self) -> None:
         self._known: dict[RawCollective, CollectiveArguments | None] = {}
 
     def of(self, args: Args) -> CollectiveArguments | None:
-        """The collective of an event; `None` where its arguments name none."""
+        """Return the collective of an event; `None` if its arguments name none."""
         raw = (
             bytes(args.collective), bytes(args.in_elements), bytes(args.out_elements), bytes(args.group_size),
             bytes(args.collective_dtype), bytes(args.group_name), bytes(args.group_ranks), bytes(args.group_sequence),
@@ -236,7 +236,7 @@ def _decoded(raw: RawCollective) -> CollectiveArguments | None:
 
 
 def _group(name: object, ranks: object) -> str | None:
-    """A process group by its name and its ranks, as far as they are said: names alone are used again on other ranks."""
+    """Return a process group's name and ranks, as far as known: other ranks use the same name again."""
     texts = [str(text) for text in (name, ranks) if isinstance(text, (str, int)) and str(text)]
     return " ".join(texts) or None
 
@@ -249,23 +249,23 @@ def _decode(raw: bytes) -> object:
 
 
 def _count(value: object) -> int | None:
-    """A count that can be one: a trace says -1 where it does not know."""
+    """Return a count if it is possible: a trace writes -1 for an unknown one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
 
 
-# Batches of events -> tables: a field of all events of a batch is appended to its column at once.
+# Batches of events -> tables: each field of a batch is appended to its column at once.
 
 
 _NO_ARGS: Final = Args()
-#: Stands between the raw texts of a signature; JSON has no such byte.
+#: Separates the raw texts of a signature; JSON has no such byte.
 _BETWEEN: Final = b"\0"
-#: Takes what is not needed.
+#: Discards what is not needed.
 _forget: Final = deque[object](maxlen=0).append
 _KIND_OF_WORK: Final = {MEMCPY: columns.MEMCPY, MEMSET: columns.MEMSET}
 
 
 class Collector:
-    """The columns of a trace, batch by batch."""
+    """Collects the columns of a trace, batch by batch."""
 
     def __init__(self) -> None:
         self.names: Numbers[str] = Numbers()
@@ -287,7 +287,7 @@ class Collector:
         self._profiler = Table(ProfilerEvents)
         self._flow_starts: list[Event] = []
         self._flow_ends: list[Event] = []
-        #: The events of a batch by table, and the places of annotations among those of the host.
+        #: The events of a batch by table, and the places of annotations among the host's.
         self._host_events: list[Event] = []
         self._annotations: list[int] = []
         self._launch_events: list[Event] = []
@@ -303,7 +303,7 @@ class Collector:
         }  # fmt: skip
 
     def add(self, events: list[Event]) -> None:
-        """Take what some stage needs of a batch."""
+        """Add the fields of a batch that some stage needs."""
         takers = _Takers(self._taker_of)
         for event in events:
             takers[type(event)](event)
@@ -324,41 +324,41 @@ class Collector:
             batch.clear()
 
     def host(self) -> HostEvents:
-        """Operators and annotations in the order of the file."""
+        """Return operators and annotations in the order of the file."""
         return self._host.record()
 
     def launches(self) -> Launches:
-        """Runtime and driver calls in the order of the file."""
+        """Return runtime and driver calls in the order of the file."""
         return self._launches.record()
 
     def work(self) -> DeviceWork:
-        """Kernels, copies and fills in the order of the file."""
+        """Return kernels, copies and fills in the order of the file."""
         return self._work.record()
 
     def profiler(self) -> ProfilerEvents:
-        """What the profiler recorded of itself and of Python's stack, in the order of the file."""
+        """Return the profiler's own events and those of Python's stack, in the order of the file."""
         return self._profiler.record()
 
     def graph_host_ns(self) -> Int64:
-        """The start and duration of each callback on the host that a graph ran."""
+        """Return the start and duration of each host callback that a graph ran."""
         return np.array(self._host_nodes_ns, dtype=np.int64).reshape(-1, 2)
 
     def memory(self) -> MemoryEvents:
-        """What the allocators gave and took back, in the order of the file."""
+        """Return allocations and frees in the order of the file."""
         memory = self._memory.record()
-        # In 2021 the thread of an operator was text, that of a memory event a number.
+        # In 2021 an operator's thread was text, a memory event's a number.
         numbers = dict(self.threads)
         as_text = np.array([numbers.get((pid, str(tid)), number) for (pid, tid), number in numbers.items()])
         return replace(memory, thread=as_text[memory.thread]) if len(numbers) else memory
 
     def host_collectives(self, host: HostEvents) -> dict[tuple[int, int], CollectiveArguments]:
-        """The collectives among host events, by thread and start."""
+        """Return the collectives among host events, by thread and start."""
         rows = list(self._host_collectives)
         keys = zip(host.thread[rows].tolist(), host.start_ns[rows].tolist(), strict=True)
         return dict(zip(keys, self._host_collectives.values(), strict=True)) if rows else {}
 
     def flows(self) -> Flows:
-        """From operators to the nodes that differentiate them, those of which both ends are known."""
+        """Return the flows from operators to the autograd nodes that differentiate them, if both ends are known."""
         threads = self.threads
         starts = {event.id: event for event in self._flow_starts if (event.pid, event.tid) in threads}
         ends = [event for event in self._flow_ends if (event.pid, event.tid) in threads and event.id in starts]
@@ -371,12 +371,12 @@ class Collector:
         )
 
     def raw_signatures(self) -> list[RawArguments]:
-        """The distinct arguments, as `HostEvents.signature` numbers them."""
+        """Return the distinct arguments, as `HostEvents.signature` numbers them."""
         split = (key.split(_BETWEEN) for key in self._signatures)
         return [(dims, types, strides, constants, "") for dims, types, strides, constants in split]
 
     def _taker_of(self, event: type[Event]) -> Callable[[Event], object]:
-        """What takes the events of one type: those that are of one category need no look at each."""
+        """Return the function that takes events of one type; events of a known category are not examined one by one."""
         category = category_of(event)
         kind = FOREIGN if category is None else self._kinds[category]
         if category == INSTANT:
@@ -415,7 +415,7 @@ class Collector:
         self._host_events.append(event)
 
     def _on_stream(self, event: Event) -> bool:
-        """Whether an event is of an accelerator that is not known: its work runs on a stream."""
+        """Return whether an event is work of an unknown accelerator: it runs on a stream."""
         if event.cat is None or event.args is None or event.args.stream is None:
             return False
         self.foreign[event.cat] = self.foreign.get(event.cat, 0) + 1
@@ -504,13 +504,13 @@ class Collector:
         return list(map(number.__getitem__, threads))
 
     def _of_text(self, value: str | None) -> int:
-        """The number of a device or stream in its text; one of its own, below -1, for a text without any."""
+        """Return the number in a device's or stream's text; a new one below -1 for text without any."""
         text = "" if value is None else value
         digits = text.split()[-1] if text.split() else ""
         return int(digits) if digits.isdecimal() and len(digits) < 19 else -2 - self._texts[text]
 
     def _collectives_in(self, args: list[Args], first_row: int) -> list[tuple[int, CollectiveArguments]]:
-        """(row, collective) of the collectives."""
+        """Return the row and the collective of each event that has one."""
         rows = [(row, self._collectives.of(item)) for row, item in enumerate(args, first_row) if item.collective]
         return [(row, collective) for row, collective in rows if collective]
 
@@ -525,7 +525,7 @@ class Collector:
 
 
 class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
-    """What takes the events of each type."""
+    """The function that takes the events of each type."""
 
     def __init__(self, taker_of: Callable[[type[Event]], Callable[[Event], object]]) -> None:
         self._taker_of = taker_of
@@ -536,12 +536,12 @@ class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
 
 
 def _names_of(events: list[Event]) -> list[str]:
-    """The names of events that were seen to have one."""
+    """Return the names of events that are known to have one."""
     return [event.name for event in events if event.name is not None]
 
 
 def _names_of_work(events: list[Event]) -> list[str]:
-    """The names of device work; of copies that are all called `Memcpy` with what they were between."""
+    """Return the names of device work; copies that are all called `Memcpy` get their two ends."""
     return [
         f"Memcpy {event.args.copy_kind}" if name == "Memcpy" and event.args and event.args.copy_kind else name
         for event, name in zip(events, _names_of(events), strict=True)
@@ -567,7 +567,7 @@ def _sequence_numbers(args: list[Args]) -> list[int | None]:
 
 
 def _filled(numbers: list[int | None], numbers_2021: list[int | None]) -> list[int | None]:
-    """The numbers, and where they are missing those under the key of 2021."""
+    """Fill missing numbers with those under the key of 2021."""
     if numbers_2021.count(-1) == len(numbers_2021):
         return numbers
     return [old if new in (-1, None) else new for new, old in zip(numbers, numbers_2021, strict=True)]
@@ -588,10 +588,10 @@ class Trace(Struct, kw_only=True):
     capture: Capture | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    #: What changes the reading of all that is in it: it is cut off, it has the host alone.
+    #: What changes the meaning of all figures: the trace is cut off, or has only the host.
     caveats: list[str] = field(default_factory=list)
     text_bytes: int = 0
-    #: That of the file, packed as it is.
+    #: Of the file as it is on disk, packed or not.
     sha256: str = ""
     #: The distinct argument lists of the operators, numbered by `host.signature`.
     signatures: list[Signature | None] = field(default_factory=list)
@@ -601,21 +601,21 @@ class Trace(Struct, kw_only=True):
     memory: MemoryEvents = NO_MEMORY_EVENTS
     flows: Flows = NO_FLOWS
     profiler: ProfilerEvents = NO_PROFILER_EVENTS
-    #: The start and duration of each callback on the host that a graph ran: its stream waited, and did no work.
+    #: The start and duration of each host callback that a graph ran: its stream waited and did no work.
     graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     #: The devices that worked, the busiest first.
     devices: tuple[TraceDevice, ...] = ()
-    #: Whether the trace is of an accelerator: it has its work, or launches whose work was not recorded. Calls that only
-    #: ask or wait are no work: a profiler that looks for a device makes them too.
+    #: Whether the trace has an accelerator's work, or launches whose work was not recorded. Calls that only ask or wait
+    #: do not count: a profiler that looks for a device makes them too.
     on_device: bool = False
 
 
-#: What captures wrote of memory before they wrote what they had observed.
+#: Keys of the memory that captures wrote before they wrote observations.
 _OLD_MEMORY = frozenset({"components", "timeline", "check_points"})
 
 
 def _why_not(source: Path) -> str:
-    """Why it is no file that can be read."""
+    """Return why a file cannot be read."""
     try:
         os.stat(source)
     except (FileNotFoundError, NotADirectoryError):
@@ -626,7 +626,7 @@ def _why_not(source: Path) -> str:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """The trace in `path` (`.json`, `.json.gz`); `TraceError` where it cannot be read."""
+    """Read the trace in `path` (`.json`, `.json.gz`); raise `TraceError` if it cannot be read."""
     source = Path(path)
     if not os.path.isfile(source):
         raise TraceError(f"cannot read the trace {source}: {_why_not(source)}")
@@ -719,7 +719,7 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
 
 
 def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> None:
-    """Number the signatures with tensor lists anew, one for each content of the lists."""
+    """Renumber the signatures with tensor lists, one for each content of the lists."""
     fresh: dict[RawArguments, int] = {}
     by_external = {
         int(key): "|".join(capture.lists[number] for number in numbers)

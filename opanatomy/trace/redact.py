@@ -1,4 +1,4 @@
-"""A text as it may be written: without secrets, and on request without paths, addresses and people."""
+"""Redact a text: leave out secrets, and on request paths, addresses and people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 
 from opanatomy.records.workload import METADATA_KEY
 
-# Which keys and which names of environment variables say that their value is not to be written.
+# Keys and names of environment variables whose value must not be written.
 
 
 class Secrecy(Enum):
@@ -29,7 +29,7 @@ class Secrecy(Enum):
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a table."""
+    """Return the words of a table."""
     return frozenset(text.split())
 
 
@@ -49,7 +49,7 @@ _LAST_AFTER_OTHERS: Final = frozenset({"pass", "pwd"})
 _BEFORE_KEY: Final = words(
     "api access secret private ssh auth signing encryption session account license service wandb"
 )
-#: Tokens of a tokenizer or a model, and passes of a step: no secrets of anyone.
+#: Tokens of a tokenizer or a model, and passes of a step, are not secrets.
 _NO_SECRET: Final = {
     "token": words(
         "pad bos eos unk sep cls mask special image video audio start end begin class dist distillation next last first"
@@ -69,12 +69,12 @@ _IDENTITY: Final = words(
 )
 _STACK: Final = words("stack stacks frame frames traceback backtrace stackframes sf esf")
 _AMOUNT: Final = words("num count rank size index threads token")
-#: Of a very long key its two ends are looked at.
+#: Only the two ends of a very long key are examined.
 _KEY_END: Final = 100
 
 
 def secrecy_of(key: str) -> Secrecy | None:
-    """Why a value under this key is sensitive; `None` where the key does not say."""
+    """Return why a value under this key is sensitive; `None` if it is not."""
     return _secrecy_of(key if len(key) <= 2 * _KEY_END else f"{key[:_KEY_END]}_{key[-_KEY_END:]}")
 
 
@@ -97,7 +97,7 @@ def _secrecy_of(key: str) -> Secrecy | None:
 
 
 def _ends_secret(parts: list[str]) -> bool:
-    """Whether the last word makes it one: `auth_token`, but not `pad_token` nor `forward_pass`."""
+    """Return whether the last word makes a key secret: `auth_token`, but not `pad_token` or `forward_pass`."""
     before = parts[-2] if len(parts) > 1 else ""
     if before in _NO_SECRET.get(parts[-1], ()):
         return False
@@ -105,33 +105,33 @@ def _ends_secret(parts: list[str]) -> bool:
 
 
 def is_secret_pair(key: str) -> bool:
-    """Whether `key=value` in a text gives a secret away; `key: float[8, 4]` of an attention does not."""
+    """Return whether `key=value` in a text reveals a secret; `key: float[8, 4]` of an attention does not."""
     return _parts(key) != ["key"] and secrecy_of(key) is Secrecy.SECRET
 
 
 def is_amount(key: str, value: object) -> bool:
-    """Whether the value only counts or numbers: `num_nodes: 4`, `max_token: 512` tell nothing of anyone."""
+    """Return whether a value only counts or numbers: `num_nodes: 4`, `max_token: 512` identify nobody."""
     if not isinstance(value, int | float) and value is not None:
         return False
     return not _AMOUNT.isdisjoint(_parts(key))
 
 
 def _parts(key: str) -> list[str]:
-    """The words of a key, in small letters: `apiKey` and `API_KEY` are `api` and `key`."""
+    """Return the words of a key in small letters: `apiKey` and `API_KEY` are `api` and `key`."""
     return [part.lower() for part in _CAMEL.split(key) if part]
 
 
 # ------------------------------------------------------------------------------------------------------ environments
 
 _VARIABLE: Final = re.compile(r"^[A-Z][A-Z0-9_]{2,}$")
-#: Variables that every process has: where one is a key, the mapping is an environment.
+#: Variables that every process has: a mapping with one of them as a key is an environment.
 ALWAYS_SET: Final = frozenset({"PATH", "HOME", "USER", "PWD", "SHELL", "HOSTNAME", "LOGNAME", "LD_LIBRARY_PATH"})
 _VARIABLE_SECRET: Final = words(
     "PASS PWD PW KEY KEYS SECRET SECRETS TOKEN TOKENS CREDENTIAL CREDENTIALS CREDS CRED PASSWORD PASSWORDS PASSWD"
     " PASSPHRASE APIKEY AUTH AUTHORIZATION COOKIE COOKIES DSN JWT PAT BEARER SIGNATURE SAS OAUTH PIN"
 )
 _VARIABLE_GLUED: Final = re.compile(r"(?:PASS(?:WOR)?D|PASSPHRASE|PASS|SECRET|TOKEN|CREDENTIALS?|APIKEY|\w{3}KEY)$")
-#: The last word says that the value is about the secret, and not the secret.
+#: Last words that make the value describe a secret, not contain it.
 _ABOUT: Final = words(
     "FILE FILES PATH PATHS DIR FOLDER SOCK SOCKET TTL TIMEOUT EXPIRY EXPIRES TYPE ALGORITHM ALG LENGTH SIZE VERSION"
     " BACKEND STORE MODE HELPER PROMPT CMD COMMAND PROVIDER METHOD ENABLED DISABLED REQUIRED COUNT NAME ENDPOINT"
@@ -140,12 +140,12 @@ _ABOUT: Final = words(
 
 
 def is_variable(key: str) -> bool:
-    """Whether a key is spelled like an environment variable."""
+    """Return whether a key is spelled like an environment variable."""
     return bool(_VARIABLE.match(key))
 
 
 def is_secret_variable(name: str) -> bool:
-    """Whether a variable's name says that its value is a secret: `DB_PASS`, `HF_TOKEN`, `PGPASSWORD`, `SENTRY_DSN`."""
+    """Return whether a variable's name means a secret value: `DB_PASS`, `HF_TOKEN`, `PGPASSWORD`, `SENTRY_DSN`."""
     parts = [part.rstrip("0123456789") for part in re.split(r"[^A-Za-z0-9]+", name.upper())]
     parts = [part for part in parts if part]
     if not parts or parts[-1] in _ABOUT or parts in (["PWD"], ["KEY"], ["PASS"], ["PIN"]):
@@ -156,17 +156,17 @@ def is_secret_variable(name: str) -> bool:
 
 
 def is_environment(value: Mapping[str, object]) -> bool:
-    """Whether a mapping is a process environment, whatever it is called."""
+    """Return whether a mapping is a process environment, whatever its name."""
     variables = sum(map(is_variable, value))
     return not ALWAYS_SET.isdisjoint(value) or (variables >= 3 and 2 * variables > len(value))
 
 
-# Secrets that their form or the key before them gives away: access tokens, passwords, credentials in URLs.
+# Secrets recognized by their form or the key before them: access tokens, passwords, credentials in URLs.
 
 
 REDACTED: Final = "<redacted>"
 
-#: No letter or digit before it, but for that of an escape: `\\n`, `%3D`, `\\x0a`, `\\u000a`.
+#: No letter or digit before it except that of an escape: `\\n`, `%3D`, `\\x0a`, `\\u000a`.
 _BEGINS: Final = (
     r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
 )
@@ -193,7 +193,7 @@ _HOOK: Final = re.compile(
 _QUERY: Final = re.compile(
     r"(?i)([?&](?:sig|signature|x-amz-[\w-]{1,40}|[\w-]{0,40}(?:token|key|secret|passw(?:or)?d|auth))=)[^&\s\"'<]+"
 )
-#: One of these is in each key of a secret.
+#: Every key of a secret contains one of these.
 _KEY_WORDS: Final = (
     "token", "secret", "pass", "pwd", "cred", "key", "auth", "cookie", "dsn", "jwt", "pat", "bearer", "sig", "pw",
     "sas",
@@ -209,7 +209,7 @@ _VALUE: Final = (
 _EQUALS: Final = r"\s{0,8}(?:=>?|:(?![:/]))\s{0,8}"
 _KEY_AND_VALUE: Final = rf"(?<![\w-])(?:--?)?{_KEY}(?P<between>\\*[\"']?{_EQUALS}){_VALUE}"
 #: `'key=a value in quotes'`, `key=value` and `"key": "value"`, `--key value`, and a setting's `key before -> after`,
-#: each after what a text with such a pair has in it.
+#: each after what any text with such a pair contains.
 _PAIRS: Final = (
     ("=", rf"(?<=(?P<open>[\"'])){_KEY}(?P<between>=)(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))"),
     ("", _KEY_AND_VALUE),
@@ -220,12 +220,12 @@ _PAIRS: Final = (
 
 @cache
 def _pair(expression: str) -> re.Pattern[str]:
-    """A pair as a pattern, compiled where a text may have one."""
+    """Compile the pattern of a pair when a text may have one."""
     return re.compile(rf"(?is){expression}")
 
 
 def _pairs_in(text: str) -> list[re.Pattern[str]]:
-    """The pairs that a text may have."""
+    """Return the patterns of pairs that a text may have."""
     return [_pair(expression) for part, expression in _PAIRS if part in text] if _may_have_pair(text) else []
 
 
@@ -236,10 +236,10 @@ def _may_have_pair(text: str) -> bool:
 
 _PLAIN_VALUE: Final = re.compile(r"^(?:[-+]?[\d.]+(?:[eE][-+]?\d+)?|None|null|true|false|True|False)$")
 
-#: What stands between `Authorization:` and the secret.
+#: Words between `Authorization:` and the secret.
 _SCHEMES: Final = ("bearer", "basic")
 
-#: A text without any of these, in small letters, needs no closer look.
+#: A text without any of these, in small letters, is clean.
 TRIGGERS: Final = (
     "token", "secret", "pass", "pwd", "cred", "bearer", "basic ", "key", "auth", "cookie", "dsn", "jwt", "_pat", "sig",
     "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-",
@@ -251,14 +251,14 @@ TRIGGERS: Final = (
 
 
 def _without_login(match: re.Match[str]) -> str:
-    """In addresses of Azure's stores what stands before the host is a container, where no password follows it."""
+    """Remove the credentials of a URL; without a password, Azure's stores have a container before the host."""
     scheme, login = match[1].lower(), match[0][len(match[1]) :]
     is_container = scheme.rstrip("/\\:").endswith(("abfs", "abfss", "wasb", "wasbs")) and ":" not in login
     return match[0] if is_container else f"{match[1]}{REDACTED}@"
 
 
 def without_tokens(text: str) -> str:
-    """The text with access tokens, passwords and the credentials of URLs left out."""
+    """Remove access tokens, passwords and the credentials of URLs from a text."""
     text = _TOKENS.sub(REDACTED, text)
     text = _BEARER.sub(rf"\1 {REDACTED}", text)
     text = _HEADER.sub(rf"\1\2{REDACTED}", text)
@@ -271,13 +271,13 @@ def without_tokens(text: str) -> str:
 
 
 def values_by_key(text: str) -> list[str]:
-    """The values that stand under a secret key in a text: of `--set auth_token=abc` it is `abc`."""
+    """Return the values under secret keys in a text: `abc` for `--set auth_token=abc`."""
     pairs = (match for pattern in _pairs_in(text) for match in pattern.finditer(text) if _names_secret(match))
     return [inner for match in pairs if not _PLAIN_VALUE.match(inner := _unquoted(match["value"]))]
 
 
 def _names_secret(match: re.Match[str]) -> bool:
-    """Whether the key is a secret's; its first letter may be that of an escape: `\\ntoken=`."""
+    """Return whether the key is a secret's; its first letter may be that of an escape: `\\ntoken=`."""
     key = match["key"]
     before = match.string[max(match.start("key") - 1, 0) : match.start("key")]
     return is_secret_pair(key) or (before == "\\" and key[0] in "bfnrt" and is_secret_pair(key[1:]))
@@ -296,14 +296,14 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _unquoted(value: str) -> str:
-    """What is inside the quotes, escaped ones too."""
+    """Return the text inside quotes, escaped ones too."""
     bare = value.lstrip("\\")
     if bare[:1] not in ("'", '"'):
         return value
     return bare[1:-1].rstrip("\\") if bare[-1:] == bare[:1] and len(bare) > 1 else bare[1:]
 
 
-# Who, where and which file: what a text says of people and machines, and what `--redact` leaves of names.
+# People, hosts and files in a text, and what `--redact` leaves of names.
 
 
 ADDRESS: Final = "<address>"
@@ -333,13 +333,13 @@ _PATHS: Final = re.compile(
     r"|(?:[\w.@+~-]{1,255}[/\\]){2,}[\w.@+~-]*"
     rf"|(?:[\w.@+~-]{{1,255}}[/\\])*[\w@+~-][\w.@+~-]{{0,255}}\.(?:{_ENDINGS})(?![\w.])"
 )
-#: What is left of `/home/someone/x.py` once the name is left out.
+#: What remains of `/home/someone/x.py` without the name.
 _IN_HOME: Final = re.compile(rf"{PATH}/?{USER}(?:/?{PATH})?")
 _OWN_RANGE: Final = re.compile(r"^opanatomy\.(?:phase|module)/[\w.\[\]-]*$")
 
 
 def without_addresses(text: str) -> str:
-    """The text without network addresses, mailboxes and the names of home folders."""
+    """Remove network addresses, mailboxes and the names of home folders from a text."""
     text = _IPV4.sub(ADDRESS, text)
     text = _IPV6.sub(lambda match: ADDRESS if _is_ipv6(match[0]) else match[0], text)
     text = _MAC.sub(ADDRESS, text)
@@ -358,7 +358,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def without_paths(text: str) -> str:
-    """The text without file names, URLs and the names of hosts; ranges of a capture are none of these."""
+    """Remove file names, URLs and host names from a text; ranges of a capture stay."""
     if _OWN_RANGE.match(text):
         return text
     return _DOMAIN.sub(HOST, _IN_HOME.sub(PATH, _PATHS.sub(PATH, text)))
@@ -378,12 +378,12 @@ _CONSTANT_WORDS: Final = words(
 
 
 def frame_without_file(name: str) -> str:
-    """`/home/a/train.py(12): step` -> `<path>(12): step`."""
+    """Replace the file of a Python frame: `/home/a/train.py(12): step` -> `<path>(12): step`."""
     return _PYTHON_FRAME.sub(rf"{PATH}(\1): ", name)
 
 
 def plain_label(label: str) -> str:
-    """The label of a process or thread without what only a user could have chosen."""
+    """Return the label of a process or thread without anything that a user chose."""
     if _PROCESS.match(label):
         return label
     thread = _THREAD.match(label)
@@ -391,16 +391,16 @@ def plain_label(label: str) -> str:
 
 
 def is_plain_constant(text: str) -> bool:
-    """Whether an argument of an operator, as text, is a number, a truth value, a list of these, or a known word."""
+    """Return whether an argument's text is a number, a truth value, a list of these, or a known word."""
     if text in _CONSTANT_WORDS:
         return True
     return all(_SCALAR.match(word) for word in _SEPARATORS.split(text) if word)
 
 
-# The words that names of operators, modules and ranges are made of: a value that is only these is looked for nowhere.
+# The words of names of operators, modules and ranges: a value of only these words is not searched for.
 #
-# A variable of a secret's name may hold one (`CACHE_KEY=aten::mm`, `SORT_KEY=layer_norm`). Taken out of a trace, it
-# would take operators, steps and modules with it, and the figures would be others.
+# A variable with a secret's name may hold one (`CACHE_KEY=aten::mm`, `SORT_KEY=layer_norm`). Removing it from a trace
+# would also remove operators, steps and modules, and change the figures.
 
 
 _WORDS: Final = words(
@@ -428,30 +428,30 @@ _WORD_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def is_vocabulary(value: str) -> bool:
-    """Whether a text is an operator or the path of a module, by the words it is made of."""
+    """Return whether a text is an operator or the path of a module, by its words."""
     if _OPERATOR.match(value) or _NODE.match(value):
         return True
     return bool(_NAME.match(value)) and all(part.lower() in _WORDS for part in _WORD_PART.findall(value))
 
 
-# Secrets known by their value: learned from an environment, a command line or a trace's metadata, found anywhere.
+# Secrets known by their value, from an environment, a command line or a trace's metadata, and found anywhere.
 
 
-#: A value is looked for elsewhere from this length on.
+#: Only values of at least this length are searched for.
 MIN_LENGTH: Final = 8
 _MIN_NAME: Final = 4
-#: Deeper than this nothing is looked at.
+#: Nothing deeper than this is examined.
 DEEPEST: Final = 32
-#: How many values are learned, the longest first.
+#: The number of values to learn, the longest first.
 MAX_VALUES: Final = 500
-#: A message may end within a value; this much of it is known for a part of it.
+#: A message may be cut within a value; a part of at least this length is recognized.
 _MIN_CUT: Final = 12
 
 _ORDINARY: Final = words(
     "root user users admin ubuntu nobody localhost local localdomain host hostname python default none true false null"
     " train training worker main node rank cuda linux"
 )
-#: What a variable of a secret's name may be set to, or what reports are made of: looked for, it would spoil them.
+#: Common values of variables with a secret's name, and words of reports: removing them would spoil a report.
 _COMMON: Final = words(
     "password passwords changeme disabled disable enabled required optional anonymous username development"
     " production undefined unlimited keychain keyring kerberos negotiate external automatic transformers"
@@ -467,7 +467,7 @@ _PATH: Final = re.compile(
     r"|^(?:~[\w.-]*|\.{1,2})?/[^\s:]*\.[A-Za-z]\w{0,7}$|^~/|^[A-Za-z]:[\\/]"
 )
 _URL_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:\"']{0,256}:([^\s/@\"']{1,1024})@")
-#: A token in the place of the user, with no password after it: `https://TOKEN@host/simple`.
+#: A token in the place of the user, without a password: `https://TOKEN@host/simple`.
 _USER: Final = re.compile(r"https?://(?=[^\s/@:]*[0-9])(?=[^\s/@:]*[A-Za-z])([^\s/@:\"']{12,1024})@", re.IGNORECASE)
 #: `Uid=me;Pwd=...` of a connection string; elsewhere `PWD` is a folder.
 _PWD: Final = re.compile(r";\s*pwd\s*=\s*([^;]{1,1024})", re.IGNORECASE)
@@ -475,12 +475,12 @@ _WORD: Final = re.compile(r"^[A-Z]?[a-z]+$|^[A-Z]+$")
 _WHO: Final = frozenset({"user", "username", "logname", "login", "host", "hostname", "nodename", "fqdn"})
 
 
-#: What a process once knew stays a secret: code that reads its token may take it out of the environment.
+#: What was once a secret of the process stays one: code that reads its token may remove it from the environment.
 _seen: Final[set[str]] = set()
 
 
 def of_process() -> set[str]:
-    """The secrets of this process: on its command line and in its environment, now or when this was asked before."""
+    """Return the secrets of this process: on its command line and in its environment, now and at earlier calls."""
     for name, value in list(os.environ.items()):
         _seen.update(_of_variable(name, value))
     secrets = set(_seen)
@@ -495,7 +495,7 @@ def of_process() -> set[str]:
 
 
 def of_metadata(metadata: Mapping[str, object]) -> tuple[set[str], set[str]]:
-    """(secrets, names of hosts and users) that the metadata of a trace tell."""
+    """Return the secrets, and the names of hosts and users, in the metadata of a trace."""
     secrets: set[str] = set()
     names: set[str] = set()
 
@@ -541,7 +541,7 @@ def _of_variable(name: str, value: str) -> frozenset[str]:
 
 
 def _learn_variable(name: str, value: str, secrets: set[str]) -> None:
-    """A secret variable's value, its items and lines; of any variable the passwords in URLs and connection strings."""
+    """Add a secret variable's value, its items and lines; of any variable, passwords in URLs and connection strings."""
     _add_logins(value, secrets)
     if "=" in value:
         for one in (*values_by_key(value), *_PWD.findall(value)):
@@ -558,7 +558,7 @@ def _learn_variable(name: str, value: str, secrets: set[str]) -> None:
 
 
 def _add_all(value: object, key: str, secrets: set[str], depth: int) -> None:
-    """The secrets in a JSON document: a service account's file names its project too."""
+    """Add the secrets in a JSON document; a service account's file also names its project."""
     if isinstance(value, dict) and depth < DEEPEST:
         for inner, item in value.items():
             _add_all(item, str(inner), secrets, depth + 1)
@@ -586,7 +586,7 @@ def _add(value: str, secrets: set[str]) -> None:
 
 
 def is_worth(value: str) -> bool:
-    """Whether a secret of this value is distinct from other text: no word, number, path or row of asterisks."""
+    """Return whether a secret is distinct from other text: no word, number, path or row of asterisks."""
     if len(value) < MIN_LENGTH or value.lower() in _common() or _NUMBER.match(value) or len(set(value)) < 4:
         return False
     if is_vocabulary(value):
@@ -596,7 +596,7 @@ def is_worth(value: str) -> bool:
 
 @cache
 def _common() -> frozenset[str]:
-    """Common words, and what the columns of a report are made of."""
+    """Return common words, and the words in the columns of a report."""
     from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass, Phase
 
     return _COMMON | set(ITEM_SIZE) | {str(one) for one in (*OperatorClass, *Phase)}
@@ -620,7 +620,7 @@ def _decoded(text: str) -> object:
 
 # ---------------------------------------------------------------------------------------------------------- patterns
 
-#: Kineto makes a slash of each backslash.
+#: Kineto replaces each backslash by a slash.
 _ESCAPES: Final[dict[str, str]] = {
     "'": r"""(?:[\\/]*'|'"'"'|%27|&#(?:39|x27);|[\\/]+u0027)""",
     '"': r'(?:[\\/]*"|%22|&quot;|&#34;|[\\/]+u0022)',
@@ -631,7 +631,7 @@ _ESCAPES: Final[dict[str, str]] = {
     ">": r"(?:&gt;|>|%3[Ee]|[\\/]+u003[Ee])",
     " ": r"(?:\s|\+|%20|[\\/]+u0020|[\\/]+[nrt])",
 }
-#: A backslash of a value and the letter after it, where the backslash is not escaped, are one character of JSON.
+#: In JSON, an unescaped backslash and the letter after it are one character.
 _CONTROLS: Final = {"b": "\\x08", "f": "\\x0c", "n": "\\n", "r": "\\r", "t": "\\t"}
 _ESCAPED: Final = re.compile(r"\\[bfnrt]")
 _CHARACTERS: Final = re.compile(r"\\[bfnrt]|.", re.DOTALL)
@@ -639,16 +639,16 @@ _BREAK: Final = "(?:\\s|\\\\+[nrt]|%0[AaDd]|\\\\+u000[aAdD9]|�)+"
 
 
 def pattern_of(values: Iterable[str]) -> re.Pattern[str] | None:
-    """An expression that finds these values: plain, escaped as in JSON, Python or HTML, quoted as in a URL or a shell.
+    """Return an expression that finds values: plain, escaped as in JSON, Python or HTML, quoted as in a URL or shell.
 
-    In capital and small letters too; a value that is a single word is found as a word of its own only, and as it is.
+    Case is ignored, but a value that is a single word is found only as a whole word and as it is.
     """
     longest_first = sorted(set(values), key=lambda value: (-len(value), value))[:MAX_VALUES]
     return re.compile("|".join(map(_spellings, longest_first))) if longest_first else None
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[str] | None:
-    """An expression that finds names of users and hosts as words of their own."""
+    """Return an expression that finds names of users and hosts as whole words."""
     longest_first = sorted(set(names), key=lambda name: (-len(name), name))[:MAX_VALUES]
     if not longest_first:
         return None
@@ -664,7 +664,7 @@ def _spellings(value: str) -> str:
 
 
 def _spelling(character: str) -> str:
-    """One character, or one that a backslash stands before, as it is or escaped."""
+    """Return an expression for one character, or one after a backslash, plain or escaped."""
     if len(character) == 2:
         return rf"(?:{_ESCAPES[character[0]]}{character[1]}|{_CONTROLS[character[1]]})"
     if character.isalnum() and character.isascii():
@@ -677,7 +677,7 @@ def _spelling(character: str) -> str:
 
 
 def _escapes_of(character: str) -> tuple[str, ...]:
-    """The escapes of a character in URLs, JSON and Python, of text and of bytes."""
+    """Return the escapes of a character in URLs, JSON and Python, of text and of bytes."""
     octets = character.encode(errors="surrogatepass")
     units = character.encode("utf-16-be", errors="surrogatepass")
     code = ord(character)
@@ -690,15 +690,15 @@ def _escapes_of(character: str) -> tuple[str, ...]:
 
 
 def trigger_of(value: str) -> str:
-    """The longest part of a value that no escape changes, in small letters: where it is not, the value is not.
+    """Return the longest part of a value that no escape changes, in small letters: a text without it lacks the value.
 
-    Of a value without letters and digits it is empty: it may be anywhere.
+    It is empty for a value without letters and digits, which may be anywhere.
     """
     return max(re.findall(r"[a-z0-9]+", _ESCAPED.sub(" ", value).lower()), key=len, default="")
 
 
 def cut_pattern(values: Iterable[str]) -> re.Pattern[str] | None:
-    """An expression that finds the beginnings of long values: what a message that was cut off still has of them."""
+    """Return an expression that finds the beginnings of long values, as a message that was cut off has them."""
     long = [value for value in values if len(value) > _MIN_CUT and "://" not in value[:_MIN_CUT]]
     starts = sorted({value[:_MIN_CUT]: value for value in long if is_worth(value[:_MIN_CUT])}.values())
     bodies = ["".join(map(_spelling, value[:_MIN_CUT])) + "[^\\s\"')\\]]*" for value in starts[:MAX_VALUES]]
@@ -706,22 +706,22 @@ def cut_pattern(values: Iterable[str]) -> re.Pattern[str] | None:
 
 
 _CACHED, _CACHED_LENGTH = 20_000, 1000
-#: A text longer than this is no name; `everything` leaves it out as it is.
+#: A longer text is no name; `everything` removes it unread.
 _LONGEST: Final = 1 << 16
 _MODULE: Final = "opanatomy.module/"
 _ASSIGNMENTS: Final = re.compile(r"(?:^|[\s,;{(\"'])([A-Z][A-Z0-9_]{2,128})[\"']?\s{0,8}[=:]")
 
 
 class Texts:
-    """The texts of one report, trace or message; given the metadata of traces, it finds their secrets too.
+    """Redacts the texts of one report, trace or message; learns more secrets from the metadata of traces.
 
-    The secrets of the process itself, in its environment and on its command line, are always known. With `everything`
-    paths, addresses, hosts and users are left out as well.
+    The secrets of the process itself, in its environment and on its command line, are always known. `everything` also
+    leaves out paths, addresses, hosts and users.
     """
 
     def __init__(self, metadata: Mapping[str, object] | None = None, *, everything: bool = False) -> None:
         self.everything = everything
-        #: How many entries and values were left out or changed.
+        #: The number of entries and values left out or changed.
         self.changes = 0
         self._secrets = of_process()
         self._names: set[str] = set()
@@ -733,7 +733,7 @@ class Texts:
             self.learn(metadata)
 
     def learn(self, metadata: Mapping[str, object]) -> None:
-        """Know the secrets in the metadata of a trace, and the hosts and users that they name."""
+        """Add the secrets in the metadata of a trace, and the hosts and users that they name."""
 
         secrets, names = of_metadata({key: value for key, value in metadata.items() if key != METADATA_KEY})
         own = metadata.get(METADATA_KEY)
@@ -742,7 +742,7 @@ class Texts:
         self.know(secrets, names)
 
     def know(self, secrets: Iterable[str], names: Iterable[str]) -> None:
-        """Know secrets, hosts and users from the metadata of a trace."""
+        """Add secrets, hosts and users from the metadata of a trace."""
         self.trace_secrets |= set(secrets)
         self.trace_names |= set(names)
         if not (self.trace_secrets <= self._secrets and self.trace_names <= self._names):
@@ -761,16 +761,16 @@ class Texts:
         self.triggers: tuple[str, ...] = (*TRIGGERS, *own_words)
 
     def text(self, text: str) -> str:
-        """A text that may be written."""
+        """Return the text redacted."""
         known = self.without_secrets(text)
         self.changes += known != text
         return known
 
     def without_secrets(self, text: str) -> str:
-        """The same, not counted."""
+        """Return the text redacted, without counting the change."""
         known = self._known.get(text)
         if known is None:
-            text = str(text)  # one that carries a record is no text for others
+            text = str(text)  # a text that carries a record is not plain text
             known = self._text(text)
             if len(self._known) >= _CACHED:
                 self._known.clear()
@@ -779,7 +779,7 @@ class Texts:
         return known
 
     def sentence(self, text: str) -> str:
-        """A message or a setting that may be written: it may end within a secret, and name homes and addresses."""
+        """Redact a message or a setting: it may end within a secret, and name homes and addresses."""
         if text in self._harmless:
             return text
         redacted = without_addresses(self._line(text))
@@ -788,7 +788,7 @@ class Texts:
         return redacted
 
     def line(self, text: str) -> str:
-        """A message for the user's own eyes: it may name files, but no secrets."""
+        """Redact a message for the user's own eyes: it may name files, but no secrets."""
         redacted = self._line(text)
         self.changes += redacted != text
         return redacted
@@ -804,11 +804,11 @@ class Texts:
         return self.text(redacted)
 
     def module(self, path: str) -> str:
-        """The path of a module, as its range in the trace is written."""
+        """Redact the path of a module the way its range in the trace is."""
         return self.text(f"{_MODULE}{path}").removeprefix(_MODULE)
 
     def is_clean(self, text: str) -> bool:
-        """Whether a text may be written as it is, be it a value or a key."""
+        """Return whether a text, a value or a key, needs no redaction."""
         return self.without_secrets(text) == text and secrecy_of(text) not in (Secrecy.SECRET, Secrecy.ENVIRONMENT)
 
     def _text(self, text: str) -> str:
@@ -828,21 +828,21 @@ class Texts:
 
 @lru_cache(maxsize=8)
 def _remembered(_secrets: frozenset[str], _names: frozenset[str], _everything: bool) -> dict[str, str]:
-    """What texts became where the same is left out: the ranks of a run have most of their texts in common."""
+    """Return a cache of redacted texts, shared if the same is left out: ranks of a run share most texts."""
     return {}
 
 
 @lru_cache(maxsize=8)
 def _harmless(_secrets: frozenset[str], _names: frozenset[str], _everything: bool) -> set[str]:
-    """Sentences of which nothing is left out."""
+    """Return the sentences known to need no redaction."""
     return set()
 
 
 def looks_like_environment(text: str) -> bool:
-    """Whether a text is a list of variables: `environ({...})`, `HOME=/root PATH=/bin ...`."""
+    """Return whether a text is a list of variables: `environ({...})`, `HOME=/root PATH=/bin ...`."""
     return "environ(" in text or len(_ASSIGNMENTS.findall(text)) >= 2 or bool(re.match(r"^[A-Z][A-Z0-9_]{2,}=", text))
 
 
 def spoken(text: str) -> str:
-    """A line for stderr without the secrets of this process and what has the form of one."""
+    """Redact a line for stderr: the secrets of this process, and anything in the form of a secret."""
     return Texts().line(text)

@@ -1,4 +1,4 @@
-"""Leave out of the records of a report what they must not give away: what every format is made from."""
+"""Redact the records of a report, from which every format is made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opanatomy.trace.redact import PATH, REDACTED, Texts, is_plain_constant, wor
 Record = TypeVar("Record")
 
 
-#: Fields of our own words and figures: nothing in them comes from a trace, a model or a machine.
+#: Fields of our own words and figures; nothing in them comes from a trace, a model or a machine.
 _OURS: Final = words(
     "Anatomy.conventions OperatorRow.rule KernelRow.rule MemoryTerm.component MemoryTerm.term MemoryTerm.formula"
     " MemoryComponent.component MemoryComponent.formula MemoryInference.component MemoryInference.rule"
@@ -33,7 +33,7 @@ _OURS: Final = words(
 )
 
 
-#: Fields that hold the path of a module, as ranges in the trace do.
+#: Fields that hold the path of a module, written like the ranges in the trace.
 _MODULES: Final = words(
     "ModuleRow.module MemoryBlocks.module SavedActivations.module Capture.modules Capture.gradients"
     " ContextColumns.modules ModuleCommunication.module ExpectedCommunication.module SharedWeights.module"
@@ -41,7 +41,7 @@ _MODULES: Final = words(
 )
 
 
-#: Names of operators, kernels, data types and devices: as they are written in a trace.
+#: Names of operators, kernels, data types and devices, as a trace writes them.
 _NAMES: Final = words(
     "OperatorRow.operator OperatorRow.part_of KernelRow.kernel KernelRow.operators MemoryBlocks.operator"
     " SavedActivations.operator SavedActivations.saved_by Difference.operator Collective.collective"
@@ -56,7 +56,7 @@ _NAMES: Final = words(
 )
 
 
-#: With `everything`, what is left of fields that say who ran what from where.
+#: With `everything`, what remains of fields that say who ran what from where.
 _PLACES: Final = {
     "Provenance.command": REDACTED, "Capture.command": REDACTED, "Rank.trace": PATH,
     "Spread.max_trace": PATH, "TextObservations.file": PATH, "TextFigures.file": PATH,
@@ -74,7 +74,7 @@ _TENSOR: Final = re.compile(r"^(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| w
 
 
 def redacted(record: Record, texts: Texts) -> Record:
-    """The record, and all records in it, with texts that may be written; itself where nothing is left out."""
+    """Return the record, and all records in it, redacted; the same object if nothing is left out."""
     result: Record = _value(record, type(record).__name__, texts)
     return result
 
@@ -111,12 +111,12 @@ def _record(record: Any, texts: Texts) -> Any:
 
 @cache
 def _fields_of(kind: type[Any]) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a record, each with the place that the tables above call it by."""
+    """Return the fields of a record, each with its name in the tables above."""
     return tuple((name, f"{kind.__name__}.{name}") for name in kind.__struct_fields__)
 
 
 def _mapping(mapping: dict[Any, Any], place: str, texts: Texts) -> dict[Any, Any]:
-    """The mapping; times of two names that are written alike are one time."""
+    """Return the mapping redacted; add up the times of names that become equal."""
     result: dict[Any, Any] = {}
     for key, value in mapping.items():
         name, redacted = _value(key, place, texts), _value(value, place, texts)
@@ -141,7 +141,7 @@ def _text(text: str, place: str, texts: Texts) -> str:
 
 
 def _arguments(signature: str, texts: Texts) -> str:
-    """A signature; with `everything` without the texts among its arguments, as the redacted trace has it."""
+    """Return a signature; with `everything`, without texts among its arguments, as in the redacted trace."""
     if not texts.everything:
         return texts.text(signature)
     return ", ".join(map(_argument, signature.split(", ")))

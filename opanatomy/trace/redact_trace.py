@@ -1,4 +1,4 @@
-"""Leave out of the events and metadata of a trace what they must not give away."""
+"""Redact the events and metadata of a trace."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from opanatomy.trace.redact_records import redacted
 _STRINGS: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 
-#: How many clean strings are remembered, and how long ones.
+#: The number of clean strings to remember, and their greatest length.
 _REMEMBERED, _REMEMBERED_LENGTH = 200_000, 1000
 
 
-#: Strings that make an event worth a look by themselves: keys of environments, and the category of our own tracks.
+#: Strings that make an event worth examining: keys of environments, and the category of our own tracks.
 _LOOKED_AT: Final = frozenset({b"opanatomy", *(name.encode() for name in ALWAYS_SET)})
 
 
 class Strings:
-    """Finds, in the text of whole events, the strings that redaction has to look at in their events."""
+    """Finds the strings, in the text of whole events, whose events need redaction."""
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
@@ -48,7 +48,7 @@ class Strings:
         self._clean: set[bytes] = set()
 
     def dirty_in(self, text: bytes) -> set[bytes]:
-        """The strings, as they stand in the text, that are not to be written as they are."""
+        """Return the strings, as they are in the text, that must not be written unchanged."""
         if b"\\" in text:
             distinct = set(_STRINGS.findall(text))
         else:
@@ -77,7 +77,7 @@ class Strings:
             return True
 
     def _is_dirty_decoded(self, one: bytes) -> bool:
-        """The same of a string with escapes; JSON inside of it is looked at as JSON."""
+        """Return whether a string with escapes is dirty; JSON inside it is parsed."""
         try:
             text: str = msgspec.json.decode(b'"' + one + b'"')
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -85,11 +85,11 @@ class Strings:
         return text[:1] in ("{", "[") or not self._texts.is_clean(text)
 
 
-#: With more strings than these to look for it is as well to look at every event.
+#: With more strings than this, examining every event is as fast as searching.
 _MAX_DIRTY: Final = 20
 
 
-#: What msgspec raises on text that is no JSON, is no UTF-8 or nests too deep.
+#: The errors of msgspec on text that is not JSON, is not UTF-8 or nests too deep.
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -97,7 +97,7 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Redaction:
-    """The redaction of one trace, which is given its metadata first."""
+    """The redaction of one trace; it takes the metadata first."""
 
     def __init__(self, metadata: Mapping[str, object], *, everything: bool = False) -> None:
         self.everything = everything
@@ -108,13 +108,13 @@ class Redaction:
 
     @property
     def changes(self) -> int:
-        """How many entries and values were left out or changed."""
+        """Return the number of entries and values left out or changed."""
         return self._left_out + self.texts.changes
 
     # ------------------------------------------------------------------------------------------------- metadata
 
     def metadata(self, metadata: Mapping[str, object] | None = None) -> dict[str, object]:
-        """The metadata, or these others, that may be written."""
+        """Return the metadata, or those given, redacted."""
         kept: dict[str, object] = {}
         for key, value in (self._metadata if metadata is None else metadata).items():
             if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
@@ -148,11 +148,11 @@ class Redaction:
     # --------------------------------------------------------------------------------------------------- events
 
     def touches(self, text: bytes) -> bool:
-        """Whether anything in the text of whole events is not to be written."""
+        """Return whether anything in the text of whole events must not be written."""
         return self.everything or bool(self._strings.dirty_in(text))
 
     def events(self, events: Sequence[msgspec.Raw | bytes]) -> bytes:
-        """Events as they may be written, commas between; the text of each as it is unless something is left out."""
+        """Return events redacted, separated by commas; an event keeps its text if nothing is left out."""
         text = b",\n".join(events)
         dirty = () if self.everything else self._strings.dirty_in(text)
         if not self.everything and not dirty:
@@ -167,7 +167,7 @@ class Redaction:
         return b",\n".join(kept)
 
     def _event(self, raw: bytes) -> bytes | None:
-        """One event; `None` for one that this project added to the trace before, and for one that is no JSON."""
+        """Redact one event. Return `None` for our own events and for invalid JSON."""
         try:
             fields = _fields.decode(raw)
         except NOT_DECODABLE:
@@ -194,7 +194,7 @@ class Redaction:
         return msgspec.json.encode(kept)
 
     def _without_labels(self, event: dict[str, Any]) -> None:
-        """Take what a user chose out of the names of Python frames, processes and threads."""
+        """Remove what a user chose from the names of Python frames, processes and threads."""
         if event.get("cat") == "python_function" and isinstance(event.get("name"), str):
             event["name"] = frame_without_file(event["name"])
         arguments = event.get("args")
@@ -223,7 +223,7 @@ class Redaction:
         return kept
 
     def _nested_json(self, text: str, depth: int, *, is_metadata: bool) -> str:
-        """The text; JSON inside it is looked at as JSON."""
+        """Return the text redacted; JSON inside it is parsed."""
         if text[:1] in ("{", "[") and '"' in text:
             try:
                 inner = msgspec.json.decode(text)
@@ -232,7 +232,7 @@ class Redaction:
             if inner is not None:
                 redacted = self._value(inner, depth + 1, is_metadata=is_metadata)
                 text = text if redacted == inner else msgspec.json.encode(redacted).decode()
-                return self.texts.text(text)  # the whole of it may be a secret's value
+                return self.texts.text(text)  # all of it may be a secret's value
         return self._metadata_text(text) if is_metadata else self.texts.text(text)
 
     def _metadata_text(self, text: str) -> str:
@@ -251,7 +251,7 @@ class Redaction:
 
 
 def _as_capture(value: object) -> Capture | None:
-    """What a capture of ours recorded, without keys that it does not have; `None` where the value is something else."""
+    """Return what our capture recorded, without unknown keys; `None` if the value is something else."""
     try:
         return msgspec.convert(value, type=Capture)
     except (msgspec.ValidationError, RecursionError):

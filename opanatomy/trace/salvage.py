@@ -1,6 +1,6 @@
-"""JSON text of events -> typed events: strictly first, then with what is known to be broken in traces mended.
+"""Decode JSON text into typed events: strictly first, then after mending what is known to be broken in traces.
 
-What still does not fit is decoded field by field, so that one odd value costs itself and not its event.
+What still does not fit is decoded field by field, so that an odd value loses one field, not its event.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from msgspec import Raw, Struct, field
 
 from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent, event_of_category
 
-#: Text that is not copied where it is only looked at.
+#: Text that is not copied for reading.
 Buffer: TypeAlias = "bytes | memoryview"
-#: What msgspec raises on text that is no JSON, does not fit, is no UTF-8 or nests too deep.
+#: The errors of msgspec on text that is not JSON, does not fit, is not UTF-8 or nests too deep.
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NOT_JSON = re.compile(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]}\s])")
-#: The same, or a whole string, in which such a word is only a word.
+#: The same, or a whole string, inside which the word is only text.
 _STRING_OR_NOT_JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|' + _NOT_JSON.pattern, re.DOTALL)
 _CONTROL = bytes(32 if code < 32 else code for code in range(256))
-#: A backslash that begins no escape of JSON, and half of a surrogate pair without the other half.
+#: A backslash that begins no escape of JSON, and one half of a surrogate pair.
 _NO_ESCAPE = re.compile(rb'(?<!\\)((?:\\\\){0,50})\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _HALF_PAIR = re.compile(
     rb"(?<!\\)((?:\\\\){0,50})\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
-#: How many escapes are mended in one batch of text: more are damage, and take memory.
+#: How many escapes to mend in one batch of text: more are damage, and take memory.
 _MAX_MENDED: Final = 10_000
-#: Categories of a trace beyond which its events are decoded in full, and texts that may not fit for each that does.
+#: With more categories than this, events are decoded in full; so are they after this many more misfits than fits.
 _MAX_CATEGORIES: Final = 40
 _MISFITS: Final = 8
 
 
 def listed(text: Buffer) -> bytes:
-    """Events with commas between as a JSON array."""
+    """Return events separated by commas as a JSON array."""
     return b"".join((b"[", text, b"]"))
 
 
 def mend(text: bytes) -> bytes:
-    """The text without control characters, bare `NaN`, bytes that are no UTF-8 and escapes that JSON does not have."""
+    """Return the text without control characters, bare `NaN`, invalid UTF-8 and escapes that JSON does not have."""
     text = text.translate(_CONTROL)
     if _NOT_JSON.search(text):
         text = _STRING_OR_NOT_JSON.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", text)
@@ -60,7 +60,7 @@ def mend(text: bytes) -> bytes:
 
 
 class EventDecoder:
-    """Decodes events; from the first time that a float cannot hold on, times are exact decimals."""
+    """Decodes events; from the first time that a float cannot hold, times are exact decimals."""
 
     def __init__(self) -> None:
         self._event: type[Event] = Event
@@ -73,7 +73,7 @@ class EventDecoder:
         self._single: msgspec.json.Decoder[Event] = msgspec.json.Decoder(self._event)
 
     def many(self, text: Buffer) -> list[Event] | None:
-        """The events of a text of whole events with commas between; `None` where one of them does not fit."""
+        """Return the events of a text of whole events with commas between; `None` if one does not fit."""
         array = listed(text)
         events = self._by_category.decode(array) if self._by_category else None
         if events is None:
@@ -94,7 +94,7 @@ class EventDecoder:
                 return None
 
     def one(self, text: bytes) -> Event | None:
-        """An event without the fields that do not fit; `None` where the text is no JSON object at all."""
+        """Return an event without the fields that do not fit; `None` if the text is not a JSON object."""
         try:
             event: Event | None = self._single.decode(text)
         except NOT_DECODABLE:
@@ -104,7 +104,7 @@ class EventDecoder:
         return self.one(text) if self._became_exact([event]) else self._within([event])[0]
 
     def _became_exact(self, events: list[Event]) -> bool:
-        """Whether a time has a fraction and is so large that a float cannot hold its nanoseconds."""
+        """Return whether a time has a fraction and is so large that a float cannot hold its nanoseconds."""
         if self._event is ExactEvent or not any(
             type(event.ts) is float and event.ts > 9e12 and event.ts % 1 != 0 for event in events[:200]
         ):
@@ -114,7 +114,7 @@ class EventDecoder:
         return True
 
     def _within(self, events: list[Event]) -> list[Event]:
-        """The events, those without time whose decimals are out of range (floats are checked as they are decoded)."""
+        """Return the events; drop decimal times that are out of range (floats are checked while decoding)."""
         if self._event is ExactEvent:
             for event in events:
                 if not (_is_within(event.ts, *TIMES_US) and _is_within(event.dur, -LONGEST_US, LONGEST_US)):
@@ -123,16 +123,16 @@ class EventDecoder:
 
 
 class _CategoryDecoder:
-    """Decodes events each by its category, of those categories that were learned."""
+    """Decodes each event by its category, for the categories learned so far."""
 
     def __init__(self) -> None:
         self._events: dict[str, type[Event]] = {}
         self._decoder: msgspec.json.Decoder[list[Event]] | None = None
-        #: How many texts fit, less those that did not though all their categories were known.
+        #: Texts that fit, minus those that did not although all their categories were known.
         self._fitting = _MISFITS
 
     def decode(self, array: bytes) -> list[Event] | None:
-        """The events; `None` where a category is not known, or an event has none or does not fit."""
+        """Return the events; `None` if a category is unknown or missing, or an event does not fit."""
         if self._decoder is None:
             return None
         try:
@@ -143,7 +143,7 @@ class _CategoryDecoder:
         return events
 
     def learn(self, events: list[Event]) -> bool:
-        """Know the categories of events that were decoded in full; whether it is worth it to go on."""
+        """Learn the categories of events that were decoded in full; return whether to go on this way."""
         fresh = {event.cat for event in events} - self._events.keys() - {None}
         if not fresh:
             self._fitting -= 1
@@ -186,7 +186,7 @@ class _Loose:
 
 @cache
 def _loose(event: type[Event]) -> _Loose:
-    """What decodes such events field by field; few traces need it."""
+    """Return the decoder of such events field by field; few traces need it."""
     return _Loose(event)
 
 
@@ -195,7 +195,7 @@ def _absent(raw: Raw) -> bool:
 
 
 def _raw_twin(struct: type[msgspec.Struct]) -> Any:
-    """The same fields, none of them decoded."""
+    """Return a type with the same fields, all undecoded."""
     fields = [
         (item.name, Raw, msgspec.field(default=Raw(), name=item.encode_name)) for item in msgspec.structs.fields(struct)
     ]
@@ -211,7 +211,7 @@ def _decoders(struct: type[msgspec.Struct]) -> dict[str, msgspec.json.Decoder[An
 
 
 def _fitting(raw: msgspec.Struct, decoders: dict[str, msgspec.json.Decoder[Any]]) -> dict[str, Any]:
-    """The values that fit their types, by field."""
+    """Return the values that fit their types, by field."""
     values = {}
     for name, decoder in decoders.items():
         value: Raw = getattr(raw, name)
@@ -227,18 +227,18 @@ def _fitting(raw: msgspec.Struct, decoders: dict[str, msgspec.json.Decoder[Any]]
 # ------------------------------------------------------------------------------------------------------ single events
 
 
-#: A single event larger than this is damage.
+#: A larger event is damage.
 LONGEST_EVENT: Final = 8 << 20
-#: Events are written `}, {`, which a list of objects inside of one looks like too.
+#: Events are separated by `}, {`, but so are the objects of a list inside one.
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _GAP = re.compile(rb"[\s,]*")
-#: A name up to the key after it, whatever quotes are in it.
+#: A name up to the next key, whatever quotes it contains.
 _NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:)', re.DOTALL)
 _scan: Final = json.JSONDecoder(strict=False).raw_decode
 
 
 class Damaged(Exception):
-    """An entry that is no event; `place` is where it begins in the text."""
+    """An entry that is not an event; `place` is its start in the text."""
 
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(reason)
@@ -246,7 +246,7 @@ class Damaged(Exception):
 
 
 class Salvaged(Struct, kw_only=True):
-    """The events of a text, where the text starts that is not used up yet, and whether the array ended there."""
+    """The events of a text, the start of the text that is left, and whether the array ended there."""
 
     events: list[Event] = field(default_factory=list)
     rest: int = 0
@@ -254,7 +254,7 @@ class Salvaged(Struct, kw_only=True):
 
 
 def last_boundary(buffer: bytes) -> int:
-    """Return where to cut so that the text before holds whole events, most likely; 0 without a boundary."""
+    """Return where to cut so that the text before most likely holds whole events; 0 without a boundary."""
     low = end = len(buffer)
     step = 1 << 11
     while low > 0:
@@ -267,12 +267,12 @@ def last_boundary(buffer: bytes) -> int:
 
 
 def single_events(text: bytes, decoder: EventDecoder, *, ended: bool) -> Salvaged:
-    """Read event by event a text that begins between two events, up to one that more text may complete.
+    """Read a text that begins between two events, one event at a time, up to an incomplete one.
 
-    Raise `Damaged` for an entry that is none, unless the text has `ended` in it. A name in which quotes are not escaped
-    is read as it stands.
+    Raise `Damaged` for an entry that is not an event, unless the text has `ended` in it. A name with unescaped quotes
+    is read literally.
     """
-    salvaged, characters = Salvaged(), text.decode("latin-1")  # a character a byte
+    salvaged, characters = Salvaged(), text.decode("latin-1")  # one character a byte
     while True:
         at = salvaged.rest = _end_of_gap(text, salvaged.rest)
         if at == len(text):
@@ -310,7 +310,7 @@ def _end_of_gap(text: bytes, start: int) -> int:
 
 
 def _with_escaped_name(text: bytes, start: int, decoder: EventDecoder) -> tuple[Event, int] | None:
-    """Return the event at a place, with the quotes of its name escaped, and where it ends; else `None`."""
+    """Return the event at a place, with the quotes of its name escaped, and its end; `None` if it does not decode."""
     for boundary in islice(_BOUNDARY.finditer(text, start), 4):
         end = boundary.start() + 1
         fixed = _NAME.sub(_escaped, text[start:end], count=1)

@@ -1,11 +1,10 @@
-"""The typed shape of trace events: only the fields some stage needs are decoded, the rest is skipped.
+"""Define the typed shape of trace events: only fields that some stage needs are decoded, the rest is skipped.
 
-Kineto spelled several keys differently in 2021 (`external id`, `Input dims`); both spellings are fields here.
-Shapes, types, strides and constants stay raw JSON: a trace has hundreds of distinct ones and hundreds of thousands
-of copies.
+Kineto spelled several keys differently in 2021 (`external id`, `Input dims`); both spellings are fields here. Shapes,
+types, strides and constants stay raw JSON: a trace has hundreds of distinct ones and hundreds of thousands of copies.
 
-`Event` fits every event. `event_of_category` makes a record for one category alone, without the fields that are not
-read, so that most of the text of a trace is skipped.
+`Event` fits every event. `event_of_category` makes a record for one category, with only the fields that are read, so
+that most of the text of a trace is skipped.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Meta, Raw, Struct, defstruct, field, structs
 
-# What the categories of events are: which of them some stage needs, under their names of all years.
+# The kinds of event categories, under their names of all years.
 
 
 OPERATOR, ANNOTATION, LAUNCH, KERNEL, MEMCPY, MEMSET, HOST_NODE, IGNORED, FOREIGN, PYTHON, OVERHEAD = range(11)
 
-#: Categories by their name in small letters (in 2021 they were capitalized). Of one that is not here, events on a
+#: Categories by their name in small letters (in 2021 they were capitalized). Events of another category that are on a
 #: stream are read as kernels.
 CATEGORIES: Final = {
     "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION,
@@ -30,25 +29,25 @@ CATEGORIES: Final = {
     "privateuse1_driver": LAUNCH, "hpu_op": LAUNCH, "glow_runtime": LAUNCH,
     "kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET,
     "concurrent_kernel": KERNEL, "mtia_insight": KERNEL, "mtia_ccp_events": KERNEL, "hpu_kernel": KERNEL,
-    # A callback on the host that a graph runs: it has the stream that waits for it (torch 2.15, Cuspy).
+    # A host callback that a graph runs: it has the stream that waits for it (torch 2.15, Cuspy).
     "graph_host_node": HOST_NODE,
     "python_function": PYTHON, "overhead": OVERHEAD, "gpu_user_annotation": IGNORED,
     "cuda_sync": IGNORED, "cuda_event": IGNORED, "xpu_sync": IGNORED, "cuda_profiler_range": IGNORED, "trace": IGNORED,
     "cpu_instant_event": IGNORED, "external_correlation": IGNORED, "collective_comm": IGNORED,
     "gpu_pm_counter": IGNORED, "hardware_counters": IGNORED, "graph_event_node": IGNORED,
-    # Flows from a launch to its device work, which correlation ids tell too.
+    # Flows from a launch to its device work; correlation ids say the same.
     "ac2g": IGNORED, "async_cpu_to_gpu": IGNORED, "async": IGNORED,
 }  # fmt: skip
-#: The flows, of today and of 2022, from an operator to its autograd node.
+#: The names, today's and those of 2022, of flows from an operator to its autograd node.
 DIFFERENTIATION_FLOWS: Final = frozenset(("fwdbwd", "forward_backward"))
 
-#: The category and the name, which is that of all years, of the instants at which an allocator gave or took memory.
+#: The category and the name, the same in all years, of the instants at which an allocator gave or took memory.
 INSTANT: Final = "cpu_instant_event"
 MEMORY: Final = "[memory]"
 
 
 def kind_of(category: str | None) -> int:
-    """What the events of a category are."""
+    """Return the kind of the events of a category."""
     return IGNORED if category is None else CATEGORIES.get(category.lower(), FOREIGN)
 
 
@@ -60,9 +59,9 @@ class Kinds(dict["str | None", int]):
         return kind
 
 
-#: What fits a column; an event with a larger number is decoded field by field, without that number.
+#: An integer that fits a column; an event with a larger one is decoded field by field, without that number.
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-#: Times (microseconds) that a trace can have, 1938 to 2096 where they count from 1970, and the longest duration.
+#: Times (microseconds) that a trace can have, 1938 to 2096 if they count from 1970, and the longest duration.
 TIMES_US = (-1e15, 4e15)
 LONGEST_US = 1e13
 Time: TypeAlias = Annotated[float, Meta(ge=TIMES_US[0], le=TIMES_US[1])]
@@ -70,7 +69,7 @@ Duration: TypeAlias = Annotated[float, Meta(ge=-LONGEST_US, le=LONGEST_US)]
 
 
 class Args(Struct, gc=False):
-    """The `args` of an event; a number that is missing is -1."""
+    """The `args` of an event; a missing number is -1."""
 
     external_id: Number | None = field(default=-1, name="External id")
     external_id_2021: Number | None = field(default=-1, name="external id")
@@ -87,9 +86,9 @@ class Args(Struct, gc=False):
     stream: Number | str | None = None
     blocks_per_sm: float | str | None = field(default=None, name="blocks per SM")
     occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
-    #: Between what a copy was (`HtoD`), where its name does not say it (torch 2.15, Cuspy).
+    #: The two ends of a copy (`HtoD`), if its name does not say them (torch 2.15, Cuspy).
     copy_kind: Number | str | None = field(default=None, name="copy kind")
-    #: What a collective records of itself: `record_param_comms` and NCCL kernels of torch 2.2 and later.
+    #: The fields of a collective: `record_param_comms` and NCCL kernels of torch 2.2 and later.
     collective: Raw = field(default=Raw(), name="Collective name")
     in_elements: Raw = field(default=Raw(), name="In msg nelems")
     out_elements: Raw = field(default=Raw(), name="Out msg nelems")
@@ -97,9 +96,9 @@ class Args(Struct, gc=False):
     collective_dtype: Raw = field(default=Raw(), name="dtype")
     group_name: Raw = field(default=Raw(), name="Process Group Name")
     group_ranks: Raw = field(default=Raw(), name="Process Group Ranks")
-    #: The number of the call within its group, which NCCL's records have from the spring of 2026 on (torch 2.13).
+    #: The number of the call within its group, in NCCL's records from the spring of 2026 on (torch 2.13).
     group_sequence: Raw = field(default=Raw(), name="Seq")
-    #: Of `[memory]` events; `bytes` are below 0 where they were freed. In 2021 there were only bytes and device.
+    #: Fields of `[memory]` events; `bytes` are below 0 for a free. In 2021 there were only bytes and device.
     bytes: Number | None = field(default=0, name="Bytes")
     address: Number | None = field(default=-1, name="Addr")
     total_allocated: Number | None = field(default=-1, name="Total Allocated")
@@ -119,7 +118,7 @@ class Event(Struct, gc=False):
     ts: Time | None = None
     dur: Duration | None = None
     args: Args | None = None
-    #: What the two ends of a flow have in common.
+    #: The value that both ends of a flow share.
     id: Number | str | None = None
 
 
@@ -155,7 +154,7 @@ _ARGS: Final = {
 
 @lru_cache(maxsize=256)
 def event_of_category(category: str) -> type[Event]:
-    """An `Event` of one category with the fields that are read of it; the others are constants of the class."""
+    """Return an `Event` type of one category with the fields that are read; the others are constants of the class."""
     kind = kind_of(category)
     if category in DIFFERENTIATION_FLOWS:
         return _event(category, {"ph": str, **_types_of(Event, ("id", "pid", "tid", "ts"))})
@@ -169,14 +168,14 @@ def event_of_category(category: str) -> type[Event]:
         return _event(category, _types_of(Event, ("ts",)))
     if kind == OVERHEAD:
         return _event(category, _types_of(Event, ("name", "ts", "dur")))
-    # An event that is no interval (in 2021 memory events had the category of operators), or has no name or time, does
-    # not fit.
+    # An event that is not an interval (in 2021 memory events had the category of operators), or lacks a name or time,
+    # does not fit.
     types = _types_of(Event, _INTERVAL) | {"ph": Literal["X"], "name": str, "ts": Time}
     return _event(category, {**types, "args": _args(_ARGS[kind])}, required=("name", "ts"))
 
 
 def category_of(event: type[Event]) -> str | None:
-    """The category that a record is made for; `None` for those that fit every event."""
+    """Return the category that a record is made for; `None` if it fits every event."""
     category = vars(event).get("cat")
     return category if isinstance(category, str) else None
 
@@ -208,5 +207,5 @@ def _types_of(struct: type[Struct], names: tuple[str, ...]) -> dict[str, Any]:
 
 @cache
 def _fields_of(struct: type[Struct]) -> dict[str, structs.FieldInfo]:
-    """The fields of a record, whose types are worked out of their texts once."""
+    """Return the fields of a record; their types are evaluated once."""
     return {item.name: item for item in structs.fields(struct)}

@@ -1,4 +1,4 @@
-"""The raw argument texts of an operator event -> `Signature`."""
+"""Parse the raw argument texts of an operator event into a `Signature`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 from opanatomy.records.workload import ObservedCall
 from opanatomy.trace.salvage import NOT_DECODABLE
 
-#: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and each tensor list in turn as text
-#: (`float32[2,3];float32[4]`), bars between, where a capture recorded it.
+#: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; then each tensor list that a capture
+#: recorded, as text (`float32[2,3];float32[4]`) with bars between.
 RawArguments: TypeAlias = "tuple[bytes, bytes, bytes, bytes, str]"
 
 #: Kineto writes C++ type names; `model.ITEM_SIZE` has torch's.
@@ -42,11 +42,11 @@ _MAX_VALUES: Final = 500_000
 
 
 class _Implausible(ValueError):
-    """What no call can have been given: negative or gigantic sizes, sizes that are no numbers."""
+    """Raised for impossible arguments: negative or gigantic sizes, sizes that are not numbers."""
 
 
 def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[Signature | None]:
-    """The signature of each argument list; `None` (and a warning) for those beyond what fits into memory."""
+    """Return the signature of each argument list; `None` (and a warning) for those too large for any memory."""
     left = _MAX_VALUES
     signatures: list[Signature | None] = []
     unread = 0
@@ -61,9 +61,9 @@ def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[S
 
 @lru_cache(maxsize=16384)
 def parse_signature(raw: RawArguments) -> Signature | None:
-    """The arguments of a call; `None` where the trace recorded no shapes, or shapes that cannot be.
+    """Return the arguments of a call; `None` if the trace recorded no shapes, or impossible ones.
 
-    Where it recorded no types (2021), what has a shape is a tensor of unknown type and all else absent.
+    If it recorded no types (2021), an argument with a shape is a tensor of unknown type and all others are absent.
     """
     dims, types = _decode(raw[0]), _decode(raw[1])
     if dims is None or (raw[1] and (types is None or len(types) != len(dims))):
@@ -108,7 +108,7 @@ def _argument(shape: Any, kind: Any, stride: Any, text: Any, lists: Iterator[str
 
 
 def _untyped(shape: Any) -> Argument:
-    """A tensor, or a list of them, where the trace has shapes alone: a number looks like a 0-dimensional tensor."""
+    """Return a tensor, or a list of them, from shapes alone: a number looks like a 0-dimensional tensor."""
     if not isinstance(shape, list) or not shape:
         return None
     if all(isinstance(item, list) for item in shape):
@@ -117,7 +117,7 @@ def _untyped(shape: Any) -> Argument:
 
 
 def sizes_of(shape: list[Any]) -> tuple[int, ...]:
-    """The sizes of a tensor, which must be such as a tensor can have."""
+    """Return the sizes of a tensor; raise if no tensor can have them."""
     if len(shape) > _MAX_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
         raise _Implausible(f"{shape} are no sizes of a tensor")
     if prod(size for size in shape if size) > _MAX_ELEMENTS:
@@ -126,7 +126,7 @@ def sizes_of(shape: list[Any]) -> tuple[int, ...]:
 
 
 def _tensor_list(shapes: list[Any], strides: Any, recorded: str) -> Argument:
-    """The tensors of a list; `None` where neither the trace nor the capture knows them (Kineto drops long lists)."""
+    """Return the tensors of a list; `None` if neither trace nor capture has them (Kineto drops long lists)."""
     if recorded:
         return tuple(_recorded_tensor(item) for item in recorded.split(";"))
     if not shapes:
@@ -147,14 +147,14 @@ def _recorded_tensor(text: str) -> Tensor:
 
 
 def strides_of(shape: list[Any], stride: Any) -> tuple[int, ...] | None:
-    """The strides of a tensor of this shape; `None` where these are none."""
+    """Return the strides of a tensor of this shape; `None` if it has none that fit."""
     if not isinstance(stride, list) or len(stride) != len(shape) or not all(type(step) is int for step in stride):
         return None
     return tuple(stride)
 
 
 def parse_constant(text: str) -> Argument:
-    """The value of one "Concrete Inputs" entry: `'False'` is false, `'[1024]'` a tuple, `''` absent."""
+    """Return the value of a "Concrete Inputs" entry: `'False'` is false, `'[1024]'` a tuple, `''` absent."""
     text = text.strip()
     if not text or text == "None":
         return None
@@ -176,13 +176,13 @@ def parse_constant(text: str) -> Argument:
         return text
 
 
-# What a capture observed of arguments that Kineto does not record, put into the signatures of the calls it is of.
+# Arguments that Kineto does not record but a capture observed, put into the signatures of their calls.
 
 
-#: A call as both know it: its operator and the tensors at their places.
+#: A call as trace and capture both know it: its operator and the tensors at their places.
 Key: TypeAlias = "tuple[str, tuple[tuple[int, Tensor], ...]]"
 
-#: The observer sees the operator that was called, the trace also the one that does the work, with the same arguments.
+#: The observer sees the called operator; the trace also has the one that does the work, with the same arguments.
 _WORKERS = {
     "aten::index_put": "aten::_index_put_impl_",
     "aten::index_put_": "aten::_index_put_impl_",
@@ -192,10 +192,10 @@ _WORKERS = {
 def fill_in_observed(
     names: Sequence[str], host: HostEvents, signatures: list[Signature | None], observed: Sequence[ObservedCall]
 ) -> None:
-    """Fill in the arguments of calls that were observed; `signatures` grows by those that are new.
+    """Fill in the arguments of observed calls; append new ones to `signatures`.
 
-    Calls of one operator on like tensors are matched in their order. Where the observed step made another number of
-    them than each traced step (routing that changed, say) and they differ, nothing is filled in.
+    Calls of one operator on like tensors are matched in their order. If the observed step made another number of them
+    than each traced step (because routing changed, say) and they differ, nothing is filled in.
     """
     by_tensors: dict[Key, list[Signature]] = {}
     lengths: dict[str, int] = {}
@@ -218,7 +218,7 @@ def fill_in_observed(
 
 
 def _in_order(signatures: list[Signature], wanted: int) -> list[Signature]:
-    """The signature of each of `wanted` calls in a row; none where they cannot be distinguished."""
+    """Return the signature of each of `wanted` calls in a row; none if the calls cannot be distinguished."""
     if len(set(signatures)) == 1:
         return [signatures[0]] * wanted
     if not signatures or wanted % len(signatures):
@@ -229,7 +229,7 @@ def _in_order(signatures: list[Signature], wanted: int) -> list[Signature]:
 def _rows_by_key(
     names: Sequence[str], host: HostEvents, signatures: Sequence[Signature | None], wanted: Mapping[str, int]
 ) -> dict[Key, list[int]]:
-    """The rows of each call by the tensors of the observed overload: an `out` tensor after them is its result."""
+    """Return the rows of each call by the observed overload's tensors; an `out` tensor after them is its result."""
     numbers = [number for number, name in enumerate(names) if name in wanted]
     rows = np.flatnonzero(is_among(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
     rows_by_key: dict[Key, list[int]] = {}
@@ -250,7 +250,7 @@ def _tensors(signature: Signature, length: int | None = None) -> tuple[tuple[int
 
 
 def _merged(known: Signature, observed: Signature) -> Signature:
-    """The recorded arguments, those that were not recorded from what was observed."""
+    """Return the recorded arguments, with missing ones from the observation."""
     extra = observed.arguments[len(known.arguments) :]
     pairs = zip(known.arguments, observed.arguments, strict=False)
     merged = tuple(other if recorded is None or _is_fuller(other, recorded) else recorded for recorded, other in pairs)
@@ -258,12 +258,12 @@ def _merged(known: Signature, observed: Signature) -> Signature:
 
 
 def _is_fuller(observed: Argument, recorded: Argument) -> bool:
-    """Whether what was observed of a sparse tensor says how much it stores."""
+    """Return whether the observation of a sparse tensor says how much it stores."""
     return isinstance(observed, Tensor) and isinstance(recorded, Tensor) and observed.sparse is not None
 
 
 def _signature(text: str) -> Signature | None:
-    """The arguments of an observed call; `None` where they are not as a capture writes them."""
+    """Return the arguments of an observed call; `None` if they are not in a capture's form."""
     import json
 
     try:
@@ -284,7 +284,7 @@ def _observed_argument(value: Any) -> Argument:
 
 
 def _stored(value: dict[str, Any]) -> Stored | None:
-    """What a sparse tensor stores, where the capture said it."""
+    """Return what a sparse tensor stores, if the capture recorded it."""
     elements, index_bytes = value.get("elements"), value.get("index_bytes")
     if elements is None and index_bytes is None:
         return None

@@ -1,4 +1,4 @@
-"""What a user names -> the traces in it: files, folders of ranks, zips of ranks, here or at an address."""
+"""Find the traces that a user names: files, folders of ranks, zips of ranks, here or at an address."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 _ENDINGS: Final = (".json", ".json.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
-#: What a packed trace can still be packed: more than this is no packed trace.
+#: The most that a zip can shrink a packed trace, as a factor; a file that shrinks more is not one.
 _MAX_REPACKED: Final = 20
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
-#: Members left out are named up to this many; those that a file system keeps for itself are not.
+#: How many skipped members to name; files that an operating system adds are not named.
 _NAMED: Final = 5
 _OF_SYSTEMS: Final = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
 class Source(Struct, frozen=True):
-    """One trace: its file, or the zip it is a member of, and what the report calls it."""
+    """One trace: its file, or the zip that contains it, and its name in the report."""
 
     path: Path | Address
     name: str
@@ -44,7 +44,7 @@ class Source(Struct, frozen=True):
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
-        """A file to read the trace from; that of a member, or of what is at an address, is gone afterwards."""
+        """Yield a file to read the trace from; a copy (of a member, or from an address) is removed afterwards."""
         if isinstance(self.path, Address):
             ending = ".json.gz" if self.path.suffix == ".gz" else ".json"
             with temporary(f"trace{ending}", f"what is at {self.path}") as file:
@@ -59,7 +59,7 @@ class Source(Struct, frozen=True):
 
 
 def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
-    """The traces in files, folders and zips, here or at addresses, in the order given, those of a folder by name.
+    """Return the traces in files, folders and zips, here or at addresses, in the order given, a folder's by name.
 
     Raises `TraceError` for a folder or zip without traces.
     """
@@ -77,7 +77,7 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
 
 
 def _told_apart(sources: list[Source]) -> list[Source]:
-    """The sources, those of one name (`run1/rank0.json`, `run2/rank0.json`) by their whole path."""
+    """Return the sources; those with equal names (`run1/rank0.json`, `run2/rank0.json`) get their whole path."""
     names = Counter(source.name for source in sources)
     return [source if names[source.name] == 1 else replace(source, name=_whole_name(source)) for source in sources]
 
@@ -89,7 +89,7 @@ def _whole_name(source: Source) -> str:
 
 
 def _at_address(address: Address) -> list[Source]:
-    """The traces at an address: one, or those in a folder, in the folders in it, that fit a pattern, or in a zip."""
+    """Return the traces at an address: one, or those in a folder, its subfolders or a zip, or matching a pattern."""
     whole = address.as_zip() if address.suffix == ".zip" else address
     if whole is address and not is_folder(address):
         return [Source(address, address.name)]
@@ -108,7 +108,7 @@ def _at_address(address: Address) -> list[Source]:
 
 
 def _in_folder(folder: Path) -> list[Source]:
-    """The traces in a folder; where there is none, those one folder below (`rank0/trace.json`)."""
+    """Return the traces in a folder; if it has none, those one folder below (`rank0/trace.json`)."""
     try:
         os.listdir(folder)
     except OSError as error:
@@ -130,7 +130,7 @@ def _in_zip(path: Path) -> list[Source]:
 
 
 def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
-    """A line for each zip some of whose members are left out because of their names, those of no system excepted."""
+    """Return a line for each zip with members skipped because of their names; system files are not counted."""
     lines = []
     for path in paths:
         if isinstance(path, Address) or os.path.isdir(path) or not _is_zip(path):
@@ -166,7 +166,7 @@ def _is_trace(parts: tuple[str, ...]) -> bool:
 
 
 def _natural(path: Path | str) -> list[tuple[bool, int, str]]:
-    """`rank2` before `rank10`."""
+    """Return a sort key that puts `rank2` before `rank10`."""
     parts = _DIGITS.split(str(path))
     return [(part.isdecimal(), int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
 
@@ -180,7 +180,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _unzipped(path: Path, member: str, folder: Path) -> Path:
-    """The member as a file of its own: as it is packed, so that no bomb can fill the disk."""
+    """Write the member to a file, still packed, so that no bomb can fill the disk."""
     import zipfile
 
     try:
@@ -201,7 +201,7 @@ def _unzipped(path: Path, member: str, folder: Path) -> Path:
 
 
 def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
-    """A zip and a gzip pack the same way; only what stands before and after differs."""
+    """Convert a zip member to gzip: both pack the same way, only header and trailer differ."""
     raw.seek(info.header_offset)
     head = _LOCAL_HEAD.unpack(raw.read(_LOCAL_HEAD.size))
     raw.seek(head[-2] + head[-1], 1)
@@ -217,7 +217,7 @@ def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> Path:
-    """A member that is stored, or packed already before it was put into the zip."""
+    """Write a member that is stored, or was packed before it was put into the zip."""
     if info.file_size > _MAX_REPACKED * max(info.compress_size, 1 << 20):
         raise TraceError(
             f"cannot read {info.filename}: it unpacks to {info.file_size / 1e6:.0f} MB - is this a zip bomb?"
@@ -230,21 +230,21 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> 
     return target
 
 
-# A trace that comes through a pipe -> a file of it: it can be read once only, an analysis reads twice.
+# Save a trace from a pipe as a file: a pipe can be read only once, an analysis reads twice.
 
 
 STDIN: Final = "-"
 _CHUNK: Final = 1 << 20
 _EXAMPLE: Final = "pipe one into it: zcat trace.json.gz | opanatomy analyze -"
-#: What a trace begins with: an object, an array, gzip, zip; white space and a byte order mark may stand before.
+#: The first bytes of a trace: an object, an array, gzip, zip; white space and a byte order mark may precede them.
 _BEGINNINGS: Final = (b"{", b"[", b"\x1f\x8b", b"PK")
 
 
 @contextmanager
 def spooled(paths: Sequence[Path | Address]) -> Iterator[list[Path | Address]]:
-    """The paths, pipes and `-` (stdin) among them as files of what came through, which are gone afterwards.
+    """Yield the paths, with pipes and `-` (stdin) saved as files that are removed afterwards.
 
-    Raises `TraceError` where nothing comes, or what is no trace, or where it is a device.
+    Raises `TraceError` if nothing comes, if it is not a trace, or for a device.
     """
     with ExitStack() as stack:
         files: list[Path | Address] = []
@@ -265,7 +265,7 @@ def _spooled(path: Path, number: int) -> Iterator[Path]:
         _copy(source, file, name)
         try:
             yield file
-        except OpanatomyError as error:  # the user knows no such file
+        except OpanatomyError as error:  # the user does not know this file
             text = str(error).replace(f"opanatomy analyze {file}", f"opanatomy analyze {path}").replace(str(file), name)
             if text == str(error):
                 raise
@@ -318,7 +318,7 @@ def _read(source: BinaryIO, name: str) -> bytes:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is stdin, or a pipe, socket or device."""
+    """Return whether the path is stdin, or a pipe, socket or device."""
     if str(path) == STDIN:
         return not os.path.exists(path)
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)

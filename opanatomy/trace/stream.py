@@ -1,4 +1,4 @@
-"""A trace file as a stream of event batches and, at the end, its metadata; memory does not grow with the text."""
+"""Stream a trace file as batches of events and, at the end, its metadata; memory does not grow with the text."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from opanatomy.records.workload import Capture, Environment, MemoryObservations,
 from opanatomy.trace.salvage import NOT_DECODABLE, Damaged, EventDecoder, last_boundary, mend, single_events
 from opanatomy.trace.schema import Event
 
-# The SHA-256 of a file, taken while it is read.
+# The SHA-256 of a file, computed while it is read.
 
 
 _CHUNK: Final = 1 << 20
 
 
 class HashedFile:
-    """A file that is read once from its beginning to its end; what is read is hashed."""
+    """A file that is read once from beginning to end and hashed on the way."""
 
     def __init__(self, raw: BufferedReader) -> None:
         self._raw = raw
         self._hash = hashlib.sha256()
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end."""
+        """Return at most `size` bytes, none at the end."""
         chunk = self._raw.read(size)
         self._hash.update(chunk)
         return chunk
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, `size` of them where the file has that many; they are read again."""
+        """Return the next `size` bytes, or all that are left, without consuming them."""
         return self._raw.peek(size)[:size]
 
     def tell(self) -> int:
-        """How many bytes are read."""
+        """Return how many bytes were read."""
         return self._raw.tell()
 
     def hexdigest(self) -> str:
-        """The SHA-256 of the whole file; what was not read yet is read now."""
+        """Return the SHA-256 of the whole file; read the rest first."""
         while self.read(_CHUNK):
             pass
         return self._hash.hexdigest()
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as raw:
         return HashedFile(raw).hexdigest()
 
 
-# The bytes of a trace file, unpacked where it is gzip.
+# The bytes of a trace file, unpacked if it is gzip.
 
 
-#: The damage that leaves what comes before it whole.
+#: The damage that leaves everything before it whole.
 ENDS_EARLY: Final = "it ends early"
 _MAGIC = b"\x1f\x8b"
-#: What is unpacked at once is lost where it turns out to be damaged, so it is little.
+#: Small, because a damaged chunk is lost as a whole.
 _PACKED_CHUNK = 1 << 14
 
 
@@ -73,12 +73,12 @@ class Decompressor(Protocol):
     """A file object to read decompressed bytes from."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end."""
+        """Return at most `size` bytes, none at the end."""
         ...
 
 
 class Gunzip:
-    """Decompressed bytes of a gzip file; what comes before damage is given before the damage is raised."""
+    """Decompresses a gzip file; returns all bytes before damage, then raises."""
 
     def __init__(self, raw: Decompressor) -> None:
         self._raw = raw
@@ -86,7 +86,7 @@ class Gunzip:
         self._damage: EOFError | None = None
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end; `EOFError` where the file is cut off or damaged."""
+        """Return at most `size` bytes, none at the end; raise `EOFError` if the file is cut off or damaged."""
         chunks: list[bytes] = []
         missing = size
         while missing > 0 and self._damage is None:
@@ -104,7 +104,7 @@ class Gunzip:
         return b"".join(chunks)
 
     def _next(self, size: int) -> bytes | None:
-        """Some text, maybe none yet; `None` at the end of the last member."""
+        """Return some text, maybe empty; `None` at the end of the last member."""
         packed = self._member.unconsumed_tail
         if self._member.eof:
             packed = self._member.unused_data
@@ -136,21 +136,21 @@ def _new_member() -> Any:
 
 
 def open_text(raw: HashedFile) -> Decompressor:
-    """A reader of the text in `raw`, gzip or plain."""
+    """Return a reader of the text in `raw`, gzip or plain."""
     return Gunzip(raw) if raw.peek(len(_MAGIC)) == _MAGIC else raw
 
 
-# What a trace says besides its events: the keys before and after `traceEvents`.
+# The keys of a trace before and after `traceEvents`.
 
 
-#: Text before or after the events larger than this is not looked at.
+#: Larger text before or after the events is not examined.
 LONGEST_METADATA: Final = 16 << 20
-#: Bytes that decoded metadata may take at most.
+#: The bytes that decoded metadata may take.
 _HEAVIEST: Final = 48 << 20
 
 
 def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, object]:
-    """The keys of the text before the events (from its brace on) and after them (to its brace)."""
+    """Return the keys of the text before the events (from its brace on) and after them (to its brace)."""
     metadata: dict[str, object] = {}
     left = _HEAVIEST
     for text in (head.rstrip(b", \t\r\n") + b"}", b"{" + tail.lstrip(b", \t\r\n")):
@@ -180,20 +180,20 @@ def _keys(text: bytes, warnings: list[str]) -> dict[str, msgspec.Raw]:
 
 
 def _weight(raw: msgspec.Raw) -> int:
-    """The bytes that the decoded value takes, at most and roughly."""
+    """Return roughly how many bytes the decoded value takes at most."""
     text = bytes(raw)
     return len(text) + 240 * text.count(b"{") + 90 * text.count(b"[") + 60 * text.count(b",")
 
 
-# What no trace of a profiler has, and columns without it: the sums of later stages must hold in int64.
+# Values that no profiler writes, and columns without them: the sums of later stages must fit int64.
 
 
-#: A profiler writes 200 to 3000 bytes an event; below this, from some thousands on, a file is made to fill memory.
+#: A profiler writes 200 to 3000 bytes an event; a file of some thousands of smaller ones is made to fill memory.
 MIN_EVENT_BYTES: Final = 64
 _MANY_EVENTS: Final = 150_000
-#: Nanoseconds that durations may add up to: half of what int64 holds, 146 years.
+#: Nanoseconds that durations may add up to: half the range of int64, 146 years.
 _MAX_NS: Final = 2**62
-#: No bytes, parameters or nanoseconds of a step are more than this; JSON readers hold it exactly.
+#: The largest plausible bytes, parameters or nanoseconds of a step; JSON readers hold it exactly.
 _MAX_COUNTED: Final = 2**53
 
 Part = TypeVar("Part", Environment, Workload, MemoryObservations)
@@ -201,7 +201,7 @@ Columns = TypeVar("Columns", HostEvents, Launches, DeviceWork)
 
 
 def check_density(path: Path, events: int, text_bytes: int) -> None:
-    """Raise `TraceError` where there are more events in the text than any profiler writes."""
+    """Raise `TraceError` if the text has more events than any profiler writes."""
     if events > max(_MANY_EVENTS, text_bytes // MIN_EVENT_BYTES):
         raise TraceError(
             f"cannot read {path}: {events:,} events in {text_bytes / 1e6:.1f} MB, less than {MIN_EVENT_BYTES} bytes"
@@ -210,7 +210,7 @@ def check_density(path: Path, events: int, text_bytes: int) -> None:
 
 
 def without_negative(columns: Columns, warnings: list[str]) -> Columns:
-    """The columns with durations of at least 0; `TraceError` where they add up to more than int64 holds."""
+    """Return the columns with durations of at least 0; raise `TraceError` if they add up to more than int64 holds."""
     negative = int((columns.duration_ns < 0).sum())
     if negative:
         warnings.append(f"{_events(negative)} a negative duration, which is read as 0")
@@ -221,7 +221,7 @@ def without_negative(columns: Columns, warnings: list[str]) -> Columns:
 
 
 def told_share(cut_off: bool, launches: Int64, work: Int64, caveats: list[str]) -> None:
-    """Say of a trace that is cut off how many launches (correlation ids) have their work (likewise) before the cut."""
+    """Warn, for a trace that is cut off, how many launches (correlation ids) have their device work before the cut."""
     known = launches[launches > 0]
     if cut_off and len(known) and len(work):
         recorded = int(is_among(known, work).sum())
@@ -229,7 +229,7 @@ def told_share(cut_off: bool, launches: Int64, work: Int64, caveats: list[str]) 
 
 
 def check_content(path: Path, host: HostEvents, launches: Launches, work: DeviceWork, warnings: list[str]) -> None:
-    """Raise `TraceError` where there is nothing to analyze: neither an operator nor a launch nor device work."""
+    """Raise `TraceError` if there is nothing to analyze: no operator, no launch and no device work."""
     annotations = int((host.annotation != 0).sum())
     if len(host.name) > annotations or len(launches.name) or len(work.name):
         return
@@ -240,7 +240,7 @@ def check_content(path: Path, host: HostEvents, launches: Launches, work: Device
 
 
 def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> Capture:
-    """What a capture wrote into the trace under `name`, without the counts, sizes and times that cannot be."""
+    """Return what a capture wrote into the trace under `name`, without impossible counts, sizes and times."""
     wrong: list[str] = []
     parts: dict[str, Any] = {
         "environment": _possible(capture.environment, wrong),
@@ -260,7 +260,7 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
 
 
 def _possible_memory(memory: MemoryObservations, wrong: list[str]) -> MemoryObservations:
-    """The observations without numbers, and without rows and parts, that cannot be."""
+    """Return the observations without impossible numbers, rows and parts."""
     changed: dict[str, Any] = {
         "storage_bytes": {name: size for name, size in memory.storage_bytes.items() if 0 <= size <= _MAX_COUNTED},
         "snapshots": tuple(snapshot for snapshot in memory.snapshots if _all_possible(snapshot)),
@@ -278,7 +278,7 @@ def _possible_memory(memory: MemoryObservations, wrong: list[str]) -> MemoryObse
 
 
 def _step_is_possible(step: StepObservations) -> bool:
-    """Whether the plain numbers of a memory step can be; its columns are looked at where they are unpacked."""
+    """Return whether a memory step's plain numbers are possible; its columns are checked when they are unpacked."""
     allocator = step.allocator
     workspaces = all(0 <= size <= _MAX_COUNTED for size in allocator.workspace_bytes)
     spans = all(0 <= span.begin_ns <= span.end_ns <= _MAX_NS for span in step.phases)
@@ -292,7 +292,7 @@ def _all_possible(part: Any) -> bool:
 
 
 def _possible(part: Part, wrong: list[str]) -> Part:
-    """The part with `None` for each number below 0 or beyond all that is counted; `wrong` grows by their names."""
+    """Return the part with `None` for each impossible number; add the names of these to `wrong`."""
     bad = [
         name
         for name in part.__struct_fields__
@@ -307,14 +307,14 @@ def _events(count: int) -> str:
     return "1 event has" if count == 1 else f"{count:,} events have"
 
 
-#: Small enough that the events of a batch stay in the processor's caches.
+#: Small enough to keep the events of a batch in the processor's caches.
 CHUNK = 1 << 18
-#: gzip packs traces 15 to 75 times; what it packs better than this, beyond the first megabytes, is a bomb.
+#: gzip packs traces 15 to 75 times; a file packed better than this, after the first megabytes, is a bomb.
 _MAX_PACKED: Final = 200
 _PACKED_FROM: Final = 16 << 20
 
 _EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
-#: How a JSON report of ours begins.
+#: The beginning of our JSON reports.
 _REPORT_KEYS: Final = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*\d+\s*,\s*"(?:caveats|provenance)"\s*:|sides"\s*:\s*\[)')
 _SEPARATORS: Final = b", \t\r\n"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -339,7 +339,7 @@ class EventStream:
         self._ended = False
         self._decoder = EventDecoder()
         self._raw: HashedFile
-        #: That of the file, once all of it is read.
+        #: The hash of the file, set once all of it is read.
         self.sha256 = ""
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -363,7 +363,7 @@ class EventStream:
                 yield events
             if self._closed or self._ended:
                 break
-            # An event that is not complete is looked at again when its text has doubled.
+            # An incomplete event is tried again when its text has doubled.
             self._more(text, before or 1 if len(self._buffer) == before else 1)
         if self._closed:
             self._finish(head, text)
@@ -373,7 +373,7 @@ class EventStream:
             self.metadata = read_metadata(head, b"}", self.warnings) if head else {}
 
     def _find_events(self, text: Decompressor) -> bytes:
-        """The text before the first event; the buffer then starts at that event."""
+        """Return the text before the first event, and move the buffer to that event."""
         self._more(text)
         self._buffer = self._buffer.removeprefix(_BYTE_ORDER_MARK)
         while True:
@@ -425,7 +425,7 @@ class EventStream:
             )
 
     def _take(self) -> list[Event]:
-        """Return the events of the buffer, which is then what is left of it."""
+        """Return the events of the buffer, and leave in it what follows them."""
         self._buffer = self._buffer.lstrip(_SEPARATORS)
         cut = 0 if self._ended else last_boundary(self._buffer)
         events = self._decoder.many(memoryview(self._buffer)[:cut]) if cut else None
@@ -445,7 +445,7 @@ class EventStream:
         return salvaged.events
 
     def _finish(self, head: bytes, text: Decompressor) -> None:
-        """Read what follows the events; the metadata are before and after them."""
+        """Read the text after the events, and the metadata before and after them."""
         while not self._ended and len(self._buffer) <= LONGEST_METADATA:
             self._more(text)
         tail, self._buffer = self._buffer, b""

@@ -1,4 +1,4 @@
-"""A trace -> the same trace with tracks of operator classes and phases and with rates; memory does not grow with it."""
+"""Write a trace again with tracks of operator classes and phases and with rates; memory does not grow with it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from opanatomy.trace.redact_trace import Redaction
 from opanatomy.trace.salvage import NOT_DECODABLE, Buffer, EventDecoder, listed, mend
 from opanatomy.trace.stream import EventStream
 
-# An overlay -> the events that show it: a track of classes and one of phases for each stream, and counters.
+# Turn an overlay into events: a track of classes and one of phases for each stream, and counters.
 
 
-#: All that is added has this category, so that it is known when the trace is annotated again.
+#: The category of all added events, so that they are recognized when the trace is annotated again.
 CATEGORY: Final = "opanatomy"
-#: Points of a counter at most, the end included.
+#: The most points of a counter, its end included.
 POINTS: Final = 2000
 _SHORTEST_BIN_NS: Final = 1000
 
@@ -54,7 +54,7 @@ PHASE_COLOURS: Final = {
 
 
 def overlay_events(overlay: Overlay, process: int) -> Iterator[str]:
-    """The events, as JSON, of a process with this number."""
+    """Yield the events, as JSON, of a process with this number."""
     if not len(overlay.track):
         return
     yield _name("process_name", process, process, {"name": CATEGORY})
@@ -75,7 +75,7 @@ def overlay_events(overlay: Overlay, process: int) -> Iterator[str]:
 
 
 def lanes(start_ns: Int64, duration_ns: Int64) -> list[Int64]:
-    """Rows (sorted by start) such that no two of a lane overlap: a viewer takes overlap for nesting."""
+    """Split rows (sorted by start) into lanes without overlap: a viewer takes overlap for nesting."""
     end = start_ns + duration_ns
     if not (start_ns[1:] < np.maximum.accumulate(end)[:-1]).any():
         return [np.arange(len(start_ns))]
@@ -115,7 +115,7 @@ def _classes(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterat
 
 
 def _phases(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
-    """One event for each run of work of one phase, cut where the next one begins."""
+    """Yield one event for each run of work of one phase, cut where the next one begins."""
     rows = rows[overlay.inside[rows]]
     if not len(rows):
         return
@@ -150,7 +150,7 @@ def _counters(overlay: Overlay, process: int) -> Iterator[str]:
 
 
 def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[Int64, Float64]:
-    """(edges of equal bins, amount a nanosecond in each): each amount is spread evenly over its interval."""
+    """Return (edges of equal bins, amount a nanosecond in each); each amount is spread evenly over its interval."""
     origin, end = int(start_ns.min()), int((start_ns + duration_ns).max())
     width = max(-(-(end - origin) // (POINTS - 1)), _SHORTEST_BIN_NS)
     bins = -(-(end - origin) // width)
@@ -189,16 +189,16 @@ def _head(name: str, colour: str, process: int, thread: int) -> str:
 
 
 def _us(ns: int) -> str:
-    """Nanoseconds as microseconds, every digit kept."""
+    """Return nanoseconds as microseconds, with every digit."""
     whole, rest = divmod(abs(ns), 1000)
     sign = "-" if ns < 0 else ""
     return f"{sign}{whole}.{rest:03d}" if rest else f"{sign}{whole}"
 
 
 _PROCESS: Final = re.compile(rb'"pid"\s*:\s*"?(\d{1,18})')
-#: The first process number tried: no operating system and no profiler gives one so large.
+#: The first process number to try: no operating system and no profiler gives one so large.
 FIRST_PROCESS: Final = 1_000_000_000
-#: What it and the next ones begin with: a text without this has none of them.
+#: The first digits of it and the next ones: a text without this has none of them.
 _PREFIX: Final = b"1000000"
 _BATCH: Final = 4096
 _PACKED_AT_ONCE: Final = 1 << 20
@@ -206,16 +206,16 @@ _BRACE: Final = ord("{")
 
 
 class Annotated(Struct, frozen=True, kw_only=True):
-    """The annotated trace that is wanted: where to, and whether to leave out paths, stacks and names too."""
+    """The annotated trace to write: its path, and whether to leave out paths, stacks and names too."""
 
     path: Path
     redact: bool = False
 
 
 def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Mapping[str, object]) -> int:
-    """Write the trace in `source` and its overlay to `wanted.path`; how many values redaction left out or changed.
+    """Write the trace in `source` and its overlay to `wanted.path`; return how many values were redacted.
 
-    The text of an event is kept as it is unless redaction changes it; events that are not valid JSON are left out.
+    The text of an event is kept unless redaction changes it; events that are not valid JSON are left out.
     """
     redaction = Redaction(metadata, everything=wanted.redact)
     processes: set[int] = set()
@@ -241,12 +241,12 @@ def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Map
 
 
 class _TextDecoder(EventDecoder):
-    """Checks events and leaves them the text that they are."""
+    """Checks events and keeps their text."""
 
     _texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
     def many(self, text: Buffer) -> list[Any] | None:
-        """The text of each event; `None` where they are not JSON objects with commas between."""
+        """Return the text of each event; `None` if they are not JSON objects with commas between."""
         array = listed(text)
         for mended in (False, True):
             try:
@@ -257,7 +257,7 @@ class _TextDecoder(EventDecoder):
         return None
 
     def one(self, text: bytes) -> Any:
-        """The text of one event; `None` where it is no JSON object."""
+        """Return the text of one event; `None` if it is not a JSON object."""
         texts = self.many(text)
         return texts[0] if texts is not None and len(texts) == 1 else None
 
@@ -269,13 +269,13 @@ class _Texts(EventStream):
 
 
 def _events(source: Path) -> Iterator[list[msgspec.Raw]]:
-    """The events of a trace as checked JSON text, about a megabyte at a time."""
+    """Yield the events of a trace as checked JSON text, about a megabyte at a time."""
     for texts in _Texts(source):
         yield cast("list[msgspec.Raw]", texts)
 
 
 def _checked(text: bytes) -> bytes:
-    """The text, if all of it is UTF-8: in what it skips, the decoder does not look."""
+    """Return the text if all of it is UTF-8; the decoder does not check what it skips."""
     if not text.isascii():
         text.decode()
     return text
@@ -312,7 +312,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             return
         from isal import igzip
 
-        # Neither the name of the file nor the time: the same input gives the same bytes. Small writes pack badly.
+        # Without file name and time the same input gives the same bytes. Small writes pack badly.
         packed = igzip.IGzipFile(filename="", fileobj=file, mode="wb", compresslevel=2, mtime=0)
         with packed, BufferedWriter(packed, _PACKED_AT_ONCE) as buffered:
             yield buffered
