@@ -1,1 +1,1 @@
-"""Run a model and a batch for one profiled step and write one trace file; the only room that imports torch."""
+"""Run a model and a batch for one profiled step and write a trace file; the only package that imports torch."""

@@ -1,8 +1,8 @@
-"""A batch for a model: random inputs of the right shapes and, in training, labels for its loss.
+"""Make a batch for a model: random inputs of the right shapes and, in training, labels for its loss.
 
 Text is token ids from 100 to 30000, below the vocabulary, without padding. A sequence is 512 tokens, or the model's
-maximum where that is less; of raw audio it is samples (10 seconds at 16 kHz), of Whisper the tokens of the decoder
-(448: 30 seconds of mel frames go in whatever the text's length). Images have the side of the configuration, else 224.
+maximum if that is less; for raw audio it is samples (10 seconds at 16 kHz), for Whisper the tokens of the decoder (448:
+30 seconds of mel frames go in whatever the length of the text). Images have the side of the configuration, else 224.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ IMAGE_SIDE = 224
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """The sizes of a batch. `sequence_length` is `None` for images alone."""
+    """The sizes of a batch; `sequence_length` is `None` for images alone."""
 
     task: str
     batch: int
     sequence_length: int | None
     inference: bool
-    #: The new tokens of a generation, whose prompts this batch is.
+    #: The new tokens of a generation; this batch holds its prompts.
     new_tokens: int | None = None
 
 
 def choose_shape(
     module: torch.nn.Module, task: str, batch: int, seq: int | None, inference: bool, new_tokens: int | None = None
 ) -> Shape:
-    """The sizes of the batch of `module` (which may be on the meta device), checked against what it can take."""
+    """Return the sizes of the batch of `module` (which may be on the meta device), checked against its limits."""
     config: Any = module.config
     kind = _input_kind(module)
     if kind == "pixel_values" and task != "contrastive":
@@ -58,7 +58,7 @@ def choose_shape(
 
 
 def make_batch(module: torch.nn.Module, shape: Shape, seed: int) -> dict[str, Any]:
-    """Keyword arguments of `module`, on the host; the same `seed` gives the same batch."""
+    """Return keyword arguments of `module`, on the host; the same `seed` gives the same batch."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -82,7 +82,7 @@ def make_batch(module: torch.nn.Module, shape: Shape, seed: int) -> dict[str, An
 
 
 def _targets(module: torch.nn.Module, shape: Shape, generator: torch.Generator) -> dict[str, Any]:
-    """What the loss needs; without a loss, what a decoder needs to run at all."""
+    """Return the labels for the loss; without a loss, the inputs that a decoder needs to run at all."""
     config: Any = module.config
     batch, length = shape.batch, shape.sequence_length or 0
     if shape.inference or shape.task == "base":
@@ -102,7 +102,7 @@ def _targets(module: torch.nn.Module, shape: Shape, generator: torch.Generator) 
 
 
 def class_labels(config: Any, batch: int, generator: torch.Generator) -> torch.Tensor:
-    """A label for each sample, as the configuration's loss takes them."""
+    """Return a label for each sample, in the form of the configuration's loss."""
     if config.problem_type == "multi_label_classification":
         return _integers(0, 2, (batch, config.num_labels), generator).float()
     if config.num_labels == 1 or config.problem_type == "regression":
@@ -112,7 +112,7 @@ def class_labels(config: Any, batch: int, generator: torch.Generator) -> torch.T
 
 
 def takes_text(module: torch.nn.Module) -> bool:
-    """Whether text is all that it takes."""
+    """Return whether the model takes only text."""
     return _input_kind(module) == "input_ids" and not hasattr(module.config, "vision_config")
 
 
@@ -158,7 +158,7 @@ def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None, ne
 
 
 def _check_no_prompt(module: torch.nn.Module, seq: int | None, new_tokens: int) -> None:
-    """Check the new tokens of a model whose prompt is audio of one length."""
+    """Check the new tokens of a model whose prompt is audio of fixed length."""
     config: Any = module.config
     if seq is not None:
         raise UsageError(f"--seq {seq}: the prompt of {config.model_type} is its audio - leave it out")
@@ -166,8 +166,10 @@ def _check_no_prompt(module: torch.nn.Module, seq: int | None, new_tokens: int) 
 
 
 def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
-    """The positions among `limit` that new tokens take from the prompt: of the last nothing follows, and in a decoder
-    of its own a token begins; `UsageError` where they are too many."""
+    """Return how many of the `limit` positions new tokens take from the prompt; `UsageError` if there are too many.
+
+    Nothing follows the last new token; a separate decoder begins with a token of its own.
+    """
     room = limit - 1 if config.is_encoder_decoder else limit
     if new_tokens > room:
         raise UsageError(f"--generate {new_tokens}: {config.model_type} has room for {room} new tokens - give less")
@@ -175,7 +177,7 @@ def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
 
 
 def _reserved_positions(module: torch.nn.Module, table: int | None) -> int:
-    """The positions that RoBERTa and its kin do not use: theirs start after the padding index."""
+    """Return the number of positions that models like RoBERTa do not use: theirs start after the padding index."""
     for name, layer in module.named_modules():
         if name.endswith("position_embeddings") and getattr(layer, "num_embeddings", None) == table:
             padding = getattr(layer, "padding_idx", None)
@@ -184,7 +186,7 @@ def _reserved_positions(module: torch.nn.Module, table: int | None) -> int:
 
 
 def audio_frames(config: Any, samples: int) -> int:
-    """The frames that the convolutions of a wav2vec2-like model make of `samples`."""
+    """Return the number of frames that the convolutions of a wav2vec2-like model make of `samples`."""
     for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
@@ -239,7 +241,7 @@ def _noise(shape: tuple[int, ...], dtype: torch.dtype | None, generator: torch.G
 
 
 def move(value: Any, device: str, dtype: torch.dtype | None = None) -> Any:
-    """`value` with every tensor in it on `device`, floating-point ones in `dtype` where given."""
+    """Return `value` with every tensor in it on `device`, floating-point ones in `dtype` if given."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -252,7 +254,7 @@ def move(value: Any, device: str, dtype: torch.dtype | None = None) -> Any:
 
 
 def sizes(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[int, int | None]:
-    """The batch (the first dimension of the first tensor) and, of token ids, the length."""
+    """Return the batch (the first dimension of the first tensor) and, for token ids, the length."""
     import torch
 
     named = inputs if isinstance(inputs, dict) else {}
@@ -266,7 +268,7 @@ def sizes(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[int, int | None]:
 
 
 def tensors_of(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> list[torch.Tensor]:
-    """The parameters of a module, then its inputs."""
+    """Return the parameters of a module, then its inputs."""
     import torch
 
     values = inputs.values() if isinstance(inputs, dict) else inputs
@@ -274,7 +276,7 @@ def tensors_of(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]
 
 
 def input_texts(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:
-    """What the report says of each tensor among the inputs."""
+    """Return how the report describes each tensor among the inputs."""
     pairs = inputs.items() if isinstance(inputs, dict) else ((str(index), item) for index, item in enumerate(inputs))
     return tuple(
         f"{name} {str(item.dtype).removeprefix('torch.')}[{','.join(map(str, item.shape))}]"
@@ -283,14 +285,14 @@ def input_texts(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:
     )
 
 
-# A batch cut into equal micro-batches for gradient accumulation.
+# Cut a batch into equal micro-batches for gradient accumulation.
 
 
 Inputs = dict[str, Any] | tuple[Any, ...]
 
 
 def check_divides(batch: int, parts: int, spelled: Spelling = as_flag) -> None:
-    """Refuse to cut a batch into parts that are not equal."""
+    """Refuse to cut a batch into unequal parts."""
     if batch % parts:
         divisors = ", ".join(str(number) for number in range(1, batch + 1) if batch % number == 0)
         raise UsageError(
@@ -300,11 +302,10 @@ def check_divides(batch: int, parts: int, spelled: Spelling = as_flag) -> None:
 
 
 def micro_batches(inputs: Inputs, parts: int, *, borrowed: bool = False) -> tuple[Inputs, ...]:
-    """The arguments of each forward: `inputs` cut along the first dimension of its tensors, which is the batch.
+    """Return the arguments of each forward: `inputs` cut along the batch, the first dimension of its tensors.
 
-    Numbers and tensors without a dimension go into every forward. Nothing is copied. A tensor of another first
-    dimension is a `UsageError`: which part of it belongs to which sample is not known. `borrowed` inputs are called
-    arguments.
+    Numbers and tensors without a dimension go into every forward. Nothing is copied. A tensor with another first
+    dimension is a `UsageError`, since its samples are unknown. `borrowed` inputs are called arguments.
     """
     if parts == 1:
         return (inputs,)

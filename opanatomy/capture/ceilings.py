@@ -1,8 +1,8 @@
-"""Dense peak FLOP/s by data type and bandwidth, measured with torch on this device.
+"""Measure dense peak FLOP/s by data type and bandwidth, with torch on this device.
 
-Disturbances only ever slow a burst down: so each figure is the best of many bursts spread over time, and measuring goes
-on while the best still improves. On the CPU a burst is as short as the time for which a busy system leaves all its
-cores to one process, and arrays are walked in chunks that take no longer.
+Disturbances only slow a burst down, so each figure is the best of many bursts spread over time, and measuring goes on
+while the best still improves. On the CPU a burst is as short as the time for which a busy system leaves all its cores
+to one process, and arrays are walked in chunks that take no longer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MOVES: Final = ("copy", "triad", "read")
 
 
 class Effort(Struct, frozen=True, kw_only=True):
-    """How long to measure: one figure takes `min_s` to `max_s`, one burst `burst_s`, one call `call_s` at most.
+    """The limits of a measurement: `min_s` to `max_s` for a figure, `burst_s` for a burst, at most `call_s` for a call.
 
-    It ends early where `patience_s` went by without a better figure. Sizes take turns of `turn_s`.
+    Measuring ends early after `patience_s` without a better figure. Sizes take turns of `turn_s`.
     """
 
     min_s: float = 2.5
@@ -45,7 +45,7 @@ class Effort(Struct, frozen=True, kw_only=True):
     #: Products of m x k and k x n matrices.
     shapes: tuple[tuple[int, int, int], ...]
     array_bytes: int
-    #: Arrays are walked in chunks of this many bytes, one a call.
+    #: Arrays are walked in chunks of this many bytes, one per call.
     chunk_bytes: int
 
 
@@ -68,16 +68,16 @@ _GPU_SHAPES: Final = (
 _TIMES_CACHE: Final = 8
 _MIN_ARRAY, _MAX_ARRAY = 128 << 20, 1 << 30
 _GPU_ARRAY: Final = 2 << 30
-#: Calls of a size before it is chosen how often it runs in a burst.
+#: Number of calls timed to choose how often a size runs in a burst.
 _TRIALS: Final = 4
-#: A figure is confirmed by this many bursts that are this near to it.
+#: A figure is confirmed by this many bursts this near to it.
 _CONFIRMED, _AGREE = 3, 0.97
 _REST_S: Final = 0.025
 _CHUNK_OF_A_THREAD, _MIN_CHUNK = 2 << 20, 16 << 20
 
 
 def default_effort(device: str) -> Effort:
-    """The sizes for the device: products from small to large, arrays far beyond the last cache."""
+    """Return the sizes for the device: products from small to large, arrays far beyond the last cache."""
     import torch
 
     if device == "cpu":
@@ -100,9 +100,9 @@ def measure(
     effort: Effort | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Measured:
-    """The peak of matrix products of each of `dtypes` that torch can multiply on `device`, and what `moves` reach.
+    """Measure the peak of matrix products of each of `dtypes` that torch supports on `device`, and that of `moves`.
 
-    `device` is `cpu` or `cuda:N`; `tell` is called with what is measured next.
+    `device` is `cpu` or `cuda:N`; `on_stage` is called with the next figure to measure.
     """
     effort = effort or default_effort(device)
     peaks: dict[str, Rate] = {}
@@ -129,7 +129,7 @@ def measure(
 
 
 def _best(candidates: Iterator[_Candidate], device: str, effort: Effort) -> Rate | None:
-    """The best burst of the candidates, which come from small to large; `None` where none can be run."""
+    """Return the best burst of the candidates, ordered from small to large; `None` if none can run."""
     burst = _burst_on_cpu if device == "cpu" else _burst_on_cuda
     running: dict[str, _Candidate] = {}
     rates: dict[str, list[float]] = {}
@@ -161,9 +161,9 @@ def _take_bursts(
     device: str,
     effort: Effort,
 ) -> None:
-    """Bursts in turns of equal time, so that a disturbance meets all sizes alike.
+    """Take bursts in turns of equal time, so that a disturbance affects all sizes alike.
 
-    It ends when several bursts agree on the best and none was better for a while.
+    End when several bursts agree on the best and none was better for a while.
     """
     begun = improved = ended = time.perf_counter()
     best = 0.0
@@ -182,7 +182,7 @@ def _take_bursts(
 
 
 def _burst_on_cpu(call: Call, repeats: int, device: str) -> float:
-    """Seconds of a call. Who rested goes first: all threads then run at once, however busy the system is."""
+    """Return the seconds of a call; a pause first lets all threads run at once, however busy the system is."""
     time.sleep(_REST_S)
     call()
     begun = time.perf_counter_ns()
@@ -192,7 +192,7 @@ def _burst_on_cpu(call: Call, repeats: int, device: str) -> float:
 
 
 def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
-    """Seconds of a call, as the device's own clock has it; a call before the events keeps their launch out."""
+    """Return the seconds of a call on the device's clock; a call before the events keeps their launch out."""
     import torch
 
     with torch.cuda.device(device):
@@ -216,7 +216,10 @@ def _products(dtype: str, device: str, effort: Effort) -> Iterator[_Candidate]:
 
 
 def _product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
-    """A matrix product, its operands made at the first call. Random values: zeros draw less power than real data."""
+    """Return a matrix product whose operands are made at the first call.
+
+    Values are random: zeros draw less power than real data.
+    """
     operands: list[Any] = []
 
     def call() -> object:
@@ -251,13 +254,13 @@ def _operands(dtype: str, device: str, m: int, n: int, k: int) -> tuple[torch.Te
 
 
 def _moves(name: str, device: str, effort: Effort) -> Iterator[_Candidate]:
-    """One of `MOVES`, on arrays that no cache holds."""
+    """Return one of `MOVES` on arrays too large for any cache."""
     import torch
 
     chunk = max(min(effort.chunk_bytes, effort.array_bytes) // 4, 1024)
     chunks = max(effort.array_bytes // 4 // chunk, 1)
     arrays = {"copy": 2, "triad": 3, "read": 1}[name]
-    # `fill_` runs on all threads, so that each touches the pages first that it will use.
+    # `fill_` runs on all threads, so that each first touches the pages it will use.
     walked = [
         torch.empty(chunks, chunk, dtype=torch.float32, device=device).fill_(number).unbind()
         for number in range(arrays)
@@ -272,24 +275,24 @@ def _moves(name: str, device: str, effort: Effort) -> Iterator[_Candidate]:
     yield _Candidate(f"{name} of {operands}", operands, arrays * chunk * 4, lambda: calls[name](*next(turns)))
 
 
-# ---------------------------------------------------------------------------------------------------- what is there
+# -------------------------------------------------------------------------------------------- hardware and settings
 
 
 def _worth_trying(dtype: str, device: str) -> bool:
-    """Whether the device has units for the type; the CPU has no tf32, and an accelerator without units emulates."""
+    """Return whether the device has units for the type; the CPU has no tf32, an accelerator without units emulates."""
     if device == "cpu":
         return dtype != "tf32"
     import torch
 
     if torch.version.hip:
-        # Matrix cores round float32 to tf32 only where the user asks the library for it.
+        # Matrix cores round float32 to tf32 only if the user asks the library for it.
         return dtype != "tf32" or os.environ.get("HIPBLASLT_ALLOW_TF32") == "1"
     minimum = {"tf32": (8, 0), "bfloat16": (8, 0), "float8": (8, 9)}.get(dtype, (0, 0))
     return torch.cuda.get_device_capability(device) >= minimum
 
 
 def _float8(device: str) -> torch.dtype:
-    """The 8-bit float of the device: gfx94x has one of its own."""
+    """Return the 8-bit float of the device; gfx94x has its own."""
     import torch
 
     if device != "cpu" and torch.version.hip:
@@ -300,7 +303,7 @@ def _float8(device: str) -> torch.dtype:
 
 @contextmanager
 def _float32_products(device: str, *, tf32: bool) -> Iterator[None]:
-    """Whether float32 products run in tf32, on the accelerator, inside the block."""
+    """Set whether float32 products on the accelerator run in tf32 inside the block."""
     if device == "cpu":
         yield
         return
@@ -319,7 +322,7 @@ def _float32_products(device: str, *, tf32: bool) -> Iterator[None]:
 
 
 def last_cache_bytes() -> int | None:
-    """The size of the last cache of the first processor; `None` where the system does not say."""
+    """Return the size of the last cache of the first processor; `None` if the system does not report it."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

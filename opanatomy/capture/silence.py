@@ -1,4 +1,4 @@
-"""Quiet for what transformers and huggingface_hub print while a model is read and built."""
+"""Silence the output of transformers and huggingface_hub while a model is read and built."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def one_line(error: BaseException, length: int = 240) -> str:
-    """What an exception of a library says, on one line of at most `length` characters."""
+    """Return the message of a library's exception, on one line of at most `length` characters."""
     text = " ".join(str(error).split())
-    if " " not in text:  # a KeyError says no more than the key
+    if " " not in text:  # a KeyError has only the key
         text = f"{type(error).__name__} {text}".strip()
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def first_line(error: BaseException, length: int, *, silent: str | None = None) -> str:
-    """The first `length` characters of an error's first line; where it says nothing `silent`, else its kind."""
+    """Return the first `length` characters of an error's first line; if empty `silent`, else its kind."""
     return (str(error).strip() or silent or type(error).__name__).splitlines()[0][:length]

@@ -1,4 +1,4 @@
-"""What is recorded: a module and the arguments of its forward."""
+"""Describe the recording's subject: a module and the arguments of its forward."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """What is recorded: a module and the arguments of its forward."""
+    """The module to record and the arguments of its forward."""
 
     module: torch.nn.Module
     inputs: dict[str, Any] | tuple[Any, ...]
     workload: Workload
-    #: What the trace says it was made by.
+    #: The trace's record of its origin.
     command: str = ""
-    #: The snapshots from before the module was made, where its maker took them.
+    #: The snapshots from before the module was made, if they were taken.
     snapshots: Snapshots | None = None
-    #: Whether the module is the caller's, and nothing of it may be another afterwards.
+    #: Whether the module is the caller's, and must not be changed afterwards.
     borrowed: bool = False
-    #: How its steps train; ranks that share them have made their model and optimizer ready for that.
+    #: The training of its steps; ranks that share them have prepared model and optimizer for that.
     training: Training = msgspec.field(default_factory=Training)
-    #: The other batches of the texts of the run.
+    #: The other batches of the run's texts.
     texts: TextInputs | None = None

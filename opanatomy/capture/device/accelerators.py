@@ -1,7 +1,7 @@
-"""What torch can do with a kind of device, asked of torch; CUDA (which ROCm is to torch) is the kind that has it all.
+"""Ask torch about the capabilities of a kind of device; only CUDA (which includes ROCm in torch) has all of them.
 
-`xpu`, `mtia`, `hpu` and private devices (`npu`) answer what they have: their module (`torch.get_device_module`) and
-`torch.accelerator`. What they do not answer is `None`.
+`xpu`, `mtia`, `hpu` and private devices (`npu`) answer through their module (`torch.get_device_module`) and
+`torch.accelerator`. An unknown answer is `None`.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     import torch
 
 CUDA: Final = "cuda"
-#: Devices that torch knows by name and on which nothing is timed: no step runs there, or none that is recorded.
+#: Devices that torch knows by name but that run no step, or none that is recorded.
 _NO_DEVICES: Final = ("meta", "fpga", "maia", "xla", "lazy", "vulkan", "opengl", "opencl", "ideep", "mkldnn", "ve")
 #: The profiler's activities by kind of device (`torch.profiler.ProfilerActivity`); MPS has none.
 _ACTIVITIES: Final = {"cuda": "CUDA", "xpu": "XPU", "mtia": "MTIA", "hpu": "HPU"}
 
 
 def kind_of(device: str) -> str:
-    """The kind of a device as torch calls it: `cuda` of `cuda:1`; for autocast and the gradient scaler too."""
+    """Return torch's name for a kind of device, `cuda` for `cuda:1`; autocast and the gradient scaler use it too."""
     return device.partition(":")[0]
 
 
 def is_cuda(device: str) -> bool:
-    """Whether a device is of CUDA or ROCm: with an allocator, a profiler and NVML that torch has functions for."""
+    """Return whether a device is CUDA or ROCm, with torch functions for its allocator, profiler and NVML."""
     return kind_of(device) == CUDA
 
 
 def is_accelerator(device: str) -> bool:
-    """Whether a device is another than the host."""
+    """Return whether a device is not the host."""
     return kind_of(device) != "cpu"
 
 
 def reported_kind(device: str) -> str:
-    """What the environment record calls the kind of a device: torch's name for it, of an AMD device `rocm`."""
+    """Return the kind of a device in the environment record: torch's name, or `rocm` for an AMD device."""
     import torch
 
     return "rocm" if is_cuda(device) and torch.version.hip else kind_of(device)
@@ -59,9 +59,9 @@ def _on_cpu() -> str:
 
 
 def check_device(device: str) -> str:
-    """The device with its number; one line says what a device that cannot be profiled lacks.
+    """Return the device with its number; an error of one line says why a device cannot be profiled.
 
-    Raises `UsageError` for what is no device to run on, `CaptureError` for one that this machine or torch has not.
+    Raises `UsageError` for a device that runs nothing, `CaptureError` for one missing in this machine or torch.
     """
     import torch
 
@@ -98,7 +98,7 @@ def check_memory_in_depth(device: str) -> None:
 
 
 def check_measurable(device: str) -> None:
-    """Refuse to measure a device for which there are no measurements."""
+    """Refuse to measure a device that has no measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
             f"{_named(device)}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or"
@@ -107,14 +107,14 @@ def check_measurable(device: str) -> None:
 
 
 def profiler_activities(device: str) -> list[Any]:
-    """The activities that the profiler records for a step on the device."""
+    """Return the activities that the profiler records for a step on the device."""
     from torch.profiler import ProfilerActivity
 
     return [ProfilerActivity.CPU, *([_activity(kind_of(device))] if is_accelerator(device) else [])]
 
 
 def _activity(kind: str) -> Any:
-    """The profiler's activity of a kind of device; `None` where it has none."""
+    """Return the profiler's activity of a kind of device; `None` if it has none."""
     from torch._C import _get_privateuse1_backend_name
     from torch.profiler import ProfilerActivity
 
@@ -123,38 +123,38 @@ def _activity(kind: str) -> Any:
 
 
 def synchronize(device: str) -> None:
-    """Wait for the device; the host has nothing to wait for."""
+    """Wait for the device; do nothing on the host."""
     wait = getattr(_module(device), "synchronize", None) if is_accelerator(device) else None
     if wait is not None:
         wait(device)
 
 
 def empty_cache(device: str) -> None:
-    """Give unused memory of the device's allocator back to the device."""
+    """Return unused memory of the device's allocator to the device."""
     empty = getattr(_module(device), "empty_cache", None) if is_accelerator(device) else None
     if empty is not None:
         empty()
 
 
 def device_count(device: str) -> int:
-    """How many devices of this kind there are; the host is one."""
+    """Return the number of devices of this kind; the host is one."""
     return int(_module(device).device_count()) if is_accelerator(device) else 1
 
 
 def device_name(device: str) -> str | None:
-    """The device's own name, `None` where torch does not have it."""
+    """Return the device's own name, `None` if torch does not know it."""
     name = getattr(_properties(device), "name", None) or _answer(device, "get_device_name", device)
     return str(name) if name else None
 
 
 def total_memory_bytes(device: str) -> int | None:
-    """All memory of the device, `None` where torch does not say."""
+    """Return all memory of the device, `None` if torch does not report it."""
     total = getattr(_properties(device), "total_memory", None)
     return int(total) if total else None
 
 
 def multiprocessors(device: str) -> int | None:
-    """The multiprocessors (compute units, on XPU those of the whole device) of the device."""
+    """Return the number of multiprocessors (compute units) of the device; for XPU those of the whole device."""
     properties = _properties(device)
     for name in ("multi_processor_count", "gpu_subslice_count"):
         if (count := getattr(properties, name, None)) is not None:
@@ -163,33 +163,33 @@ def multiprocessors(device: str) -> int | None:
 
 
 def allocator_name(device: str) -> str | None:
-    """What measures the peak of the memory of a device that is none of CUDA's; `None` where nothing does."""
+    """Return the source of the memory peak of a non-CUDA device; `None` if there is no source."""
     return f"{kind_of(device)} allocator" if peak_bytes(device) is not None else None
 
 
 def reset_peak(device: str) -> None:
-    """Forget the peak of the device's allocator."""
+    """Reset the peak of the device's allocator."""
     _answer(device, "reset_peak_memory_stats", device)
 
 
 def peak_bytes(device: str) -> int | None:
-    """Bytes at the peak of the device's allocator since the last reset; `None` where it keeps none."""
+    """Return the bytes at the peak of the device's allocator since the last reset; `None` if it keeps none."""
     peak = _answer(device, "max_memory_allocated", device)
     return None if peak is None else int(peak)
 
 
 def random_state(device: str) -> torch.Tensor | None:
-    """The state of the device's random generator; `None` on the host, and where the device has none."""
+    """Return the state of the device's random generator; `None` on the host or without a generator."""
     return None if not is_accelerator(device) else _answer(device, "get_rng_state", device)
 
 
 def set_random_state(device: str, state: torch.Tensor) -> None:
-    """Put the device's random generator in a state that `random_state` gave."""
+    """Restore a state of the device's random generator from `random_state`."""
     _module(device).set_rng_state(state, device)
 
 
 def _module(device: str) -> Any:
-    """torch's module of a kind of device (`torch.cuda`); `None` where a backend has registered none."""
+    """Return torch's module of a kind of device (`torch.cuda`); `None` if a backend has registered none."""
     import torch
 
     return getattr(torch, kind_of(device), None)
@@ -200,8 +200,7 @@ def _properties(device: str) -> Any:
 
 
 def _answer(device: str, function: str, *arguments: Any) -> Any:
-    """What a function of the device's module returns, `None` where it has none or does not know; CUDA's errors are
-    the caller's."""
+    """Call a function of the device's module; `None` if it is missing or has no answer. CUDA's errors propagate."""
     ask = getattr(_module(device), function, None)
     if ask is None:
         return None
@@ -212,22 +211,21 @@ def _answer(device: str, function: str, *arguments: Any) -> Any:
     return None
 
 
-# The devices of a run: which one is current, which have a part of the model, and waiting for them.
+# The devices of a run: the current one, those with a part of the model, and waiting for them.
 
 
 _RECORDED: Final = ("cuda", "xpu")
 
 
 def kineto_records(device: str) -> bool:
-    """Whether Kineto records what the device runs, and not only what the host does: where CUPTI, ROCm's or Intel's
-    tracer is behind it."""
+    """Return whether Kineto records work on the device, by CUPTI or the tracer of ROCm or Intel."""
     return kind_of(device) in _RECORDED
 
 
 def current_device(device: str) -> AbstractContextManager[Any]:
-    """Have `device` be the current one inside, and the one of before afterwards.
+    """Make `device` the current one inside the block, then restore the previous one.
 
-    What names no device, a Triton kernel, a workspace, `torch.cuda.Stream()`, goes to the current one.
+    Calls that name no device (a Triton kernel, a workspace, `torch.cuda.Stream()`) use the current one.
     """
     import torch
 
@@ -238,37 +236,37 @@ def current_device(device: str) -> AbstractContextManager[Any]:
 
 
 def device_of(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> str:
-    """The first accelerator that a tensor is on: a part of the module on the host does not make it a run of the CPU."""
+    """Return the first accelerator that holds a tensor, even if a part of the module is on the host."""
     held = [str(tensor.device) for tensor in tensors_of(module, inputs)]
     work = [device for device in held if kind_of(device) not in ("cpu", "meta")]
     return check_device((work or held or ["cpu"])[0])
 
 
 def devices_of(module: torch.nn.Module, device: str) -> tuple[str, ...]:
-    """`device` first, then the other accelerators with a parameter or buffer of the module, or a part of its map."""
+    """Return `device`, then the other accelerators with a parameter or buffer of the module, or a part of its map."""
     held = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     kind = kind_of(device) if is_accelerator(device) else CUDA
     for part in (getattr(module, "hf_device_map", None) or {}).values():
         name = f"{kind}:{part}" if isinstance(part, int) else str(part)
-        if ":" in name:  # `device_map="cuda"` is the one that was current then, which the tensors name
+        if ":" in name:  # `device_map="cuda"` is the device current at that time; the tensors name it
             held.add(name)
     others = sorted(name for name in held if is_accelerator(name) and name not in (device, "meta", "disk"))
     return (device, *others)
 
 
 def of_the_peak(devices: tuple[str, ...]) -> tuple[str, ...]:
-    """What to say of the peak of a model that is on several."""
+    """Return the note on the peak of a model that is on several devices."""
     if len(devices) == 1:
         return ()
     return (f"the model is on {', '.join(devices)}: the peak of memory is that of {devices[0]} alone",)
 
 
 def synchronize_all(devices: Iterable[str]) -> None:
-    """Wait for all of them; the host has nothing to wait for."""
+    """Wait for all of them; do nothing for the host."""
     for device in devices:
         synchronize(device)
 
 
 def same_device(first: str, second: str) -> bool:
-    """Whether two names are of one device (`cuda` is `cuda:0`)."""
+    """Return whether two names mean one device (`cuda` is `cuda:0`)."""
     return (first if ":" in first else f"{first}:0") == (second if ":" in second else f"{second}:0")

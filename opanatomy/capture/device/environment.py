@@ -1,4 +1,4 @@
-"""The machine and the libraries of a run."""
+"""Describe the machine and the libraries of a run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from opanatomy.capture.device.start import architecture_of
 from opanatomy.errors import CaptureError
 from opanatomy.records.workload import Environment
 
-# Why torch uses no GPU on a machine that has one.
+# Explain why torch uses no GPU on a machine that has one.
 
 
 #: "CUDA initialization: The NVIDIA driver on your system is too old ..." (c10/cuda/CUDAFunctions.cpp).
 _WARNED: Final = re.compile(r"(?:CUDA|HIP) initialization: (.*)", re.DOTALL)
-#: `cudaGetErrorString` after its number, where torch has no sentence of its own.
+#: `cudaGetErrorString` after its number, used if torch has no sentence for it.
 _ERROR: Final = re.compile(r"Error (\d+): (.+)")
 #: `cudaErrorSystemNotReady`, `cudaErrorSystemDriverMismatch`, `cudaErrorCompatNotSupportedOnDevice` of CUDA's runtime.
 _ERRORS: Final = {
@@ -39,7 +39,7 @@ _KFD: Final = Path("/dev/kfd")
 
 
 class Unused(Struct, frozen=True):
-    """Why the GPU is not used, and what to do."""
+    """The reason why the GPU is not used, and the remedy."""
 
     why: str
     do: str
@@ -49,7 +49,7 @@ _warning: str | None = None
 
 
 def sees_gpu() -> bool:
-    """Whether torch can use a GPU; what it warns of when it looks, once a process, is kept for `why_unused`."""
+    """Return whether torch can use a GPU; keep its warning, given once per process, for `why_unused`."""
     import torch
 
     global _warning
@@ -65,7 +65,7 @@ def sees_gpu() -> bool:
 
 
 def why_unused() -> Unused | None:
-    """Why there is a GPU and torch does not use it; `None` where none is to be seen."""
+    """Return why torch does not use the GPU of this machine; `None` if no GPU is visible."""
     import torch
 
     if torch.version.hip:
@@ -92,14 +92,14 @@ def why_unused() -> Unused | None:
 
 
 def _no_library(there: str, why: str) -> Unused:
-    """A GPU that only the kernel names: the container was not given it, or library and kernel module differ."""
+    """Explain a GPU that only the kernel names: the container lacks it, or library and kernel module differ."""
     if "Not Found" in why or "not installed" in why:
         return Unused(f"the driver's libraries for {there} are missing: {why}", f"install the driver, {_GIVE}")
     return Unused(f"the driver of {there} does not work: {why}", "restart after an update of the driver")
 
 
 def _said() -> tuple[str, str]:
-    """What torch's warning says, and what to do about it."""
+    """Return the text of torch's warning, and the remedy."""
     text = re.sub(r" \(Triggered internally at .*", "", _warning or "")
     if error := _ERROR.search(text):
         return f": error {error[1]}, {error[2][:120]}", _ERRORS.get(error[1], "look at nvidia-smi")
@@ -107,7 +107,7 @@ def _said() -> tuple[str, str]:
 
 
 def _not_built(gpus: tuple[str, ...]) -> Unused | None:
-    """A torch without CUDA and HIP."""
+    """Explain a torch without CUDA and HIP."""
     import torch
 
     if gpus:
@@ -120,7 +120,7 @@ def _not_built(gpus: tuple[str, ...]) -> Unused | None:
 
 
 def _hidden(count: int, there: str) -> str | None:
-    """What `CUDA_VISIBLE_DEVICES` hides: everything from its first entry on that is no device of the `count`."""
+    """Explain the effect of `CUDA_VISIBLE_DEVICES`: everything from its first entry that is no device is hidden."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return None
@@ -135,8 +135,11 @@ def _hidden(count: int, there: str) -> str | None:
 
 
 def _names_none(name: str, count: int) -> bool:
-    """Whether an entry is no device: a number is read up to what is no digit (`_parse_visible_devices` of torch.cuda),
-    any other word, as Slurm's `NoDevFiles`, hides all."""
+    """Return whether an entry names no device.
+
+    A number is read up to the first character that is no digit (`_parse_visible_devices` of torch.cuda); any other
+    word, such as Slurm's `NoDevFiles`, hides all.
+    """
     if name.startswith(("GPU-", "MIG-")):
         return nvml.knows(name) is False
     number = _ORDINAL.match(name)
@@ -144,7 +147,10 @@ def _names_none(name: str, count: int) -> bool:
 
 
 def _too_old(driver: nvml.Driver, built: str) -> str | None:
-    """A driver runs what was built for its own major version of CUDA or an older one (minor version compatibility)."""
+    """Explain a driver that is too old for the build.
+
+    A driver runs builds for its own major version of CUDA or an older one (minor version compatibility).
+    """
     if driver.cuda is None or int(driver.cuda.split(".")[0]) >= int(built.split(".")[0]):
         return None
     version = f"driver {driver.version}" if driver.version else "the driver"
@@ -164,7 +170,7 @@ def _amd_driver() -> Unused | None:
 
 
 def _gpus_of_the_kernel() -> tuple[str, ...]:
-    """The GPUs that the kernel's driver names where NVML does not answer."""
+    """Return the GPUs that the kernel's driver names, for use if NVML does not answer."""
     names = []
     for path in sorted(_PROC.glob("*/information")):
         try:
@@ -182,7 +188,7 @@ def _listed(gpus: tuple[str, ...]) -> str:
 
 
 def choose_device(wanted: str) -> str:
-    """The device to run on: `auto` is CUDA (or ROCm) where there is one, else the CPU; others where they are named."""
+    """Return the device to run on: `auto` is CUDA (or ROCm) if available, else the CPU; others must be named."""
     import torch
 
     if wanted == "auto":
@@ -206,14 +212,14 @@ def choose_device(wanted: str) -> str:
 
 
 def no_gpu_note(wanted: str) -> str:
-    """What to say of a run on the CPU: where that was not requested, why a GPU that is there is not used."""
+    """Return the note on a run on the CPU; if that was not requested, it explains why an existing GPU is not used."""
     unused = why_unused() if wanted == "auto" else None
     why, do = (f", {unused.why}", f" - {unused.do}") if unused else ("", "")
     return f"no GPU in use{why}: the CPU is the device ({processor_name()}){do}"
 
 
 def environment_of(device: str) -> Environment:
-    """What the report says about where the step ran."""
+    """Return the environment that the report describes."""
     import torch
 
     on_cuda, on_host = accelerators.is_cuda(device), not accelerators.is_accelerator(device)
@@ -241,7 +247,7 @@ def environment_of(device: str) -> Environment:
 
 
 def _version_of(package: str) -> str | None:
-    """The version of a package, which a loop that does not use it need not import for that."""
+    """Return the version of a package without importing it for a loop that does not use it."""
     loaded = getattr(sys.modules.get(package), "__version__", None)
     if loaded is not None:
         return str(loaded)
@@ -252,7 +258,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _float32(settings: object) -> str | None:
-    """What torch may compute float32 products of a kind in, "tf32" or "ieee"; `None` before torch 2.9.
+    """Return the precision of float32 products of a kind, "tf32" or "ieee"; `None` before torch 2.9.
 
     `NVIDIA_TF32_OVERRIDE=0` turns tf32 off in NVIDIA's libraries, whatever torch asks of them.
     """
@@ -263,7 +269,7 @@ def _float32(settings: object) -> str | None:
 
 
 def processor_name() -> str:
-    """The processor's own name where the system says it."""
+    """Return the processor's name if the system reports it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,8 +1,8 @@
-"""What Kineto, the library under torch's profiler, prints while a profiler starts or stops on an accelerator.
+"""Capture the output of Kineto, the library under torch's profiler, at its start and stop on an accelerator.
 
-It writes to file descriptor 2, past `sys.stderr`, and says only there that CUPTI does not work. Its level is read from
-`KINETO_LOG_LEVEL` once a process, when the first profiler starts (`libkineto_init` in kineto's `init.cpp`; levels in
-its `ILoggerObserver.h`): what was heard is kept for the process.
+It writes to file descriptor 2, past `sys.stderr`, and reports only there that CUPTI does not work. Its level is read
+from `KINETO_LOG_LEVEL` once per process, when the first profiler starts (`libkineto_init` in kineto's `init.cpp`;
+levels in its `ILoggerObserver.h`), so the lines are kept for the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 from opanatomy.capture.device import accelerators
 from opanatomy.errors import CaptureError
 
-#: From here on CUPTI's failures are printed: they are warnings.
+#: From this level on CUPTI's failures are printed: they are warnings.
 _WARNING: Final = 2
 #: `Logger::Logger` of kineto: the level, the time, the process and thread, the place in its source.
 _LINE: Final = re.compile(
@@ -35,15 +35,15 @@ _heard: list[str] = []
 
 
 def heard() -> tuple[str, ...]:
-    """The lines so far that speak of a failure to trace a device, without their time and place."""
+    """Return the lines so far that report a failure to trace a device, without their time and place."""
     return tuple(dict.fromkeys(line for line in _heard if _FAILED.search(line)))
 
 
 @contextmanager
 def listening(device: str) -> Iterator[None]:
-    """Keep Kineto's lines while inside and print the rest when it is over; on the CPU nothing is changed.
+    """Keep Kineto's lines inside the block and print the rest at its end; change nothing on the CPU.
 
-    Only for the moments in which a profiler starts or stops: what others write meanwhile is late by that much.
+    Use it only around the start or stop of a profiler: it delays the output of others by that much.
     """
     if not accelerators.kineto_records(device):
         yield
@@ -63,7 +63,7 @@ def listening(device: str) -> Iterator[None]:
 
 
 def toggled(profiler: Any, enable: bool) -> None:
-    """Have a running profiler of the CPU record nothing for a while, or again, without torch's warning of GPUs."""
+    """Pause or resume the recording of a running CPU profiler, without torch's warning of GPUs."""
     from torch.profiler import ProfilerActivity
 
     with _second_stderr() as stderr, _place(stderr) as file:
@@ -80,7 +80,7 @@ def toggled(profiler: Any, enable: bool) -> None:
 
 @contextmanager
 def _place(stderr: int | None) -> Iterator[IO[bytes] | None]:
-    """A file for what would go to stderr; `None` without it, and where no temporary file can be made."""
+    """Yield a file to take the place of stderr; `None` without stderr, or if no temporary file can be made."""
     with ExitStack() as stack:
         file = None
         if stderr is not None:
@@ -91,7 +91,7 @@ def _place(stderr: int | None) -> Iterator[IO[bytes] | None]:
 
 @contextmanager
 def _second_stderr() -> Iterator[int | None]:
-    """A second descriptor of stderr; `None` where it is closed."""
+    """Yield a second descriptor of stderr; `None` if stderr is closed."""
     _flush()
     try:
         stderr = os.dup(2)
@@ -120,7 +120,7 @@ def _pass_on(text: bytes) -> None:
 
 @contextmanager
 def _level_of_warnings() -> Iterator[None]:
-    """Have Kineto print its warnings, or more where the user wants more."""
+    """Make Kineto print its warnings, or more if the user wants more."""
     before = os.environ.get("KINETO_LOG_LEVEL")
     wanted = int(before) if before is not None and before.isdigit() else _WARNING
     os.environ["KINETO_LOG_LEVEL"] = str(min(wanted, _WARNING))
@@ -133,14 +133,14 @@ def _level_of_warnings() -> Iterator[None]:
             os.environ["KINETO_LOG_LEVEL"] = before
 
 
-# Whether the profiler recorded what the device ran, and where it did not, why and what to do.
+# Check whether the profiler recorded the work of the device; if not, explain why and what to do.
 #
 # Without this check a trace of a GPU that CUPTI could not record is read as one of the CPU: host time under the
 # device's name. The result codes are those of NVIDIA's CUPTI reference ("CUPTI Result Codes").
 
 
 class _Cause(Struct, frozen=True):
-    """What of Kineto's lines `pattern` stands for, and what to do."""
+    """The meaning of a `pattern` in Kineto's lines, and the remedy."""
 
     pattern: str
     what: str
@@ -175,7 +175,7 @@ _CAUSES: Final = (
 
 
 def device_event_count(profiler: Any) -> int:
-    """How many kernels, copies and fills of a device the profiler recorded."""
+    """Return the number of kernels, copies and fills of a device that the profiler recorded."""
     from torch._C._autograd import DeviceType
 
     return sum(
@@ -187,7 +187,7 @@ def device_event_count(profiler: Any) -> int:
 
 
 def require_device_events(profiler: Any, device: str) -> None:
-    """Raise `CaptureError` where Kineto can record what `device` runs and recorded none of it."""
+    """Raise `CaptureError` if Kineto can record `device` but recorded nothing there."""
     if not accelerators.kineto_records(device) or device_event_count(profiler):
         return
     lines = heard()
@@ -197,7 +197,7 @@ def require_device_events(profiler: Any, device: str) -> None:
 
 
 def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
-    """What is in the way and what to do, from Kineto's lines, then from the surroundings."""
+    """Return the cause and the remedy, from Kineto's lines, then from the surroundings."""
     text = "\n".join(lines)
     for cause in _CAUSES:
         if re.search(cause.pattern, text):
@@ -219,14 +219,14 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _can_trace() -> bool:
-    """Whether this build of torch traces devices at all."""
+    """Return whether this build of torch can trace devices."""
     from torch._C._autograd import _supported_activities
 
     return any(activity.name != "CPU" for activity in _supported_activities())
 
 
 def _attached_profiler() -> str | None:
-    """A variable with which NVIDIA's and AMD's tools load themselves into a process."""
+    """Return a variable by which NVIDIA's and AMD's tools load themselves into a process."""
     names = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "ROCP_TOOL_LIBRARIES")
     return next((name for name in names if os.environ.get(name)), None)
 
@@ -236,7 +236,7 @@ def _is_wsl() -> bool:
 
 
 def _other_cupti() -> str | None:
-    """The first folder of `LD_LIBRARY_PATH` with a CUPTI in it."""
+    """Return the first folder of `LD_LIBRARY_PATH` with a CUPTI in it."""
     folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     return next((str(folder) for folder in folders if any(folder.glob("libcupti.so*"))), None)
 

@@ -1,9 +1,11 @@
-"""What NVML (the driver's management library) says of a torch device: found by UUID, as CUDA and NVML order devices
-differently - CUDA the fastest first, NVML by slot - and `CUDA_VISIBLE_DEVICES` renumbers those of CUDA alone.
+"""Ask NVML (the driver's management library) about a torch device, found by UUID.
 
-Nothing here raises: where NVML does not answer, the answer says why. UUIDs and MIG devices as in NVIDIA's NVML API
+CUDA and NVML order devices differently - CUDA the fastest first, NVML by slot - and `CUDA_VISIBLE_DEVICES` renumbers
+only those of CUDA.
+
+Nothing here raises: without an answer from NVML, the result says why. UUIDs and MIG devices as in NVIDIA's NVML API
 reference (`nvmlDeviceGetHandleByUUID`, "Multi Instance GPU Management") and `cuDeviceGetUuid_v2`, which gives the UUID
-of the MIG instance where the device is one (before CUDA 12 that of the whole GPU).
+of the MIG instance if the device is one (before CUDA 12 that of the whole GPU).
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-#: `PROC_PID_INIT_INO` of Linux: in any other namespace our own process ids are not those that the driver knows.
+#: `PROC_PID_INIT_INO` of Linux: in any other namespace our own process ids are not those of the driver.
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
-#: CUDA and NVML differ in the memory of an instance by what the driver keeps of it.
+#: CUDA and NVML differ in the memory of an instance by the driver's reserve.
 _OF_A_SIZE: Final = 0.05
 _COMPUTE_MODES: Final = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
 class NvmlProcess(Struct, frozen=True, kw_only=True):
-    """A process with a context on a device; `None` is what NVML does not tell (another user's, in a container)."""
+    """A process with a context on a device; fields unknown to NVML (another user's, in a container) are `None`."""
 
     pid: int
     name: str | None = None
@@ -31,17 +33,17 @@ class NvmlProcess(Struct, frozen=True, kw_only=True):
 
 
 class NvmlDevice(Struct, frozen=True, kw_only=True):
-    """One device, of a partitioned one the MIG instance; bytes are those of the instance then.
+    """One device, or the MIG instance of a partitioned one; bytes are then those of the instance.
 
-    `used_bytes` counts every process and what the driver reserves (version 1 of NVML's record); it and `total_bytes`
-    are `None` where the memory is the host's (GB10, Jetson) and NVML does not answer.
+    `used_bytes` counts every process and the driver's reserve (version 1 of NVML's record); it and `total_bytes` are
+    `None` if the memory is the host's (GB10, Jetson) and NVML does not answer.
     """
 
     uuid: str
     name: str
     used_bytes: int | None
     total_bytes: int | None
-    #: What NVML says that this process holds, its context included; `None` where it does not say.
+    #: NVML's figure for this process, its context included; `None` if unknown.
     process_bytes: int | None
     mig: bool
     processes: tuple[NvmlProcess, ...] = ()
@@ -50,12 +52,12 @@ class NvmlDevice(Struct, frozen=True, kw_only=True):
 
 
 class Driver(Struct, frozen=True, kw_only=True):
-    """The driver, the newest CUDA that it can run (`13.0`), and the names of its GPUs in NVML's order."""
+    """The driver, the newest CUDA that it supports (`13.0`), and the names of its GPUs in NVML's order."""
 
     version: str | None = None
     cuda: str | None = None
     gpus: tuple[str, ...] = ()
-    #: Those that MIG splits, and no instance was made: CUDA does not see them.
+    #: Those split by MIG without an instance: CUDA does not see them.
     without_instance: tuple[str, ...] = ()
 
 
@@ -67,12 +69,12 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 def device(torch_device_index: int) -> NvmlDevice | None:
-    """NVML's view of `cuda:<index>`; `None` where it has none."""
+    """Return NVML's view of `cuda:<index>`; `None` if it has none."""
     return answer(torch_device_index).device
 
 
 def answer(torch_device_index: int) -> Answer:
-    """NVML's view of `cuda:<index>`, or why it has none; the CUDA driver is loaded, no context is made."""
+    """Return NVML's view of `cuda:<index>`, or why it has none; loads the CUDA driver but makes no context."""
     import torch
 
     if torch.version.hip:
@@ -93,7 +95,7 @@ def answer(torch_device_index: int) -> Answer:
 
 
 def driver() -> Driver | str:
-    """The driver and its GPUs without torch, or why NVML does not say."""
+    """Return the driver and its GPUs without torch, or why NVML does not answer."""
     try:
         with _library() as nvml:
             number = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
@@ -113,8 +115,7 @@ def driver() -> Driver | str:
 
 
 def knows(uuid: str) -> bool | None:
-    """Whether there is a device or MIG instance of that UUID, which for a device may be its beginning; `None` where
-    NVML does not answer."""
+    """Return whether a device (by UUID or its beginning) or MIG instance exists; `None` if NVML does not answer."""
     try:
         with _library() as nvml:
             if uuid.startswith("MIG-"):
@@ -139,11 +140,11 @@ def _library() -> Iterator[Any]:
 
 
 class _NotFoundError(Exception):
-    """A sentence that says why there is no handle."""
+    """The reason for a missing handle, as a sentence."""
 
 
 def _handle(nvml: Any, uuid: str, total_bytes: int) -> tuple[Any, bool]:
-    """The handle of the device that CUDA calls `uuid`, and whether it is a MIG instance."""
+    """Return the handle of the device that CUDA calls `uuid`, and whether it is a MIG instance."""
     bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
     if instance := _ask(nvml, "nvmlDeviceGetHandleByUUID", f"MIG-{bare}"):
         return instance, True
@@ -156,7 +157,7 @@ def _handle(nvml: Any, uuid: str, total_bytes: int) -> tuple[Any, bool]:
 
 
 def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
-    """The MIG instance of `whole` that CUDA runs on: the one of `CUDA_VISIBLE_DEVICES`, the only one of that size."""
+    """Return the MIG instance of `whole` that CUDA uses: that of `CUDA_VISIBLE_DEVICES`, the only one of that size."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     named = _ask(nvml, "nvmlDeviceGetHandleByUUID", first) if first.startswith("MIG-") else None
     if named:
@@ -172,7 +173,7 @@ def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
 
 
 def _is_split(nvml: Any, whole: Any) -> bool:
-    """Whether MIG is on now."""
+    """Return whether MIG is on now."""
     return bool((_ask(nvml, "nvmlDeviceGetMigMode", whole) or [0])[0])
 
 
@@ -200,7 +201,7 @@ def _read(nvml: Any, handle: Any, *, mig: bool) -> NvmlDevice:
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
-    """The compute and graphics processes on a device, the largest first."""
+    """Return the compute and graphics processes on a device, the largest first."""
     running: dict[int, Any] = {}
     for listed in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetComputeRunningProcesses"):
         running |= {process.pid: process for process in _ask(nvml, listed, handle) or ()}
@@ -215,7 +216,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
 
 
 def _own_bytes(processes: tuple[NvmlProcess, ...]) -> int | None:
-    """What this process holds; in a container its process id is not the one that the driver knows."""
+    """Return the bytes of this process; in a container its process id is not the one the driver knows."""
     with suppress(OSError):
         if os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
             return None
@@ -227,7 +228,7 @@ def _name(nvml: Any, handle: Any) -> str:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
-    """The answer of one function; `None` where this library, driver, device or user gets none."""
+    """Call one function; return `None` if this library, driver, device or user gets no answer."""
     try:
         return getattr(nvml, function)(*arguments)
     except Exception:  # pynvml has a class for each code; older ones lack functions

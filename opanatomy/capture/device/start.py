@@ -1,4 +1,4 @@
-"""The first use of a GPU: what fails there is said in one line, with what the GPU is and who holds it.
+"""Use a GPU for the first time; a failure is reported in one line, with the GPU's description and its users.
 
 The messages are those of CUDA's and HIP's `cudaGetErrorString`, as torch passes them on.
 """
@@ -27,18 +27,18 @@ _NO_KERNELS: Final = re.compile(
 )
 _BUSY: Final = re.compile(r"busy or unavailable|device is already in use", re.IGNORECASE)
 _ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)([af]?)")
-#: Those of Jetson and DRIVE.
+#: The architectures of Jetson and DRIVE.
 _INTEGRATED: Final = frozenset({53, 62, 72, 87, 101})
-#: This many processes are named in a line.
+#: The most processes named in a line.
 _NAMED: Final = 3
 
 
 @contextmanager
 def first_use(device: str) -> Iterator[None]:
-    """Run the body, which touches `device` first, and turn what CUDA says when it cannot be used into one line.
+    """Run the body, which touches `device` first, and turn CUDA's error for an unusable device into one line.
 
-    torch's own warning of an architecture that it has no kernels for spans eight lines and is not shown: the first
-    kernel decides (`run_first_kernel`).
+    torch's own eight-line warning of an architecture without kernels is not shown: the first kernel decides
+    (`run_first_kernel`).
     """
     try:
         with warnings.catch_warnings():
@@ -53,7 +53,7 @@ def first_use(device: str) -> Iterator[None]:
 
 
 def run_first_kernel(device: str) -> None:
-    """Run one small kernel on `device` and give its memory back; raises what CUDA says where it cannot."""
+    """Run one small kernel on `device` and give its memory back; raises CUDA's error if it fails."""
     import torch
 
     if is_cuda(device):
@@ -63,12 +63,12 @@ def run_first_kernel(device: str) -> None:
 
 
 def missing_kernels(error: BaseException, device: str) -> str | None:
-    """The line of an error that says that no kernel was built for the GPU; `None` for any other."""
+    """Return the line of an error that reports missing kernels for the GPU; `None` for any other error."""
     return _no_kernels(device) if is_cuda(device) and _NO_KERNELS.search(str(error)) else None
 
 
 def device_text(device: str) -> str:
-    """The GPU in words: name, architecture, what of its memory is used, and by which processes.
+    """Return the GPU in words: name, architecture, used memory, and the processes that use it.
 
     `NVIDIA H100 80GB HBM3 (sm_90), 79.0 of 85.5 GB used, 70.1 GB by python (process 4242)`
     """
@@ -82,10 +82,10 @@ def device_text(device: str) -> str:
 
 
 def architecture_of(device: str) -> str | None:
-    """The architecture of a GPU as compilers call it, `sm_90` or `gfx942`; `None` where torch does not say."""
+    """Return the architecture of a GPU as compilers call it, `sm_90` or `gfx942`; `None` if torch does not know it."""
     import torch
 
-    with suppress(Exception):  # asking starts CUDA, which may be what fails
+    with suppress(Exception):  # this starts CUDA, which may fail
         properties: Any = torch.cuda.get_device_properties(device)
         if torch.version.hip:
             return str(properties.gcnArchName).partition(":")[0]
@@ -133,7 +133,7 @@ def _no_kernels(device: str) -> str:
 
 
 def _fitting_build(architecture: str) -> str:
-    """Which build of the same torch has kernels for the GPU, from torch's own table where this release has one."""
+    """Return the build of the same torch with kernels for the GPU, from torch's own table if this release has one."""
     import torch
 
     releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
@@ -149,12 +149,12 @@ def _fitting_build(architecture: str) -> str:
 
 
 def runs_on(architecture: str, code: str) -> bool:
-    """Whether what was compiled for `code` (`sm_80`, `sm_90a`, `compute_80`, `gfx90a`) runs on `architecture`.
+    """Return whether code compiled for `code` (`sm_80`, `sm_90a`, `compute_80`, `gfx90a`) runs on `architecture`.
 
     Machine code runs within its major version, from its minor version on; intermediate code (`compute_`, PTX) on every
     later architecture; with an `a` only on that very one, with an `f` on its family (CUDA C++ Programming Guide,
-    "Binary Compatibility", "PTX Compatibility", "Family-Specific Features"). Integrated GPUs run only code of their
-    own (`DEVICE_REQUIREMENT` of torch.cuda).
+    "Binary Compatibility", "PTX Compatibility", "Family-Specific Features"). Integrated GPUs run only code of their own
+    (`DEVICE_REQUIREMENT` of torch.cuda).
     """
     device, compiled = _ARCHITECTURE.fullmatch(architecture), _ARCHITECTURE.fullmatch(code)
     if device is None or compiled is None:
@@ -174,7 +174,7 @@ def _on_cpu() -> str:
 
 
 def _mode(device: str) -> str:
-    """What to do about a device that takes no further process."""
+    """Return the remedy for a device that takes no further process."""
     gpu = nvml.device(_index(device))
     mode = gpu.compute_mode if gpu else None
     if mode == "prohibited":
@@ -187,7 +187,7 @@ def _mode(device: str) -> str:
     return f" - wait, choose another GPU{as_asked(' with --device', '')}, or look at nvidia-smi"
 
 
-# --------------------------------------------------------------------------------------------------------- what it is
+# -------------------------------------------------------------------------------------------------------- description
 
 
 def _index(device: str) -> int:
@@ -203,7 +203,7 @@ def _name(device: str) -> str | None:
 
 
 def _asked_of_cuda(device: str) -> tuple[int | None, int | None]:
-    """Used and total bytes as CUDA says them, which needs a context."""
+    """Return used and total bytes as CUDA reports them, which needs a context."""
     import torch
 
     with suppress(Exception):  # as above
@@ -213,7 +213,7 @@ def _asked_of_cuda(device: str) -> tuple[int | None, int | None]:
 
 
 def _holders(gpu: nvml.NvmlDevice | None) -> str:
-    """The processes with the most memory."""
+    """Return the processes with the most memory."""
     if gpu is None:
         return ""
     named = [

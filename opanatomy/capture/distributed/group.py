@@ -1,4 +1,4 @@
-"""The ranks of a user's own training: its process group, and how its modules share the work."""
+"""Describe the ranks of a user's own training: its process group, and how its modules share the work."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Place(Struct, frozen=True):
-    """A rank, and how many there are."""
+    """A rank and the number of ranks."""
 
     rank: int
     world_size: int
 
 
 def place_in_group() -> Place | None:
-    """The place of this process in the process group, before there is one in its launch; `None` where it is alone."""
+    """Return the place of this process in its process group, or in its launch before that; `None` if it is alone."""
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
@@ -36,7 +36,7 @@ def place_in_group() -> Place | None:
 
 
 def parallel_kind(modules: Iterable[torch.nn.Module]) -> str | None:
-    """How modules share the training, in the words of `--parallel`; `None` where nothing shows that they do."""
+    """Return how modules share the training, as a value of `--parallel`; `None` without a sign that they do."""
     kinds = {_kind_of(part) for module in modules for part in module.modules()} - {None}
     for kind in (HSDP, FSDP2, DDP):
         if kind in kinds:

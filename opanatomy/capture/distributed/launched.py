@@ -1,4 +1,4 @@
-"""The place of this process among those that a launcher started: torchrun, accelerate launch, mpirun, srun."""
+"""Find the place of this process among those of a launcher: torchrun, accelerate launch, mpirun, srun."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     pass
 
 
-#: What torchrun and Accelerate call them, then what the launchers of MPI do.
+#: The names in torchrun and Accelerate, then those in the launchers of MPI.
 _RANK: Final = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
 
@@ -37,12 +37,12 @@ class Launched(Struct, frozen=True, kw_only=True):
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one that reports for all."""
+        """Return whether this process reports for all."""
         return self.rank == 0
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
-    """This process among those of its launcher; `None` where it is the only one."""
+    """Return the place of this process among those of its launcher; `None` if it is the only one."""
     environment = os.environ if environment is None else environment
     rank, world = (_first(environment, names) for names in (_RANK, _WORLD))
     if rank is None or world is None or world < 2:
@@ -55,6 +55,6 @@ def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """The first of the variables that is a number."""
+    """Return the first of the variables that is a number."""
     values = (environment.get(name, "") for name in names)
     return next((int(value) for value in values if value.isdecimal()), None)

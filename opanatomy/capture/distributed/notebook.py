@@ -1,4 +1,4 @@
-"""Processes of a notebook: forks started by Accelerate's `notebook_launcher`; each leaves its result in a file."""
+"""Run the processes of a notebook: forks by Accelerate's `notebook_launcher`; each writes its result to a file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from opanatomy.capture.silence import one_line
 from opanatomy.errors import CaptureError, OpanatomyError
 
 _MADE, _FAILED = "made", "failed"
-#: What each of the forks would import for itself, which takes seconds.
+#: Each fork would import these again, which takes seconds.
 _IMPORTED: Final = ("accelerate", "transformers", "torch._dynamo", "torch.distributed.tensor")
-#: What torch says of a GPU in a fork of a process that has used one.
+#: torch's message about a GPU in a fork of a process that has used one.
 _IN_USE: Final = "CUDA is in use in this process, and its forks cannot use it: call this before anything does"
 
 
@@ -34,9 +34,9 @@ class _Failure(msgspec.Struct):
 
 
 def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) -> list[bytes]:
-    """What `make` gives on each of that many processes, forks of this one, in the order of their ranks.
+    """Return the results of `make` in that many forks of this process, in the order of their ranks.
 
-    An error of the first that failed is raised here; what a fork changes of modules and tensors stays there.
+    Raises the error of the first that failed; a fork's changes to modules and tensors stay in it.
     """
     _check(on_host)
     for module in _IMPORTED:
@@ -45,7 +45,7 @@ def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) ->
     with tempfile.TemporaryDirectory(prefix="opanatomy-") as name:
         folder = Path(name)
         try:
-            with environment(on_host), quiet(), redirect_stdout(StringIO()):  # it says that it launches
+            with environment(on_host), quiet(), redirect_stdout(StringIO()):  # it prints that it launches
                 from accelerate import notebook_launcher
 
                 notebook_launcher(_rank(make, folder, stdout), num_processes=processes, use_port=str(_free_port()))
@@ -78,7 +78,7 @@ def _check(on_host: bool) -> None:
 
 
 def _rank(make: Callable[[], bytes], folder: Path, stdout: TextIO) -> Callable[[], None]:
-    """What a fork runs: it leaves a file; what the model prints goes where it would."""
+    """Return the function that a fork runs: it writes a file; prints of the model go to `stdout`."""
 
     def run() -> None:
         import torch
@@ -86,7 +86,7 @@ def _rank(make: Callable[[], bytes], folder: Path, stdout: TextIO) -> Callable[[
         place = launched()
         if place is None:
             return
-        torch.set_num_threads(1)  # the threads of the process that it is a fork of are not there
+        torch.set_num_threads(1)  # the threads of the parent process are missing in a fork
         try:
             with redirect_stdout(stdout):
                 made = make()
@@ -103,7 +103,7 @@ def _rank(make: Callable[[], bytes], folder: Path, stdout: TextIO) -> Callable[[
 
 
 def _failure(folder: Path) -> OpanatomyError | None:
-    """The first failure that a rank left."""
+    """Return the first failure reported by a rank."""
     first = min(folder.glob(f"{_FAILED}*"), key=lambda path: path.stat().st_mtime_ns, default=None)
     if first is None:
         return None

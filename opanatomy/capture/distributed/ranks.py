@@ -1,4 +1,4 @@
-"""The ranks of a run: joined in one process group by Accelerate, and what they exchange outside of steps."""
+"""Join the ranks of a run in one process group by Accelerate, and exchange data between them outside of steps."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-# Accelerate's own launcher, called: the command again on each of several processes.
+# Call Accelerate's own launcher: it runs the command again on each of several processes.
 
 
-#: torch's launcher logs in many lines what the rank that failed has said in one.
+#: torch's launcher logs in many lines an error that the failed rank reports in one.
 _LOGGER: Final = "torch.distributed.elastic"
 
 
 def launch(command: Sequence[str], processes: int, device: str) -> None:
     """Run `opanatomy` with the words of `command` on that many processes, and wait for them.
 
-    `SaidByRank` where one failed, with its exit code: it has said why.
+    Raises `SaidByRank` with the exit code of a failed rank, which has reported its error.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -63,7 +63,7 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
     except ChildFailedError as error:
         raise _said(error) from error
     except SignalException as error:
-        interrupted = int(error.sigval) == signal.SIGINT  # which the first rank says
+        interrupted = int(error.sigval) == signal.SIGINT  # the first rank reports it
         said = "" if interrupted else f"ended by {signal.Signals(error.sigval).name}, and its processes with it"
         raise SaidByRank(said, 128 + int(error.sigval)) from error
 
@@ -81,7 +81,7 @@ def check_devices(local_processes: int) -> None:
 
 
 def _said(error: Any) -> SaidByRank:
-    """The end of the rank that failed first; one that a signal ended could not say so."""
+    """Return the end of the rank that failed first; a rank ended by a signal could not report it."""
     rank, failure = error.get_first_failure()
     if failure.exitcode >= 0:
         return SaidByRank("", failure.exitcode)
@@ -91,19 +91,19 @@ def _said(error: Any) -> SaidByRank:
 
 @contextmanager
 def environment(on_host: bool) -> Iterator[None]:
-    """What has Accelerate start several processes on the CPU: its own switch for that starts one (accelerate#2741)."""
+    """Make Accelerate start several processes on the CPU: its own switch for that starts one (accelerate#2741)."""
     from accelerate.utils import patch_environment
 
     variables = {"accelerate_use_cpu": "true"} if on_host else {}
     if on_host and sys.platform == "linux" and "GLOO_SOCKET_IFNAME" not in os.environ:
-        variables["gloo_socket_ifname"] = "lo"  # the machine's name may be that of no interface
+        variables["gloo_socket_ifname"] = "lo"  # the machine's name may belong to no interface
     with patch_environment(**variables):
         yield
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the launcher from logging what the rank that failed says."""
+    """Keep the launcher from logging the failed rank's error again."""
     logger = logging.getLogger(_LOGGER)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -113,19 +113,19 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# What `--parallel` asks for, as Accelerate's plugins and handlers have it.
+# The options of `--parallel` as Accelerate's plugins and handlers.
 
 
 #: A rank that waits longer than this in a collective waits for one that will not come.
 TIMEOUT: Final = timedelta(minutes=10)
 #: torch's own bucket, in MiB.
 _BUCKET_MB: Final = 25
-#: What `accelerate launch` sets for engines that are none of `--parallel`.
+#: Set by `accelerate launch` for engines that `--parallel` does not have.
 _OTHER_ENGINES: Final = (("ACCELERATE_USE_DEEPSPEED", "DeepSpeed"), ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM"))
 
 
 def parallel_of(options: RunOptions) -> str:
-    """The requested kind of parallelism: by the option, else by `accelerate launch`, else data parallelism."""
+    """Return the requested kind of parallelism: by the option, else by `accelerate launch`, else data parallelism."""
     for variable, name in _OTHER_ENGINES:
         if _is_set(variable):
             raise UsageError(
@@ -141,9 +141,9 @@ def parallel_of(options: RunOptions) -> str:
 
 
 def asked_of_launcher(options: RunOptions) -> RunOptions:
-    """The options with mixed precision and accumulation as `accelerate launch` has them, where they do not set them.
+    """Fill in mixed precision and accumulation from `accelerate launch` for options that do not set them.
 
-    `UsageError` for what is not run here.
+    Raises `UsageError` for unsupported settings.
     """
     compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
     if compiler != "no":
@@ -162,12 +162,12 @@ def _is_set(variable: str) -> bool:
 
 
 def is_sharded(parallel: str) -> bool:
-    """Whether each rank holds a part of the weights by FSDP2."""
+    """Return whether each rank holds a part of the weights by FSDP2."""
     return parallel in (FSDP2, CHECKPOINTED, HSDP)
 
 
 def handlers_of(options: RunOptions, parallel: str) -> list[Any]:
-    """The timeout of the process group, and the buckets of DDP."""
+    """Return the timeout of the process group, and the buckets of DDP."""
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
     handlers: list[Any] = [InitProcessGroupKwargs(timeout=TIMEOUT)]
@@ -180,7 +180,7 @@ def handlers_of(options: RunOptions, parallel: str) -> list[Any]:
 
 
 def sharding_of(options: RunOptions, parallel: str) -> Any:
-    """Accelerate's plugin for FSDP2; `None` where the weights are not sharded by it."""
+    """Return Accelerate's plugin for FSDP2; `None` if it does not shard the weights."""
     if not is_sharded(parallel):
         return None
     from accelerate.utils import FullyShardedDataParallelPlugin
@@ -195,7 +195,7 @@ def sharding_of(options: RunOptions, parallel: str) -> Any:
 
 
 def mesh_of(parallel: str, world_size: int) -> Any:
-    """Accelerate's configuration of a mesh of the ranks; `None` where they are one group."""
+    """Return Accelerate's configuration of a mesh of the ranks; `None` if they are one group."""
     if parallel not in (HSDP, TP):
         return None
     try:
@@ -207,7 +207,7 @@ def mesh_of(parallel: str, world_size: int) -> Any:
     return ParallelismConfig(dp_replicate_size=2, dp_shard_size=world_size // 2)
 
 
-#: A rank whose step failed waits this long for the others to say that theirs did too; then its error is its own.
+#: A rank whose step failed waits this long for the others to report the same; then it raises its own error.
 _FAILED_TOO_SECONDS: Final = 20.0
 _FAILED, _DONE = b"failed", b"done"
 
@@ -223,7 +223,7 @@ class Ranks(Struct, kw_only=True):
     tries: int = 0
 
     def longest(self, number: int) -> int:
-        """The largest of the numbers that the ranks bring."""
+        """Return the largest of the ranks' numbers."""
         import torch
         from torch import distributed
 
@@ -232,7 +232,7 @@ class Ranks(Struct, kw_only=True):
         return int(largest.item())
 
     def gathered(self, part: bytes) -> Sequence[bytes]:
-        """What each rank brings, in their order, on the first of them; nothing on the others."""
+        """Return the parts of all ranks, in their order, on the first rank; nothing on the others."""
         from torch import distributed
 
         parts: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
@@ -240,7 +240,7 @@ class Ranks(Struct, kw_only=True):
         return parts or ()
 
     def all_gathered(self, part: Any) -> list[Any]:
-        """What each rank brings, in their order."""
+        """Return the parts of all ranks, in their order."""
         from torch import distributed
 
         parts: list[Any] = [None] * self.world_size
@@ -248,9 +248,9 @@ class Ranks(Struct, kw_only=True):
         return parts
 
     def all_failed(self, *, failed: bool) -> bool:
-        """Whether a try failed on every rank; `CaptureError` where it did on others only.
+        """Return whether a try failed on every rank; raises `CaptureError` if it failed only on others.
 
-        It goes past collectives, in which those for which it went well may still wait for this one.
+        It bypasses collectives, in which successful ranks may still wait for this one.
         """
         self.tries += 1
         names = [f"opanatomy/try-{self.tries}/{rank}" for rank in range(self.world_size)]
@@ -268,16 +268,16 @@ class Ranks(Struct, kw_only=True):
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """This process among the ranks of a launch, and what trains on them."""
+    """This process among the ranks of a launch, and the Accelerate objects that train on them."""
 
     ranks: Ranks
     accelerator: Accelerator
-    #: As `--parallel` has it.
+    #: A value of `--parallel`.
     parallel: str
 
 
 def ranks_of_group(device: str) -> Ranks:
-    """The ranks of the process group that there is."""
+    """Return the ranks of the existing process group."""
     from torch import distributed
 
     return Ranks(rank=distributed.get_rank(), world_size=distributed.get_world_size(), device=device)
@@ -285,20 +285,20 @@ def ranks_of_group(device: str) -> Ranks:
 
 @contextmanager
 def joined(options: RunOptions, place: Launched) -> Iterator[Joined]:
-    """The ranks of this launch, in a process group that is left at the end."""
+    """Yield the ranks of this launch, in a process group that is left at the end."""
     from torch import distributed
 
     with quiet_libraries():
         group = _join(options, place)
     yield group
-    # After an error the others stay connected until this rank has said what it was.
+    # After an error the others stay connected until this rank has reported it.
     distributed.barrier()
     with suppress(Exception):
         distributed.destroy_process_group()
 
 
 def _join(options: RunOptions, place: Launched) -> Joined:
-    """The ranks of this launch, when all of them are there; `UsageError` for what cannot be run on them."""
+    """Return the ranks of this launch once all are present; raises `UsageError` for a run they do not support."""
     try:
         from accelerate import Accelerator
         from accelerate.utils import GradientAccumulationPlugin
@@ -350,14 +350,14 @@ def _set_up(accelerator: Accelerator, sharding: Any, mesh: Any) -> None:
 
 
 def _store() -> Any:
-    """The store of the process group, which works while collectives wait."""
+    """Return the store of the process group, which works while collectives wait."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
 
 
 def _are_there(store: Any, names: Sequence[str]) -> bool:
-    """Whether all keys come to be in time."""
+    """Return whether all keys appear in time."""
     from datetime import timedelta
 
     try:
@@ -371,14 +371,14 @@ def _are_there(store: Any, names: Sequence[str]) -> bool:
 
 
 class Meant(Struct, frozen=True, kw_only=True):
-    """What `accelerate launch` was given: how many processes of which command."""
+    """The number of processes and the command given to `accelerate launch`."""
 
     processes: int
     command: tuple[str, ...]
 
 
 def lone_process() -> tuple[str, ...]:
-    """What to say of a run on one process whose launcher was told to start several; nothing where all is well."""
+    """Return the warning for a run on one process whose launcher was told to start several; empty if all is well."""
     if launched() is not None or not any(name.startswith("ACCELERATE_") for name in os.environ):
         return ()
     meant = meant_by(_parents_command())
@@ -392,7 +392,7 @@ def lone_process() -> tuple[str, ...]:
 
 
 def meant_by(command: Sequence[str]) -> Meant | None:
-    """What a command line of `accelerate launch` asks for, its configuration file read; `None` for another one."""
+    """Parse a command line of `accelerate launch` and its configuration file; `None` for another command."""
     words = _of_launch(command)
     if words is None:
         return None
@@ -409,7 +409,7 @@ def meant_by(command: Sequence[str]) -> Meant | None:
 
 
 def _of_launch(command: Sequence[str]) -> list[str] | None:
-    """The words after `accelerate launch`, however it was invoked."""
+    """Return the words after `accelerate launch`, however it was invoked."""
     for place, word in enumerate(command[:4]):
         name = PurePath(word).name
         if name in ("accelerate-launch", "accelerate.commands.launch") or word.endswith("commands/launch.py"):
@@ -431,7 +431,7 @@ def _parents_command() -> list[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Accelerate complains of what was left out once more."""
+    """Keep Accelerate from warning again about settings left out."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

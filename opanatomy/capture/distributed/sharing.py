@@ -1,4 +1,4 @@
-"""A subject of one process -> that of a rank: its own samples, its model and optimizer prepared by Accelerate."""
+"""Turn a subject of one process into that of a rank: its samples, and its model and optimizer from Accelerate."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     import torch
 
 
-# The samples of the ranks: other ones for each, as Accelerate's data loader deals them out.
+# Deal each rank its own samples, as Accelerate's data loader does.
 
 
 class Dealt(Struct, frozen=True, kw_only=True):
-    """The batch of one rank, and the numbers of its samples among those of the data set."""
+    """The batch of one rank, and the numbers of its samples in the data set."""
 
     inputs: dict[str, Any]
     samples: tuple[int, ...]
 
 
 class Samples:
-    """A data set of as many batches as there are ranks; each is made when a sample of it is requested."""
+    """A data set of as many batches as there are ranks; each is made when one of its samples is requested."""
 
     def __init__(self, module: torch.nn.Module, shape: Shape, seed: int, batches: int) -> None:
         self._module, self._shape, self._seed, self._count = module, shape, seed, batches * shape.batch
@@ -42,7 +42,7 @@ class Samples:
         return self._count
 
     def __getitem__(self, sample: int) -> tuple[int, dict[str, Any]]:
-        """The number of a sample, and its part of each input."""
+        """Return the number of a sample, and its part of each input."""
         number, place = divmod(sample, self._shape.batch)
         if number not in self._made:
             self._made[number] = make_batch(self._module, self._shape, self._seed + number)
@@ -50,12 +50,12 @@ class Samples:
 
 
 def deal(module: torch.nn.Module, shape: Shape, seed: int, joined: Joined) -> Dealt:
-    """The first batch that this rank gets of a loader that Accelerate has prepared."""
+    """Return this rank's first batch from a loader that Accelerate has prepared."""
     from torch.utils.data import DataLoader
 
     samples: Any = Samples(module, shape, seed, joined.ranks.world_size)
     loader: Any = DataLoader(samples, batch_size=shape.batch, collate_fn=_together)
-    batches: list[Dealt] = list(joined.accelerator.prepare(loader))  # to its end: Accelerate keeps note of that
+    batches: list[Dealt] = list(joined.accelerator.prepare(loader))  # to its end, since Accelerate tracks it
     return batches[0]
 
 
@@ -64,7 +64,7 @@ def _row(value: Any, place: int) -> Any:
 
 
 def _together(samples: list[tuple[int, dict[str, Any]]]) -> Dealt:
-    """A batch of samples; what is no tensor is the same for all."""
+    """Return a batch of samples; values other than tensors are the same for all."""
     import torch
 
     rows = [inputs for _, inputs in samples]
@@ -76,7 +76,7 @@ def _together(samples: list[tuple[int, dict[str, Any]]]) -> Dealt:
 
 
 def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joined) -> Subject:
-    """The subject as this rank runs it; without a `plan` its inputs are those that it has."""
+    """Return the subject as this rank runs it; without a `plan` it keeps its own inputs."""
     ranks = joined.ranks
     if plan is not None and plan.texts is None:
         dealt = deal(subject.module, plan.shape, options.seed, joined)
@@ -92,7 +92,7 @@ def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joi
 
 
 def of_a_group(subject: Subject) -> Subject:
-    """The subject; of a module that ranks share already as one of them runs it, by a call on each."""
+    """Return the subject; if ranks share its module already, as one of them runs it, by a call on each."""
     kind, place = parallel_kind([subject.module]), place_in_group()
     if kind is None or place is None:
         return subject

@@ -1,4 +1,4 @@
-"""The training of ranks together: model, optimizer and scheduler prepared by Accelerate, backward and update by it."""
+"""Train ranks together: Accelerate prepares model, optimizer and scheduler, and runs backward and update."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-# What FSDP2 gathers together: the layers by the plan of the model, and modules that share a weight as one.
+# The groups that FSDP2 gathers: layers by the plan of the model, and modules that share a weight as one.
 
 
 @contextmanager
 def sharded_groups(module: torch.nn.Module, accelerator: Accelerator) -> Iterator[None]:
-    """Have `accelerator.prepare`, called while inside, shard `module` in the right groups.
+    """Make `accelerator.prepare` shard `module` in the right groups inside the block.
 
-    Weights that are shared must be of one group. Accelerate (1.15) sees to that for input and output embeddings and
-    nothing else; BERT's head also shares its bias. Such modules are made a group here, which Accelerate then leaves.
+    Shared weights must be in one group. Accelerate (1.15) ensures that only for input and output embeddings; BERT's
+    head also shares its bias. These modules become a group here, which Accelerate then leaves alone.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -42,7 +42,7 @@ def sharded_groups(module: torch.nn.Module, accelerator: Accelerator) -> Iterato
     if not together or head is None or isinstance(head, FSDPModule):
         yield
         return
-    # The head is inside of such a group and would be sharded a second time.
+    # The head is inside this group and would be sharded a second time.
     hidden: Any = module
     hidden.get_output_embeddings = lambda: None
     try:
@@ -52,7 +52,7 @@ def sharded_groups(module: torch.nn.Module, accelerator: Accelerator) -> Iterato
 
 
 class _Model:
-    """The embeddings of a model, where it says them."""
+    """The embeddings of a model that declares them."""
 
     def __init__(self, module: Any) -> None:
         self.input = module.get_input_embeddings() if hasattr(module, "get_input_embeddings") else None
@@ -75,8 +75,11 @@ def _shard(group: Sequence[torch.nn.Module], accelerator: Accelerator) -> None:
 
 
 def sharded_classes(module: torch.nn.Module) -> list[str]:
-    """The classes of which each instance is gathered by itself: what the model says is not to be split, without what
-    holds the input embeddings, which Accelerate gathers by themselves; else those of its layers."""
+    """Return the classes whose instances are gathered separately.
+
+    They are those that the model declares unsplittable, except holders of the input embeddings, which Accelerate
+    gathers separately; else those of its layers.
+    """
     embeddings = _Model(module).input
     with_embeddings = {
         type(part).__name__ for part in module.modules() if any(inner is embeddings for inner in part.modules())
@@ -87,7 +90,7 @@ def sharded_classes(module: torch.nn.Module) -> list[str]:
 
 
 def tied_modules(module: torch.nn.Module) -> list[list[torch.nn.Module]]:
-    """The modules that have weights in common, in groups that have none; of modules inside of others these."""
+    """Return groups of modules that share weights, disjoint in their weights; of nested modules the outermost."""
     groups: list[tuple[set[int], list[torch.nn.Module]]] = []
     for part in module.modules():
         weights, members = {id(weight) for weight in part._parameters.values() if weight is not None}, [part]
@@ -105,13 +108,13 @@ def _outermost(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
     return [part for part in modules if id(part) not in inside]
 
 
-# The weights that ranks share: what DDP reduces, and what each group of FSDP2 gathers and scatters.
+# The weights that ranks share: those DDP reduces, and those each group of FSDP2 gathers and scatters.
 
 
 def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str]) -> tuple[SharedWeights, ...]:
-    """The weights that ranks share; of `modules` the outer may be wrappers, `paths` has the path of each by its `id`.
+    """Return the weights that ranks share; the outer of `modules` may be wrappers, `paths` has each path by `id`.
 
-    Call it after a step, in which FSDP decides what it gathers twice. What this torch does not expose is left out.
+    Call it after a step, which settles the gathers that FSDP repeats. Data that this torch does not expose is left out.
     """
     shared: list[SharedWeights] = []
     for module in modules:
@@ -144,8 +147,10 @@ def _bytes(parameters: Iterable[torch.Tensor]) -> int:
 
 
 def bucket_bytes(module: torch.nn.Module) -> int | None:
-    """The buckets in which DDP reduces gradients, by its own account; 0 where gradients are views of them, `None`
-    without DDP, and where it gives no account."""
+    """Return the bytes of the buckets in which DDP reduces gradients; 0 if gradients are views of them.
+
+    `None` without DDP, or if it does not report them.
+    """
     for part in module.modules():
         if any(kind.__name__ == "DistributedDataParallel" for kind in type(part).__mro__):
             wrapper: Any = part
@@ -188,21 +193,21 @@ def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]
 
 
 def _path(modules: Sequence[torch.nn.Module], paths: Mapping[int, str]) -> str:
-    """What FSDP's own ranges call a group: the paths of its modules, in their order in the model."""
+    """Return the name of a group in FSDP's own ranges: the paths of its modules, in their order in the model."""
     group = {id(unwrapped(module)) for module in modules}
     return ", ".join(path for number, path in paths.items() if number in group)
 
 
 def _padded(parameter: Any) -> int:
-    """The elements of a parameter's part on each rank, which are as many on all."""
+    """Return the elements of a parameter's part on each rank, the same number on all."""
     return int(parameter.padded_sharded_param_size.numel())
 
 
-# A model whose layers are cut over the ranks, by the plan that transformers has for it.
+# Cut the layers of a model over the ranks, by its plan in transformers.
 
 
 def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
-    """Cut the weights of `module`, which all ranks have alike, in place; `UsageError` for one without a plan."""
+    """Cut the weights of `module`, equal on all ranks, in place; `UsageError` for a module without a plan."""
     asked = spelled(PARALLEL, TP)
     try:
         from transformers.distributed import DistributedConfig
@@ -233,9 +238,9 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
 
 
 class RankTraining(Training):
-    """The training of a rank whose module shares its steps with those of the others by itself."""
+    """Training on one rank of DDP/FSDP, where the module synchronizes gradients itself."""
 
-    #: In the second step DDP makes its buckets anew, in the order in which gradients came, and tells the other ranks.
+    #: In the second step DDP rebuilds its buckets in the order in which gradients came, and tells the other ranks.
     counted_step = 3
 
     def __init__(self, ranks: Ranks) -> None:
@@ -243,29 +248,29 @@ class RankTraining(Training):
 
     @property
     def is_shared(self) -> bool:
-        """The other ranks take part in each step."""
+        """Return true: the other ranks take part in each step."""
         return True
 
     def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
-        """The weights of the module that ranks share, by its own paths."""
+        """Return the weights of the module that ranks share, by its own paths."""
         paths = {id(part): path for path, part in own_modules(module)}
         return shared_weights([module if self.model is None else self.model], paths)
 
     def longest_ns(self, duration_ns: int) -> int:
-        """The longest of the ranks' durations."""
+        """Return the longest of the ranks' durations."""
         return self.ranks.longest(duration_ns)
 
     def any_rank(self, is_so: bool) -> bool:
-        """Whether it is so on any rank."""
+        """Return whether it is so on any rank."""
         return bool(self.ranks.longest(is_so))
 
     def all_failed(self, *, failed: bool) -> bool:
-        """Whether the step that was tried failed on every rank."""
+        """Return whether the attempted step failed on every rank."""
         return self.ranks.all_failed(failed=failed)
 
 
 class SharedTraining(RankTraining):
-    """The training of a rank whose module Accelerate prepares."""
+    """Training on one rank whose module Accelerate prepares."""
 
     def __init__(self, joined: Joined, module: torch.nn.Module, options: RunOptions) -> None:
         super().__init__(joined.ranks)
@@ -299,13 +304,13 @@ class SharedTraining(RankTraining):
             self.optimizer = make_optimizer(options.optimizer, module)
             scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, _constant)
             self.model, self._prepared, self._scheduler = accelerator.prepare(module, self.optimizer, scheduler)
-        elif is_sharded(self._parallel):  # Accelerate shards a model only with an optimizer of it
+        elif is_sharded(self._parallel):  # Accelerate shards a model only together with its optimizer
             self.model, _ = accelerator.prepare(module, torch.optim.SGD(module.parameters(), lr=0.0))
         else:
             self.model = accelerator.prepare(module)
 
     def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """The ranks reduce their gradients in the last micro-batch only."""
+        """Reduce gradients over the ranks only in the last micro-batch."""
         return nullcontext() if is_last or self.model is None else self._accelerator.no_sync(self.model)
 
     def backward(self, roots: Roots, *, parts: int, scale: LossScale | None) -> None:
@@ -317,7 +322,7 @@ class SharedTraining(RankTraining):
         self._accelerator.backward(loss)
 
     def bucket_bytes(self) -> int | None:
-        """The buckets in which DDP reduces gradients; 0 where these are views of them, `None` without DDP."""
+        """Return the bytes of DDP's gradient buckets; 0 if gradients are views of them, `None` without DDP."""
         return None if self.model is None else bucket_bytes(self.model)
 
     def clip(self, parameters: Iterable[torch.Tensor], norm: float) -> None:
@@ -334,7 +339,7 @@ class SharedTraining(RankTraining):
 
 
 def _refusal(error: Exception, parallel: str) -> CaptureError:
-    """What to say where Accelerate, or what it calls, cannot handle a model."""
+    """Return the error for a model that Accelerate, or a library it calls, cannot handle."""
     import accelerate
 
     return CaptureError(

@@ -1,4 +1,4 @@
-"""The modules of a loop: those that were given, or those that it calls; their names, and hooks on their calls."""
+"""Track the modules of a loop (those given, or those it calls): their names, and hooks on their calls."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from opanatomy.records.workload import MODULE_RANGE
 if TYPE_CHECKING:
     import torch
 
-#: Called for a module that is called, and of one that is done with the arguments by place and by name that it had.
+#: Called for a module that is called, and for one that is done with its positional and keyword arguments.
 _Enter = Callable[["torch.nn.Module"], None]
 _Leave = Callable[["torch.nn.Module", tuple[Any, ...], dict[str, Any]], None]
 
 
 @dataclass(slots=True)
 class LoopModules:
-    """The outermost modules; where none are given these are all that the loop calls."""
+    """The outermost modules: those given, else all that the loop calls."""
 
     given: Mapping[str, torch.nn.Module] = field(default_factory=dict)
-    #: In the order in which they were called first.
+    #: In the order of their first calls.
     called: list[torch.nn.Module] = field(default_factory=list)
-    #: Path -> module, of all inside of the outermost ones; those inside compiled code apart.
+    #: Path -> module, for all inside the outermost ones; those inside compiled code are separate.
     paths: dict[str, torch.nn.Module] = field(default_factory=dict)
     compiled: bool = False
     _ids: dict[int, str] = field(default_factory=dict)
@@ -38,32 +38,32 @@ class LoopModules:
 
     @property
     def outermost(self) -> tuple[torch.nn.Module, ...]:
-        """The modules that were given, else those that the loop called."""
+        """Return the given modules, else those that the loop called."""
         return tuple(self.given.values()) or tuple(self.called)
 
     @property
     def trained(self) -> tuple[torch.nn.Module, ...]:
-        """The outermost modules that have parameters; a loss has none."""
+        """Return the outermost modules that have parameters; a loss has none."""
         return tuple(module for module in self.outermost if _is_trained(module))
 
     @property
     def range_names(self) -> dict[int, str]:
-        """The name of the range of each module by its `id`."""
+        """Return the name of the range of each module by its `id`."""
         return {number: MODULE_RANGE + path for number, path in self._ids.items()}
 
     @property
     def path_of(self) -> Mapping[int, str]:
-        """The path of each module by its `id`."""
+        """Return the path of each module by its `id`."""
         return self._ids
 
     def knows(self, module: torch.nn.Module) -> bool:
-        """Whether a module is one of the loop's."""
+        """Return whether a module is one of the loop's."""
         return id(module) in self._known
 
     def add(self, module: torch.nn.Module) -> bool:
-        """Take in a module that the loop calls by itself; `False` where others are given, which it is none of.
+        """Register a module called by the loop; return `False` if modules were given and this is not one of them.
 
-        Others keep their names: ranges have them already.
+        Names of other modules stay, since ranges already have them.
         """
         if self.given:
             return False
@@ -78,7 +78,7 @@ class LoopModules:
         return True
 
     def rename(self) -> None:
-        """Name anew those that the loop has called, now that all are known."""
+        """Rename the modules that the loop has called, now that all are known."""
         if self.given:
             return
         inside = {id(part) for module in self.called for part in module.modules() if part is not module}
@@ -92,7 +92,7 @@ class LoopModules:
         self.called = distinct
 
     def kinds(self) -> dict[str, str]:
-        """Path -> class name."""
+        """Return path -> class name."""
         return {path: class_name(module) for path, module in self.paths.items()}
 
     def _name(self, outermost: Mapping[str, torch.nn.Module]) -> None:
@@ -103,7 +103,7 @@ class LoopModules:
             self._name_all(name, module)
 
     def _name_all(self, name: str, module: torch.nn.Module) -> None:
-        """Give the modules inside of one their paths, where they have none yet."""
+        """Give the modules inside one their paths, unless they have one already."""
         inside = compiled_modules(module)
         self.compiled |= has_compiled_parts(module)
         self._known.update(id(part) for part in module.modules())
@@ -114,7 +114,7 @@ class LoopModules:
 
 
 def by_class(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """The modules by the names of their classes; the only one with parameters is the model, and has no name."""
+    """Return the modules by their class names; the only one with parameters is the model, and has no name."""
     trained = [module for module in modules if _is_trained(module)]
     named: dict[str, torch.nn.Module] = {}
     for module in modules:
@@ -124,7 +124,7 @@ def by_class(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
 
 
 def _unused(name: str, kind: str, used: Container[str]) -> str:
-    """A name that is not used: the class with a number, where need be."""
+    """Return an unused name: the class, with a number if needed."""
     number = 1
     while name in used:
         number += 1
@@ -133,21 +133,21 @@ def _unused(name: str, kind: str, used: Container[str]) -> str:
 
 
 def _is_trained(module: torch.nn.Module) -> bool:
-    """Whether a module has parameters; a loss has none."""
+    """Return whether a module has parameters; a loss has none."""
     return next(module.parameters(), None) is not None
 
 
 def _is_like(module: torch.nn.Module, other: torch.nn.Module) -> bool:
-    """Whether both are of one class without parameters: such as losses that are made where they are called."""
+    """Return whether both have one class and no parameters, such as losses made at each call."""
     return type(module) is type(other) and not _is_trained(module) and not _is_trained(other)
 
 
 @contextmanager
 def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]:
-    """Tell of the calls of all modules while inside.
+    """Report the calls of all modules inside the block.
 
-    Global hooks, for the reasons of `forward_hooks`; where a module is compiled hooks on what lies outside of compiled
-    code, on the compiled module itself too, which runs them before and after its code.
+    Uses global hooks, for the reasons of `forward_hooks`; if a module is compiled, hooks on the modules outside
+    compiled code and on the compiled module, which runs them before and after its code.
     """
     from torch.nn.modules.module import (
         _global_forward_hooks_with_kwargs,
@@ -166,7 +166,7 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
             enter(module)
 
         def after(module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_output: Any) -> None:
-            # After a forward that failed torch leaves the keyword arguments out.
+            # torch omits the keyword arguments after a failed forward.
             leave(module, args, kwargs_and_output[0] if len(kwargs_and_output) == 2 else {})
 
         everywhere_hooks: list[Any] = []
@@ -179,14 +179,14 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
             ]
             for hook in everywhere_hooks:
                 everywhere.callback(hook.remove)
-                # torch forgets this entry when the hook is removed, and then warns whoever compiles a module.
+                # torch forgets this entry when the hook is removed, and then warns anyone who compiles a module.
                 everywhere.callback(_global_forward_hooks_with_kwargs.pop, hook.id, None)
             _quiet_about_hooks(everywhere)
         yield
 
 
 def _quiet_about_hooks(stack: ExitStack) -> None:
-    """Keep a compiled module from warning of global hooks: `hooked` takes them away when it meets one."""
+    """Keep a compiled module from warning of global hooks: `hooked` removes them when it meets one."""
     import torch.nn.modules.module as torch_module
 
     original = getattr(torch_module, "_has_any_global_hook", None)
@@ -198,7 +198,7 @@ def _quiet_about_hooks(stack: ExitStack) -> None:
 def _hook_outside(
     stack: ExitStack, modules: Sequence[torch.nn.Module], before: Callable[..., None], after: Callable[..., None]
 ) -> None:
-    """Hooks on the modules that run outside of compiled code, and on those that are compiled code themselves."""
+    """Add hooks to the modules that run outside compiled code, and to those that are compiled code themselves."""
     for module in modules:
         inside = compiled_modules(module)
         for part in module.modules():
@@ -214,7 +214,7 @@ def _hook_outside(
 def _hook_compiled_call(
     stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]
 ) -> None:  # fmt: skip
-    """The same for a module that was compiled in place, whose hooks are part of its code."""
+    """Add the hooks to a module compiled in place, whose own hooks are part of its code."""
     original = module._compiled_call_impl
 
     def call(*args: Any, **kwargs: Any) -> Any:

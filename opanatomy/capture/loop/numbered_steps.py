@@ -1,4 +1,4 @@
-"""Steps of a training that says where each begins and ends: no hook is on what runs between or around them."""
+"""Record the steps of a training that reports where each begins and ends; no hook acts between or around them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from opanatomy.records.workload import MemoryObservations
 if TYPE_CHECKING:
     import torch
 
-#: From this share of a step on that loading takes, a warning says so.
+#: A warning reports loading that takes at least this share of a step.
 NOTED_LOADING: Final = 0.05
 
 
 class StepPlan(Struct, frozen=True, kw_only=True):
-    """Which steps are recorded how: `first` is the number of the first that is profiled, after it come `steps` - 1.
+    """The schedule of a recording: `steps` are profiled from number `first` on.
 
-    Before it `timed_before` run on the clock, then with `warm` one in which the profiler warms up; after the last
-    one come those of memory and second counts, and `timed_after` on the clock.
+    Before them `timed_before` run on the clock, then with `warm` one in which the profiler warms up; after them come
+    those of memory and second counts, and `timed_after` on the clock.
     """
 
     first: int
@@ -55,17 +55,17 @@ class StepPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def begin(self) -> int:
-        """The number of the first step that anything is known of."""
+        """Return the number of the first step that is recorded in any way."""
         return self.first - self.warm - self.timed_before
 
     @property
     def last(self) -> int:
-        """The number of the last step that is profiled."""
+        """Return the number of the last profiled step."""
         return self.first + self.steps - 1
 
 
 class NumberedSteps(LoopRecording):
-    """Is called where each step begins and ends; hands what it recorded to `write`, once."""
+    """The recorder called at the begin and end of each step; hands its record to `write`, once."""
 
     command = "opanatomy.TrainerCallback(...)"
     _hints = MappingProxyType({
@@ -94,7 +94,7 @@ class NumberedSteps(LoopRecording):
             self.session.seen.optimizer(optimizer)
 
     def start(self) -> None:
-        """Nothing runs yet."""
+        """Prepare before anything runs."""
         self.session.points.take(WEIGHTS)
         self._stages = self._stages_after()
         self._enter(next(self._stages))
@@ -117,20 +117,20 @@ class NumberedSteps(LoopRecording):
 
     @property
     def whole_steps(self) -> int:
-        """How many profiled steps are done."""
+        """Return the number of finished profiled steps."""
         return 0 if self._profiled is None else len(self._profiled.logs)
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._begin()
 
     def end_step(self) -> None:
-        """A step is done; after the last one what was recorded is written."""
+        """End a step; after the last one write the record."""
         self.iterations += 1
         self._end()
 
     def stop(self) -> None:
-        """The training is over: write the profiled steps that are whole, where there are any."""
+        """End the training: write the complete profiled steps, if any."""
         try:
             if not self.done and self.whole_steps:
                 renamed = self._cut()
@@ -159,10 +159,10 @@ class NumberedSteps(LoopRecording):
             yield f"batches are loaded between the steps, for {share:.0%} of a step's time: that is in no figure here"
 
     def _memory(self) -> MemoryObservations:
-        """What a step of the training leaves; what forward saved is seen after the steps on the clock."""
+        """Return the memory after a step of the training; forward's saves are observed after the steps on the clock."""
         memory = replace(super()._memory(), storage_bytes=memory_after(self.session).storage_bytes)
         if self.plan.timed_after and not accelerators.is_accelerator(self.session.device):
-            # The resident set of the process has the profile in it by then.
+            # By then the resident set of the process includes the profile.
             return replace(memory, peak_bytes=None, measured_by=None)
         return memory
 
@@ -175,10 +175,10 @@ class NumberedSteps(LoopRecording):
 
 
 class ProfiledSteps(Profiled):
-    """Steps under the profiler, with hooks that are there while a step runs and at no other time.
+    """Steps under the profiler, with hooks only while a step runs.
 
-    What runs between two steps (logging, an evaluation, the next batches) is not in the trace of a CPU. Where Kineto
-    records a device it is: nobody has shown that its events can be turned off and on again without loss.
+    Work between two steps (logging, an evaluation, the next batches) is not in the trace of a CPU. It is if Kineto
+    records a device: nobody has shown that its events can be turned off and on again without loss.
     """
 
     def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
@@ -196,7 +196,7 @@ class ProfiledSteps(Profiled):
         self.stack.callback(self.profiler.stop)
 
     def begin(self) -> None:
-        """A step begins; there are no hooks in the one in which the profiler warms up."""
+        """Begin a step, without hooks if the profiler warms up in it."""
         if self._is_paused:
             toggled(self.profiler.profiler, True)
             self._is_paused = False
@@ -205,7 +205,7 @@ class ProfiledSteps(Profiled):
         super().begin()
 
     def end(self) -> None:
-        """The step is done."""
+        """End the step."""
         super().end()
         self._hooks.close()
         if self._can_pause and 0 < len(self.logs) < self.steps:
@@ -213,6 +213,6 @@ class ProfiledSteps(Profiled):
             self._is_paused = True
 
     def close(self) -> None:
-        """Put everything back, also in the middle of a step."""
+        """Restore everything, also in the middle of a step."""
         self._hooks.close()
         super().close()

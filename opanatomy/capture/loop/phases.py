@@ -1,4 +1,4 @@
-"""Where a loop is: the outermost calls of modules, backward and optimizers, each in a range of its phase."""
+"""Follow the phase of a loop: the outermost calls of modules, backward and optimizers, each in its range."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from opanatomy.records.workload import LOOP_RANGE, PHASE_RANGE, between
 if TYPE_CHECKING:
     import torch
 
-#: The calls directly inside of which others have a phase of their own, and what lies between these too.
+#: Calls directly inside these, and the work between them, have phases of their own.
 _OPEN = (None, Phase.OPTIMIZER)
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call that runs, by whom it is; the last call directly inside of it (`None`: the step has just begun)."""
+    """A running call: its caller, and the last call directly inside it (`None`: the step has just begun)."""
 
     phase: Phase | None
     owner: object = None
     range: Any = None
     before: Phase | None = None
-    #: Whether no other forward comes before this one since the last backward or update.
+    #: Whether this is the first forward since the last backward or update.
     is_first: bool = False
     #: How often the module called itself again.
     depth: int = 0
@@ -37,47 +37,47 @@ class _Call:
 
 @dataclass(slots=True, kw_only=True)
 class LoopPhases:
-    """Follows the calls of one thread, and reports them to `watch`; `decide` gets the phase of what ran between two.
+    """The calls of one thread, reported to `watch`; `decide` gets the phase of the work between two of them.
 
-    `log` has what the step did, in order: two steps with the same are alike.
+    `log` has the actions of the step in order: two steps with the same log are alike.
     """
 
     watch: StepObserver = field(default_factory=StepObserver)
     decide: Callable[[Phase], None] = lambda phase: None
     log: list[str] = field(default_factory=list)
-    #: How many backwards followed a forward since the last update, and the most of all updates of the step.
+    #: Backwards that followed a forward since the last update, and the most for any update of the step.
     passes: int = 0
     most_passes: int = 0
     #: Whether a backward ran inside another one: reentrant checkpointing.
     reentered: bool = False
-    #: Whether the engine keeps gradient mode on in the backward that runs (`create_graph`).
+    #: Whether the engine keeps gradient mode on in the running backward (`create_graph`).
     creates_graph: bool = False
     _calls: list[_Call] = field(default_factory=lambda: [_Call(None)])
     _thread: int = field(default_factory=threading.get_ident)
     _engine_ran: bool = False
 
     def phase(self) -> Phase | None:
-        """The phase of what runs now; `None` while what follows decides it."""
+        """Return the phase now; `None` while only a later call can decide it."""
         phase = self._calls[-1].phase
         return None if phase in _OPEN else phase
 
     @property
     def is_here(self) -> bool:
-        """Whether this thread is the one that is followed."""
+        """Return whether this thread is the one followed."""
         return threading.get_ident() == self._thread
 
     @property
     def is_outside(self) -> bool:
-        """Whether a call now is an outermost one."""
+        """Return whether a call now is an outermost one."""
         return self.is_here and self._calls[-1].phase in _OPEN
 
     @property
     def in_forward(self) -> bool:
-        """Whether what autograd saves now is kept for a backward to come."""
+        """Return whether autograd's saves now are kept for a later backward."""
         return all(call.phase is not Phase.BACKWARD for call in self._calls)
 
     def new_step(self) -> None:
-        """A step begins: all that is still open of the one before is closed."""
+        """Begin a step: close all that is still open from the one before."""
         self._close_above(1)
         self.decide(Phase.OTHER)
         self._calls = [_Call(None)]
@@ -87,7 +87,7 @@ class LoopPhases:
     # ---------------------------------------------------------------------------------------------------- modules
 
     def enter_module(self, module: torch.nn.Module) -> bool:
-        """A module is called; whether it is an outermost call."""
+        """Enter a module; return whether it is an outermost call."""
         import torch
 
         if not self.is_outside:
@@ -98,7 +98,7 @@ class LoopPhases:
         return True
 
     def leave_module(self, module: torch.nn.Module, arguments: Any) -> bool:
-        """A module is done; whether it was the outermost call, which had these arguments."""
+        """Leave a module; return whether it was the outermost call, which had these arguments."""
         import torch
 
         call = self._calls[-1]
@@ -109,7 +109,7 @@ class LoopPhases:
             return False
         self._end()
         tensors = tensors_in(arguments)
-        # While a module is traced, to ask for a shape is part of its graph.
+        # While a module is traced, reading a shape becomes part of its graph.
         shapes = [] if torch._C._is_tracing() else [tuple(tensor.shape) for tensor in tensors]
         self.log.append(f"forward {shapes}")
         if call.is_first:
@@ -120,7 +120,7 @@ class LoopPhases:
 
     @contextmanager
     def backward(self, tensors: Any, *, is_engine: bool = False, create_graph: bool = False) -> Iterator[None]:
-        """Is open around a call of backward from `tensors`, and inside of that around autograd's engine itself."""
+        """Mark a call of backward from `tensors`, and inside it autograd's engine."""
         inside = not self.in_forward
         if not self.is_here or (inside and not is_engine):
             yield
@@ -148,7 +148,7 @@ class LoopPhases:
 
     @contextmanager
     def _engine(self, create_graph: bool) -> Iterator[None]:
-        """The engine runs; one inside another is that of a recomputation."""
+        """Mark a run of the engine; one inside another belongs to a recomputation."""
         before = self.creates_graph
         self.reentered |= self._engine_ran
         self._engine_ran = True
@@ -161,12 +161,12 @@ class LoopPhases:
     # -------------------------------------------------------------------------------------------------- optimizers
 
     def enter_optimizer(self, optimizer: object) -> None:
-        """An optimizer begins to step."""
+        """Begin an optimizer step."""
         if self.is_here:
             self._begin(Phase.OPTIMIZER, owner=id(optimizer))
 
     def leave_optimizer(self, optimizer: object) -> None:
-        """The optimizer has stepped."""
+        """End an optimizer step."""
         call = next((call for call in reversed(self._calls) if call.owner == id(optimizer)), None)
         if not self.is_here or call is None or call.phase is not Phase.OPTIMIZER:
             return
@@ -177,7 +177,7 @@ class LoopPhases:
 
     @contextmanager
     def within(self, phase: Phase) -> Iterator[None]:
-        """Is open around a call that is of a phase as a whole: those of a gradient scaler, of a data loader."""
+        """Mark a call that belongs to a phase as a whole: of a gradient scaler, of a data loader."""
         if not self.is_outside:
             yield
             return
@@ -209,7 +209,7 @@ class LoopPhases:
         return call
 
     def _end_of(self, call: _Call) -> None:
-        """End a call, and what an error left open inside of it."""
+        """End a call, and any left open inside it by an error."""
         if call in self._calls:
             self._close_above(self._calls.index(call))
 
@@ -227,7 +227,7 @@ class LoopPhases:
             call.range.__exit__(None, None, None)
 
 
-# Hooks on torch's functions that report the calls of a loop; all is put back afterwards.
+# Hooks on torch's functions that report the calls of a loop; all are removed afterwards.
 
 
 #: The methods of a gradient scaler, each a part of a pass.
@@ -235,7 +235,7 @@ _OF_SCALER = {
     "scale": Phase.BACKWARD, "unscale_": Phase.OPTIMIZER, "step": Phase.OPTIMIZER, "update": Phase.OPTIMIZER,
 }  # fmt: skip
 
-#: A function of torch -> what takes its place.
+#: A function of torch -> its replacement.
 _Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -243,7 +243,7 @@ _Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 def marked_calls(
     phases: LoopPhases, seen_scaler: Callable[[Any], None], seen_optimizer: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Report to `phases` the calls of backward, optimizers, scalers and data loaders while inside."""
+    """Report to `phases` the calls of backward, optimizers, scalers and data loaders inside the block."""
     import torch
     from torch.utils.data import dataloader
 
@@ -264,7 +264,7 @@ def marked_calls(
 
 
 def _replace(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
-    """Wrap a function until the stack is closed; what other code put in its place meanwhile stays."""
+    """Wrap a function until the stack is closed; replacements by other code in the meantime stay."""
     original = vars(owner).get(name)
     if original is None:
         return

@@ -1,4 +1,4 @@
-"""A loop, recorded: which iteration is in which stage, and what is written when all of them, or the loop, are done."""
+"""Record a loop: assign each iteration to a stage, and write the result after the last one or the loop's end."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     import torch
 
 
-# What a loop showed of its workload: what it called, on what, with which optimizers and data types.
+# The workload as shown by a loop: its calls, their arguments, its optimizers and data types.
 
 
-#: What autocast computes in -> the name of the option.
+#: Autocast's data type -> the name of the option.
 _AMP: Final = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a loop so far."""
+    """The observed parts of a loop so far."""
 
     modules: LoopModules
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
@@ -79,16 +79,16 @@ class Seen:
     checkpointing: str | None = None
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer steps."""
+        """Note an optimizer that steps."""
         if all(other is not optimizer for other in self.optimizers):
             self.optimizers.append(optimizer)
 
     def gradient_scaler(self, scaler: Any) -> None:
-        """A gradient scaler is used."""
+        """Note a gradient scaler in use."""
         self.scaler = scaler
 
     def module(self, module: torch.nn.Module) -> None:
-        """A module is called: autocast may begin in any of them."""
+        """Note a called module: autocast may begin in any of them."""
         import torch
 
         kind = accelerators.kind_of(self.device or _device_of(module) or "cpu")
@@ -96,7 +96,7 @@ class Seen:
             self.amp = _AMP.get(data_type_name(torch.get_autocast_dtype(kind)))
 
     def forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An outermost module was called; the first with parameters says what a batch is, if it is not just traced."""
+        """Note an outermost call; the first module with parameters, unless only traced, decides the batch."""
         import torch
 
         self.device = self.device or _device_of(module)
@@ -115,11 +115,11 @@ class Seen:
         self.inputs = input_texts(inputs)
 
     def loss_scale(self) -> float | None:
-        """The scale of the loss that is in force; on an accelerator this waits for it."""
+        """Return the current scale of the loss; on an accelerator this waits for it."""
         return None if self.scaler is None or not self.scaler.is_enabled() else float(self.scaler.get_scale())
 
     def workload(self, *, steps: int, warmup: int, passes: int, inference: bool) -> Workload:
-        """What was seen as a workload; what was not seen is `None`."""
+        """Return the observed workload; unobserved fields are `None`."""
         modules = self.modules.trained or self.modules.outermost
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
         name = " + ".join(dict.fromkeys(class_name(module) for module in modules)) or None
@@ -147,7 +147,7 @@ def _device_of(module: torch.nn.Module) -> str | None:
 
 
 def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
-    """The name of the option that makes an optimizer of such a class and state, else its class."""
+    """Return the option that makes an optimizer of this class and state, else its class."""
     kind = type(optimizer)
     home = kind.__module__.partition(".")[0]
     alike = [
@@ -168,7 +168,7 @@ def _has_state_of(known: Optimizer, optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _kernels(optimizer: torch.optim.Optimizer) -> dict[str, bool]:
-    """Whether updates are fused, or over lists: torch's default on an accelerator."""
+    """Return whether updates are fused, or over lists: torch's default on an accelerator."""
     fused, foreach = optimizer.defaults.get("fused"), optimizer.defaults.get("foreach")
     if not fused and foreach is None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -176,21 +176,21 @@ def _kernels(optimizer: torch.optim.Optimizer) -> dict[str, bool]:
     return {"fused": bool(fused), "foreach": bool(foreach)}
 
 
-# What the stages of a recording share: the loop's modules, what was seen of it, and what each stage found out.
+# The state shared by the stages of a recording: the loop's modules, the workload, and each stage's results.
 
 
 class Inputs(StepObserver):
-    """Keeps in mind what forwards were called with, without keeping it."""
+    """Weak references to the arguments of forwards."""
 
     def __init__(self) -> None:
         self._references: list[weakref.ref[torch.Tensor]] = []
 
     def inputs(self, tensors: list[torch.Tensor]) -> None:
-        """Keep these in mind."""
+        """Remember these without keeping them alive."""
         self._references += [weakref.ref(tensor) for tensor in tensors]
 
     def alive(self) -> list[torch.Tensor]:
-        """The tensors that are still alive."""
+        """Return the tensors that are still alive."""
         return [tensor for reference in self._references if (tensor := reference()) is not None]
 
 
@@ -201,12 +201,12 @@ class Session:
     options: RunOptions
     modules: LoopModules
     seen: Seen
-    #: Where the loop is taken to run before it showed that.
+    #: The device assumed before the loop shows its own.
     device_at_first: str
     points: Snapshots
     inputs: Inputs = field(default_factory=Inputs)
     observation: Observation | None = None
-    #: What the watched step did, as `LoopPhases.log`; the same, and the calls, of one after the profiled steps.
+    #: The `LoopPhases.log` of the watched step; then the log and calls of one after the profiled steps.
     watched: list[str] | None = None
     watched_again: list[str] | None = None
     counts_again: tuple[ObservedCount, ...] = ()
@@ -221,7 +221,7 @@ class Session:
 
     @property
     def device(self) -> str:
-        """The device of the loop."""
+        """Return the device of the loop."""
         return self.seen.device or self.device_at_first
 
     def synchronize(self) -> None:
@@ -231,7 +231,7 @@ class Session:
         synchronize((self.device,))
 
     def holders(self) -> Holders:
-        """What holds the tensors of a step now."""
+        """Return the current holders of the tensors of a step."""
         return Holders(
             device=self.device, modules=self.modules.outermost, optimizers=tuple(self.seen.optimizers),
             inputs=self.inputs.alive(),
@@ -246,7 +246,7 @@ def marked(
     decide: Callable[[Phase], None] = lambda phase: None,
     behind_module: Callable[[], None] = lambda: None,
 ) -> Iterator[LoopPhases]:
-    """Mark the phases and modules of the loop with ranges while inside."""
+    """Mark the phases and modules of the loop with ranges inside the block."""
     phases = LoopPhases(watch=watch, decide=decide)
     modules, seen = session.modules, session.seen
     modules.rename()
@@ -260,7 +260,7 @@ def marked(
                 return
             ranges.names = modules.range_names
         phases.enter_module(module)
-        if session.watched is None:  # what is seen of every call is known by then
+        if session.watched is None:  # the workload is complete after the watched step
             seen.module(module)
         ranges.enter(module, ())
 
@@ -280,7 +280,7 @@ def marked(
             phases.new_step()
 
 
-# The stages of a recording: that many iterations of the loop each, watched in one way; nothing is left behind.
+# The stages of a recording: a number of iterations each, observed in one way; each cleans up after itself.
 
 
 class Stage:
@@ -291,24 +291,24 @@ class Stage:
         self.stack = ExitStack()
 
     def open(self) -> None:
-        """Make ready."""
+        """Prepare the stage."""
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """Begin an iteration."""
 
     def end(self) -> None:
-        """An iteration is done."""
+        """End an iteration."""
 
     def close(self) -> None:
-        """Put everything back, also in the middle of an iteration."""
+        """Restore everything, also in the middle of an iteration."""
         self.stack.close()
 
 
 class Timed(Stage):
-    """Iterations that run as they are, on the clock."""
+    """Unmodified iterations on the clock."""
 
     def open(self) -> None:
-        """Forget the peak of memory so far."""
+        """Reset the peak of memory."""
         self.meter = PeakMeter(self.session.device)
         self.meter.reset()
 
@@ -318,7 +318,7 @@ class Timed(Stage):
         self._begin_ns = time.perf_counter_ns()
 
     def end(self) -> None:
-        """Stop it; the storages are those after the last one."""
+        """Stop the clock; the storages are those after the last iteration."""
         session = self.session
         session.synchronize()
         session.unprofiled_ns.append(time.perf_counter_ns() - self._begin_ns)
@@ -329,7 +329,7 @@ class Timed(Stage):
 
 
 def memory_after(session: Session) -> MemoryObservations:
-    """The storages as they stand after a step; of gradients that the loop has freed by then what they were."""
+    """Return the storages after a step; gradients that the loop has freed keep their last sizes."""
     observations = storages_observed(session.holders(), session.saved_bytes, session.cast_bytes)
     if "gradients" in observations.storage_bytes or not session.gradient_bytes:
         return observations
@@ -342,7 +342,7 @@ class Profiled(Stage):
     def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
         super().__init__(session, steps + warm)
         self.steps, self.warm = steps, warm
-        #: What each step did, as `LoopPhases.log`, and how many batches it accumulated.
+        #: The `LoopPhases.log` of each step, and the number of batches it accumulated.
         self.logs: list[list[str]] = []
         self.passes = 1
         self._number: int | None = None
@@ -356,13 +356,13 @@ class Profiled(Stage):
         self.phases = self.stack.enter_context(marked(self.session, self.session.inputs))
 
     def begin(self) -> None:
-        """A step begins, the first with `warm` is none."""
+        """Begin a step; with `warm` the first is not counted."""
         self.session.synchronize()
         self.phases.new_step()
         self.profiler.begin(self._number if self.warm and self._number is None else len(self.logs))
 
     def end(self) -> None:
-        """The step is done."""
+        """End the step."""
         self.session.synchronize()
         if self.warm and self._number is None:
             self._number = 0
@@ -372,7 +372,7 @@ class Profiled(Stage):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was seen since the last step ended."""
+        """Return whether nothing was observed since the last step ended."""
         return not self.phases.log
 
     def _keep(self) -> None:
@@ -381,13 +381,13 @@ class Profiled(Stage):
 
 
 class Watched(Stage):
-    """An iteration whose calls are counted a second time, and of which is seen what forward keeps for backward."""
+    """An iteration with a second count of its calls and of forward's saves for backward."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, 1)
 
     def open(self) -> None:
-        """Hang all instruments."""
+        """Attach all instruments."""
         session, stack = self.session, self.stack
         self.saves = _Saves(session)
         self.phases = stack.enter_context(marked(session, self.saves, decide=self._decide))
@@ -403,7 +403,7 @@ class Watched(Stage):
             self.session.observation.decide(phase)
 
     def end(self) -> None:
-        """Keep what was seen."""
+        """Keep the observations."""
         session = self.session
         session.synchronize()
         session.watched = self.phases.log
@@ -417,7 +417,7 @@ class Watched(Stage):
 
 
 class WatchedAgain(Stage):
-    """An iteration whose calls are counted as well: where they are others, so may be those of the profiled ones."""
+    """An iteration with another count of calls; if it differs, the profiled ones may differ too."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, 1)
@@ -433,7 +433,7 @@ class WatchedAgain(Stage):
             self._observation.decide(phase)
 
     def end(self) -> None:
-        """Keep what was counted."""
+        """Keep the counts."""
         self.session.watched_again = self.phases.log
         self.stack.close()
         if self._observation is not None:
@@ -441,7 +441,7 @@ class WatchedAgain(Stage):
 
 
 class _Saves(PointWatch):
-    """The maximum of what lives of autograd's saves whenever a backward begins, and of the gradients after one."""
+    """The maximum of live autograd saves when a backward begins, and of the gradients after one."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session.points)
@@ -456,13 +456,13 @@ class _Saves(PointWatch):
 
     @contextmanager
     def counting(self, phases: LoopPhases) -> Iterator[None]:
-        """Count what is saved outside of backward while inside."""
+        """Count saves outside of backward inside the block."""
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             if not phases.in_forward:
                 return saved_form(tensor)
             if not tensor.requires_grad and not self.known.holds(tensor):
-                # A mask, which goes with the step, or what a loss is given besides the model's output.
+                # A mask, freed with the step, or another argument of a loss than the model's output.
                 base: Any = tensor._base
                 self.session.inputs.inputs([tensor if base is None else base])
             return self.saved.pack(tensor)
@@ -480,7 +480,7 @@ class _Saves(PointWatch):
             self.known.add(tensor)
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Count what lives."""
+        """Count the live saves."""
         casts = self.saved.storages.live_bytes(within=self.casts)
         size = self.saved.storages.live_bytes() - self.saved.storages.live_bytes(within=self.known) - casts
         if self.bytes is None or size > self.bytes:
@@ -495,13 +495,13 @@ class _Saves(PointWatch):
 
 
 class MemoryFollowed(Stage):
-    """An iteration that is followed allocation by allocation."""
+    """An iteration followed allocation by allocation."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, 1)
 
     def open(self) -> None:
-        """Look at what is there, and start the profiler."""
+        """Record the existing allocations, and start the profiler."""
         session, stack = self.session, self.stack
         self.profiler = MemoryProfiler(session.holders())
         self.hooked = not session.modules.compiled
@@ -520,7 +520,7 @@ class MemoryFollowed(Stage):
         return self.observer.saved(tensor) if self.phases.in_forward else saved_form(tensor)
 
     def end(self) -> None:
-        """Keep what was observed."""
+        """Keep the observations."""
         session = self.session
         session.synchronize()
         self.observer.end()
@@ -537,17 +537,17 @@ class MemoryFollowed(Stage):
             session.memory_step = step
 
 
-#: Iterations before those that are profiled: a cold one, one that is watched, the rest on the clock.
+#: Iterations before the profiled ones: a cold one, one that is watched, the rest on the clock.
 WARMUP: Final = 5
 _COLD, _WATCHED = 1, 1
-#: In its second iteration DDP makes its buckets anew, in the order in which gradients came.
+#: In its second iteration DDP rebuilds its buckets in the order in which gradients came.
 _COLD_RANK: Final = 2
-#: Saved tensors that are watched are detached; the batches of a loader's workers are taken in when they are there.
+#: Watched saved tensors are detached; batches from a loader's workers are received whenever they arrive.
 _NO_WORK: Final = frozenset({"aten::detach", "aten::empty", "aten::set_"})
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What is to be written: the profile, what the capture says besides, and ranges to rename."""
+    """The record to write: the profile, the other data of the capture, and ranges to rename."""
 
     profiler: Any
     capture: Capture
@@ -555,11 +555,11 @@ class Recorded(Struct, frozen=True, kw_only=True):
 
 
 class LoopRecording:
-    """Is called when the iterations of a loop end; hands what it recorded to `write`, once."""
+    """The recorder called at the end of each iteration of a loop; hands its record to `write`, once."""
 
-    #: What was called, as the report says it.
+    #: The call as the report names it.
     command = "opanatomy.record(...)"
-    #: What may be to blame for an error of the loop, by the stage in which it came.
+    #: The possible cause of an error of the loop, by the stage in which it came.
     _hints: Mapping[type[Stage], str] = MappingProxyType({
         Watched: "record: the loop failed while its second iteration was observed, which its code may not allow - give"
                  " warmup=1",
@@ -589,7 +589,7 @@ class LoopRecording:
         self._cold = _COLD
 
     def start(self) -> None:
-        """The first iteration begins, or the only one: so it is profiled, and dropped where another follows."""
+        """Begin the first iteration, possibly the only one: profile it, and drop it if another follows."""
         try:
             self.session.points.take(WEIGHTS)
             first = Profiled(self.session, self.options.steps if not self.warmup else 1, warm=False)
@@ -602,7 +602,7 @@ class LoopRecording:
             raise
 
     def _stages_after(self) -> Iterator[Stage]:
-        """The stages in order; what a later one needs to know is known when it is reached."""
+        """Yield the stages in order; each gets the data known when it is reached."""
         if self.warmup:
             self._cold = _COLD if place_in_group() is None else _COLD_RANK
             if self.warmup > 1 and self._cold > 1:
@@ -624,7 +624,7 @@ class LoopRecording:
         self._is_open = False
 
     def _begin(self) -> None:
-        """An iteration begins, the first of a stage with what the stage makes ready."""
+        """Begin an iteration, and prepare the stage if it is its first."""
         if not self._is_open:
             if self._stage is self._profiled:
                 self._compilations = compilations()
@@ -633,7 +633,7 @@ class LoopRecording:
         self._stage.begin()
 
     def _end(self) -> None:
-        """An iteration is done; after the last of a stage the next begins, after all stages the trace is written."""
+        """End an iteration; after the last of a stage begin the next, after all stages write the trace."""
         self._stage.end()
         self._left -= 1
         if self._left:
@@ -648,7 +648,7 @@ class LoopRecording:
             self._enter(following)
 
     def step(self) -> None:
-        """An iteration has ended, and another one may begin."""
+        """End an iteration; another one may begin."""
         self.iterations += 1
         if self.done:
             return
@@ -661,7 +661,7 @@ class LoopRecording:
             raise
 
     def stop(self) -> None:
-        """The loop is over: write what there is, where that is not done."""
+        """End the loop: write the record unless that is done."""
         if self.done:
             return
         try:
@@ -675,7 +675,7 @@ class LoopRecording:
             self.abort()
 
     def blames(self, error: BaseException) -> str | None:
-        """What watched the loop when an error left it that speaks of such a thing, and what to do; else `None`."""
+        """Return the instrument that may have caused an error of the loop, and the remedy; else `None`."""
         hint = self._hints.get(type(self._stage))
         if self.done or hint is None or not isinstance(error, Exception):
             return None
@@ -684,13 +684,13 @@ class LoopRecording:
         return hint
 
     def abort(self) -> None:
-        """Put everything back, and write nothing more."""
+        """Restore everything, and write nothing more."""
         self.done = True
         self._stage.close()
         self._stages = iter(())
 
     def _cut(self) -> dict[bytes, bytes]:
-        """What the end of the loop cuts off; the range of a profiled step that had only begun gets another name."""
+        """End a step cut off by the end of the loop; return the new name of a range that had just begun."""
         profiled = self._profiled
         if profiled is None or (not profiled.logs and self._stage is not profiled):
             raise CaptureError(self._too_few())
@@ -719,10 +719,10 @@ class LoopRecording:
             " step() to profile the whole block as one step"
         )
 
-    # ------------------------------------------------------------------------------------------------ what is written
+    # --------------------------------------------------------------------------------------------------------- output
 
     def _finish(self, renamed: Mapping[bytes, bytes] | None = None) -> None:
-        """Everything is recorded: put back what was changed, then write it."""
+        """Restore all changes, then write the record."""
         profiled = self._profiled
         assert profiled is not None
         self.abort()
@@ -765,7 +765,7 @@ class LoopRecording:
         )  # fmt: skip
 
     def _memory(self) -> MemoryObservations:
-        """All that is observed of the memory."""
+        """Return all memory observations."""
         session = self.session
         memory = session.memory or memory_after(session)
         outermost = session.modules.trained
@@ -780,7 +780,7 @@ class LoopRecording:
         )
 
     def _unlike(self, profiled: Profiled) -> str | None:
-        """How the profiled steps may be others than the one whose calls were counted; `None` where nothing shows it."""
+        """Return how the profiled steps may differ from the counted one; `None` without a sign of that."""
         session = self.session
         if session.observation is None:
             return None
@@ -792,7 +792,7 @@ class LoopRecording:
         return None
 
     def _not_observed(self, unlike: str | None) -> str | None:
-        """Why the calls are not counted a second time."""
+        """Return why the calls are not counted a second time."""
         observation = self.session.observation
         if unlike is not None:
             return unlike
@@ -821,7 +821,7 @@ class LoopRecording:
             yield "the module that was given is called in no profiled step"
 
     def _iterations_as_one(self, profiled: Profiled) -> Iterator[str]:
-        """That a block holds several iterations: an optimizer steps twice, or several backwards lead to no step."""
+        """Warn that a block holds several iterations: an optimizer steps twice, or several backwards have no step."""
         updates, backwards = (sum(log.count(entry) for log in profiled.logs) for entry in ("optimizer", "backward"))
         if updates > len(self.session.seen.optimizers) or (not updates and backwards > 1):
             several = f"{updates} optimizer steps and " if updates else ""
@@ -832,12 +832,12 @@ class LoopRecording:
 
 
 def _computing(counts: Iterable[ObservedCount]) -> list[ObservedCount]:
-    """The counts without what differs from step to step and computes nothing."""
+    """Return the counts without operators that differ from step to step and compute nothing."""
     return [count for count in counts if count.operator not in _NO_WORK]
 
 
 def _device(modules: LoopModules) -> str:
-    """Where a loop runs, by the modules that are given; else an accelerator that is in use."""
+    """Return the device of the given modules; else an accelerator that is in use."""
     import torch
 
     if modules.given:

@@ -1,4 +1,4 @@
-"""The profiler's event tree of a step -> its allocations and marks in order, each with what it happened in."""
+"""Turn the profiler's event tree of a step into allocations and marks in order, each with its context."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from opanatomy.records.workload import (
 #: Ranges without length that tie a moment of Python to the allocations around it: `<prefix><number>`.
 MARK_RANGE: Final = "opanatomy.mark/"
 _CASTS: Final = ("aten::to", "aten::_to_copy")
-#: What the events call a device that torch calls otherwise: ROCm's allocator is c10/hip's, the device is `cuda` there.
+#: The events' name for a device, if torch has another: ROCm's allocator is c10/hip's, the device is `cuda` there.
 _ALSO_CALLED: Final = {"cuda": "hip"}
 _NONE: Final = -1
-#: What a moment has that is an allocation or a free.
+#: The mark of a moment that is an allocation or a free.
 NO_MARK: Final = -1
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """What a mark says: the kind, and storages with the shape and data type of the tensor that was saved in them."""
+    """A mark: its kind, and storages with the shape and data type of the tensor saved in them."""
 
     kind: MarkKind
     storages: Storages
@@ -47,7 +47,7 @@ class Mark(Struct, frozen=True, kw_only=True):
 
 
 class _Enclosing(NamedTuple):
-    """What is open around an event."""
+    """The open ranges and operators around an event."""
 
     operator: str | None = None
     caller: int = _NONE
@@ -56,16 +56,16 @@ class _Enclosing(NamedTuple):
     #: The autograd node's sequence number, which leads to the module of its forward operator.
     sequence: int | None = None
     casts_weight: bool = False
-    #: The end of the outermost module range inside a backward: what of it lives on was recomputed to be used.
+    #: The end of the outermost module range inside a backward; allocations that outlive it were recomputed for use.
     recomputed_until: int = _NONE
 
 
 class Context(NamedTuple):
-    """In what an event happened, as far as it is recorded; like ones are one.
+    """The recorded surroundings of an event; equal ones are shared.
 
     `caller` is the number of the context that the operator was called in, -1 for none. `sequence` is that of the
-    autograd node, where no module is known. `recomputed_until` is the end of the outermost module range inside a
-    backward, -1 outside of one.
+    autograd node, if no module is known. `recomputed_until` is the end of the outermost module range inside a backward,
+    -1 outside one.
     """
 
     operator: str | None
@@ -95,14 +95,17 @@ class ObservedEvents(Struct, frozen=True, kw_only=True):
     contexts: ContextColumns
     marks: MarkColumns
     phases: tuple[PhaseSpan, ...]
-    #: How many are allocations or frees.
+    #: Number of allocations and frees.
     allocations: int
 
 
 def observed_events(
     roots: Iterable[Any], device: str, weights: frozenset[int], marks: Sequence[Mark] = ()
 ) -> ObservedEvents:
-    """Walk the tree once; `weights` are the storages of which a cast is a weight cast, `marks` those that were made."""
+    """Walk the tree once and return its events.
+
+    `weights` are the storages whose casts are weight casts, `marks` the marks made in the step.
+    """
     walk = _Walk(weights=weights)
     moments = sorted(walk.moments(roots, device), key=lambda moment: moment.time_ns)
     return events_of(moments, tuple(walk.contexts), walk.module_of_sequence.get, marks, walk.phases())
@@ -115,7 +118,7 @@ def events_of(
     marks: Sequence[Mark],
     phases: Iterable[PhaseSpan],
 ) -> ObservedEvents:
-    """The moments of a step, in order of time, as columns; each has the number of its context."""
+    """Return the moments of a step in order of time, as columns; each has the number of its context."""
     columns, rows = _contexts(contexts, module_of_sequence)
     return ObservedEvents(
         events=_events(moments, rows),
@@ -128,7 +131,7 @@ def events_of(
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """A walk over the tree: the contexts that it met, phases, and the modules of forward operators."""
+    """A walk over the tree: its contexts, phases, and the modules of forward operators."""
 
     weights: frozenset[int]
     contexts: dict[Context, int] = field(default_factory=dict)
@@ -137,7 +140,7 @@ class _Walk:
     module_of_sequence: dict[int, str] = field(default_factory=dict)
 
     def moments(self, roots: Iterable[Any], device: str) -> Iterator[Moment]:
-        """The events of the device and the marks, parents first, each thread in order of time."""
+        """Yield the events of the device and the marks, parents first, each thread in order of time."""
         from torch._C._profiler import _EventType
 
         waiting = [(event, _Enclosing()) for event in reversed(list(roots))]
@@ -160,14 +163,14 @@ class _Walk:
                 waiting.extend((child, inside) for child in reversed(children))
 
     def phases(self) -> tuple[PhaseSpan, ...]:
-        """The phase ranges; of a user's own loop with what lies between its calls."""
+        """Return the phase ranges; for a user's own loop with the time between its calls."""
         spans: Sequence[Span] = [call[:3] for call in self.calls]
         if any(call.decides for call in self.calls):
             spans = loop_spans(self.calls, [self.begin_ns])
         return tuple(PhaseSpan(phase=phase, begin_ns=begin, end_ns=end) for begin, end, phase in spans)
 
     def _context(self, enclosing: _Enclosing) -> int:
-        """The number of what encloses an event."""
+        """Return the number of an event's context."""
         context = Context(
             enclosing.operator, enclosing.caller, enclosing.module,
             enclosing.sequence if enclosing.module is None else None, enclosing.casts_weight,
@@ -176,7 +179,7 @@ class _Walk:
         return self.contexts.setdefault(context, len(self.contexts))
 
     def _inside(self, event: Any, enclosing: _Enclosing) -> _Enclosing:
-        """What encloses the children of `event`."""
+        """Return the surroundings of the children of `event`."""
         name: str = event.name
         if name.startswith(PHASE_RANGE):
             phase = Phase(name.removeprefix(LOOP_RANGE).removeprefix(PHASE_RANGE))
@@ -219,7 +222,7 @@ def _is_of(device: Any, wanted: str) -> bool:
 def _contexts(
     contexts: Sequence[Context], module_of_sequence: Callable[[int], str | None]
 ) -> tuple[ContextColumns, Int64]:
-    """The contexts with the modules that sequence numbers lead to, and the row of each by its number."""
+    """Return the contexts with the modules that sequence numbers lead to, and the row of each by its number."""
     operators: dict[str, int] = {}
     modules: dict[str, int] = {}
     distinct: dict[tuple[int, int, int, int, int], int] = {}
@@ -253,7 +256,7 @@ def _events(moments: Sequence[Moment], rows: Int64) -> EventColumns:
 
 
 def _carried(values: Int64, mark: Int64) -> Int64:
-    """The values, of marks those of the event before: nothing changes there."""
+    """Return the values; a mark gets that of the event before, since nothing changes there."""
     last = np.maximum.accumulate(np.where(mark == _NONE, np.arange(len(values)), 0))
     return values[last]
 
@@ -276,5 +279,5 @@ def _marks(moments: Sequence[Moment], marks: Sequence[Mark]) -> MarkColumns:
 
 
 def _columns(rows: Sequence[Sequence[int]], count: int) -> Int64:
-    """Rows of numbers as columns, also where there is no row."""
+    """Return rows of numbers as columns, even without rows."""
     return np.array(rows, dtype=np.int64).reshape(len(rows), count).T

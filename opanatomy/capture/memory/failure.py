@@ -1,4 +1,4 @@
-"""A step that ran out of memory: what was allocated when it broke, and the request that could not be met."""
+"""Observe a step that ran out of memory: the memory allocated when it broke, and the request that failed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WITHOUT_PROFILER: Final = "storages of tensors where it broke; the profiler cou
 
 
 class StepOutOfMemory(OutOfMemory):
-    """A step that does not fit, with what was observed of it when it broke (`None`: no step could begin)."""
+    """A step that does not fit, with its observations when it broke (`None`: no step could begin)."""
 
     def __init__(
         self, line: str, memory: MemoryObservations | None, workload: Workload, environment: Environment
@@ -39,18 +39,18 @@ class StepOutOfMemory(OutOfMemory):
 
 
 class _Traceback(Exception):  # no error but the text of one's traceback
-    """What is left of the traceback of a failure whose frames are freed."""
+    """The text of the traceback of a failure whose frames are freed."""
 
 
 def observations_of_failure(
     error: BaseException, stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *,
     compiled: bool = False, checkpointing: bool = False,
 ) -> MemoryObservations:  # fmt: skip
-    """What is observed of the step that broke with `error`: it is let break once more, under the memory profiler.
+    """Let the step that broke with `error` break again under the memory profiler; return the observations.
 
-    The second try begins as the first did: without gradients, and without what the broken update began to make of the
-    optimizer's state. Where it does not run out of memory, `failure.seen` is false and the observations are of that
-    step, or of what is left after the failure.
+    The second try begins as the first did: without gradients, and without the optimizer state that the broken update
+    began to make. If it does not run out of memory, `failure.seen` is false and the observations are of that step, or
+    of the state after the failure.
     """
     failure = _failure_of(error, stepper.phase, seen=False)
     _let_go(error, stepper)
@@ -86,7 +86,7 @@ def _of_step(
 
 
 def _without_profiler(stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots) -> MemoryObservations:
-    """What autograd has saved, and the storages of the rest, where the step breaks; temporary buffers stay unknown."""
+    """Return autograd's saves and the other storages where the step breaks; temporary buffers stay unknown."""
     known = [*module.parameters(), *module.buffers(), *tensors_in(stepper.micro_batches)]
     saves = ForwardSaves(known, snapshots)
     outer, stepper.watch = stepper.watch, saves
@@ -109,10 +109,10 @@ def _failure_of(error: BaseException, phase: Phase, *, seen: bool) -> MemoryFail
 
 
 def _let_go(error: BaseException, stepper: Stepper) -> None:
-    """Free what the frames of the failure hold; its traceback stays as text."""
+    """Free the frames of the failure; its traceback stays as text."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     traceback.clear_frames(error.__traceback__)
-    # A frame keeps its function, and that what it closes over: in `Module._call_impl` the arguments of the module.
+    # A frame keeps its function and the closure of that: in `Module._call_impl` the arguments of the module.
     error.__traceback__ = error.__context__ = None
     error.__cause__ = _Traceback(f'\n"""\n{text}"""')
     stepper.start_again(fresh=False)

@@ -1,4 +1,4 @@
-"""Memory of a step: what lives when, the peak, and a limit that turns the kernel's kill into an error."""
+"""Measure the memory of a step: live bytes, the peak, and a limit that turns the kernel's kill into an error."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     import torch
 
 
-# What the allocator of an accelerator says of itself: which one it is, its blocks, its totals, BLAS workspaces.
+# Ask the allocator of an accelerator about itself: its backend, its blocks, its totals, BLAS workspaces.
 #
-# Nothing here raises: what a backend does not report is `None`. Only torch's own caching allocator has blocks and
+# Nothing here raises: a backend without an answer gives `None`. Only torch's own caching allocator has blocks and
 # reports them to the profiler. `cudaMallocAsync` refuses `snapshot` and reports nothing
 # (c10/cuda/CUDAMallocAsyncAllocator.cpp), a pluggable allocator refuses the statistics too, and without caching nothing
+# is counted at all.
 # is counted at all.
 
 
 #: torch's own caching allocator, as `torch.cuda.get_allocator_backend` calls it.
 NATIVE: Final = "native"
-#: Our name for torch's own one when caching is turned off: each allocation is one of the driver's.
+#: Our name for torch's own allocator without caching: each allocation is one of the driver's.
 UNCACHED: Final = "uncached"
 #: The variables that name a backend; the first since torch 2.9.
 _CONFIGURED_BY: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -44,9 +45,9 @@ _MIB: Final = 1 << 20
 
 
 class AllocatedBlock(Struct, frozen=True, kw_only=True):
-    """A block that is handed out: rounded to 512 bytes, more where what would be left over is too small to split.
+    """An allocated block: rounded to 512 bytes, more if the rest would be too small to split.
 
-    `requested_bytes` is the requested size; `None` where the snapshot does not say (before torch 2.1).
+    `requested_bytes` is the requested size; `None` if the snapshot lacks it (before torch 2.1).
     """
 
     address: int
@@ -61,57 +62,57 @@ class DeviceAllocator(Struct, frozen=True):
 
     @property
     def backend(self) -> str | None:
-        """`native`, `cudaMallocAsync`, `pluggable`, or `uncached`; `None` where torch does not say."""
+        """Return `native`, `cudaMallocAsync`, `pluggable`, or `uncached`; `None` if torch does not report it."""
         import torch
 
         name: str | None = _answer(torch.cuda.get_allocator_backend)
-        # CUDACachingAllocator.cpp, `forceUncachedAllocator`: the variable counts, whatever it is set to.
+        # CUDACachingAllocator.cpp, `forceUncachedAllocator`: the variable counts, whatever its value.
         if name != NATIVE or "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ:
             return name
         return name if _answer(lambda: torch.cuda.memory_allocated(self.device)) else UNCACHED
 
     @property
     def index(self) -> int:
-        """The number of the device among torch's."""
+        """Return the number of the device among torch's."""
         import torch
 
         number = torch.device(self.device).index
         return number if number is not None else _answer(torch.cuda.current_device) or 0
 
     def allocated_bytes(self) -> int | None:
-        """What is handed out now."""
+        """Return the bytes allocated now."""
         import torch
 
         return self._counted(torch.cuda.memory_allocated)
 
     def reserved_bytes(self) -> int | None:
-        """What is held of the device now."""
+        """Return the bytes reserved on the device now."""
         import torch
 
         return self._counted(torch.cuda.memory_reserved)
 
     def peak_bytes(self) -> int | None:
-        """The maximum that was handed out since `reset_peak`."""
+        """Return the most bytes allocated since `reset_peak`."""
         import torch
 
         return self._counted(torch.cuda.max_memory_allocated)
 
     def reserved_peak_bytes(self) -> int | None:
-        """The maximum that was held of the device since `reset_peak`."""
+        """Return the most bytes reserved since `reset_peak`."""
         import torch
 
         return self._counted(torch.cuda.max_memory_reserved)
 
     def reset_peak(self) -> None:
-        """Forget the peaks so far."""
+        """Reset the peaks."""
         import torch
 
         _answer(lambda: torch.cuda.reset_peak_memory_stats(self.device))
 
     def blocks(self) -> tuple[AllocatedBlock, ...] | None:
-        """Every block that is handed out now, by address; `None` where the backend does not know them.
+        """Return every allocated block, by address; `None` if the backend does not know them.
 
-        A block that waits for a stream (`active_pending_free`) is not handed out: the allocator took it from its total
+        A block that waits for a stream (`active_pending_free`) is not allocated: the allocator took it from its total
         when it was freed (`DeviceCachingAllocator::free`). Unmapped parts of expandable segments are no blocks.
         """
         import torch
@@ -125,7 +126,7 @@ class DeviceAllocator(Struct, frozen=True):
         return tuple(sorted(blocks, key=lambda block: block.address))
 
     def workspaces(self) -> frozenset[int]:
-        """The sizes that a workspace of a BLAS library can have: as torch says (from 2.13 on), else by its rules."""
+        """Return the sizes that a BLAS workspace can have: from torch (from 2.13 on), else by its rules."""
         import torch
 
         settings: Any = torch.backends.cuda
@@ -138,11 +139,11 @@ class DeviceAllocator(Struct, frozen=True):
         return answers or workspace_sizes(self.architecture(), os.environ)
 
     def _counted(self, figure: Callable[[str], int]) -> int | None:
-        # Where there is no CUDA torch counts 0 of anything.
+        # Without CUDA torch counts 0 for everything.
         return None if self.backend in (UNCACHED, None) else _answer(lambda: int(figure(self.device)))
 
     def architecture(self) -> str | int | None:
-        """`gfx942` of an AMD device, the major compute capability of an NVIDIA one."""
+        """Return `gfx942` for an AMD device, the major compute capability for an NVIDIA one."""
         import torch
 
         properties: Any = _answer(lambda: torch.cuda.get_device_properties(self.index))
@@ -151,7 +152,7 @@ class DeviceAllocator(Struct, frozen=True):
 
 
 def allocator_name(allocator: DeviceAllocator) -> str:
-    """What the report calls the allocator."""
+    """Return the allocator's name in the report."""
     kind = "HIP" if _on_rocm() else "CUDA"
     match allocator.backend:
         case "cudaMallocAsync":
@@ -165,7 +166,7 @@ def allocator_name(allocator: DeviceAllocator) -> str:
 
 
 def why_no_blocks(allocator: DeviceAllocator) -> str:
-    """Why the blocks of a step are not known, and what would make them known."""
+    """Return why the blocks of a step are not known, and the remedy."""
     match allocator.backend:
         case "cudaMallocAsync":
             variable = next((name for name in _CONFIGURED_BY if "cudaMallocAsync" in os.environ.get(name, "")), None)
@@ -189,7 +190,7 @@ def _on_rocm() -> bool:
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
-    """The answer; `None` where torch has none: a CPU build asserts, the backends raise errors of their own."""
+    """Return the answer; `None` if torch has none: a CPU build asserts, the backends raise errors of their own."""
     try:
         return ask()
     except Exception:
@@ -197,7 +198,7 @@ def _answer(ask: Callable[[], Any]) -> Any:
 
 
 def _handed_out(segment: Mapping[str, Any]) -> list[AllocatedBlock]:
-    """The blocks of one segment that are handed out; blocks without an address (before torch 2.1) lie side by side."""
+    """Return the allocated blocks of one segment; without addresses (before torch 2.1) they lie side by side."""
     blocks = []
     address = segment["address"]
     for block in segment["blocks"]:
@@ -210,11 +211,11 @@ def _handed_out(segment: Mapping[str, Any]) -> list[AllocatedBlock]:
 
 
 def workspace_sizes(architecture: str | int | None, environment: Mapping[str, str]) -> frozenset[int]:
-    """The sizes by torch's rules: `parseChosenWorkspaceSize` and `parseCUDABlasLtWorkspaceSize` (2.6 to 2.13).
+    """Return the sizes by torch's rules: `parseChosenWorkspaceSize` and `parseCUDABlasLtWorkspaceSize` (2.6 to 2.13).
 
     Both are in aten/src/ATen/cuda/CublasHandlePool.cpp, before torch 2.9 the second in CUDABlas.cpp. `architecture` is
-    a name (`gfx942`) on ROCm, else the major compute capability. The rules changed with the releases: it is all that
-    some release gives by default, and only what a variable says where one is set.
+    a name (`gfx942`) on ROCm, else the major compute capability. The rules changed with the releases: the result has
+    the defaults of all releases, or only the value of a variable if it is set.
     """
     on_rocm = isinstance(architecture, str)
     if on_rocm:
@@ -243,12 +244,12 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None
 if sys.platform != "win32":
     import resource
 
-#: Left free below the limit, for what other processes and the kernel need.
+#: Left free below the limit, for other processes and the kernel.
 RESERVE_BYTES = 256 << 20
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the distinct storages under `tensors` (tied weights once, wrapper subclasses unpacked)."""
+    """Return the bytes of the distinct storages under `tensors` (tied weights once, wrapper subclasses unpacked)."""
     held = {}
     for tensor in unpacked(tensors):
         storage = tensor.untyped_storage()
@@ -262,12 +263,12 @@ class PeakMeter:
     def __init__(self, device: str) -> None:
         self.device = device
         self.on_host, self.on_cuda = not accelerators.is_accelerator(device), accelerators.is_cuda(device)
-        #: Bytes of the process that are none of the step's: copies that the recording keeps.
+        #: Bytes of the process that are not the step's: copies that the recording keeps.
         self.own_bytes = 0
 
     @property
     def measured_by(self) -> str | None:
-        """What the figure is; `None` where the device does not say."""
+        """Return how the figure is measured; `None` if the device does not report it."""
         if self.on_host:
             return "resident set of the process"
         if self.on_cuda:
@@ -275,7 +276,7 @@ class PeakMeter:
         return accelerators.allocator_name(self.device)
 
     def reset(self) -> None:
-        """Forget the peak so far."""
+        """Reset the peak."""
         if self.on_cuda:
             DeviceAllocator(self.device).reset_peak()
             return
@@ -286,7 +287,7 @@ class PeakMeter:
             Path("/proc/self/clear_refs").write_text("5")
 
     def peak(self) -> int | None:
-        """Bytes at the peak since the last reset; `None` where the allocator does not say."""
+        """Return the bytes at the peak since the last reset; `None` if the allocator does not report them."""
         if self.on_cuda:
             return DeviceAllocator(self.device).peak_bytes()
         if not self.on_host:
@@ -296,7 +297,7 @@ class PeakMeter:
 
 
 def _highest_resident_bytes() -> int | None:
-    """The highest resident set of the process's life, where the system does not let it be reset."""
+    """Return the highest resident set of the process's life, for a system that cannot reset it."""
     if sys.platform == "win32":
         return None
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -312,7 +313,7 @@ def _status_bytes(key: str) -> int | None:
 
 
 def available_bytes() -> int | None:
-    """Memory this process may still take: what the host has, and what its own limits (`ulimit -d`, `-v`) leave."""
+    """Return the memory still available to this process: the host's, within its own limits (`ulimit -d`, `-v`)."""
     host = _host_bytes()
     limits = [] if host is None else [host]
     if sys.platform != "win32":
@@ -324,7 +325,7 @@ def available_bytes() -> int | None:
 
 
 def _host_bytes() -> int | None:
-    """Free pages and caches on the host, less where the control group allows less."""
+    """Return free pages and caches on the host, less if the control group allows less."""
     limits = []
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -337,10 +338,10 @@ def _host_bytes() -> int | None:
 
 @contextmanager
 def limited_to_available() -> Iterator[None]:
-    """Make an allocation beyond the host's memory fail while inside, where the kernel would kill the process.
+    """Make an allocation beyond the host's memory fail inside the block, instead of the kernel killing the process.
 
-    Linux counts private writable pages against `RLIMIT_DATA`; the limit is what the process holds plus what is
-    available now, less a reserve. A limit that is already lower stays. Elsewhere nothing is limited.
+    Linux counts private writable pages against `RLIMIT_DATA`; the limit is the process's use plus the available memory,
+    less a reserve. A lower existing limit stays. Other systems get no limit.
     """
     available, held = _host_bytes(), _status_bytes("VmData")
     if sys.platform == "win32" or available is None or held is None:
@@ -357,7 +358,7 @@ def limited_to_available() -> Iterator[None]:
 
 @contextmanager
 def room_for(extra_bytes: int) -> Iterator[None]:
-    """Let the process take `extra_bytes` more than its limit while inside, as far as its hard limit lets it."""
+    """Let the process take `extra_bytes` beyond its limit inside the block, up to its hard limit."""
     if sys.platform == "win32":
         yield
         return
@@ -374,14 +375,14 @@ def room_for(extra_bytes: int) -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Have the C library give back what was freed: until then it is the process's, and counts against its limit."""
+    """Make the C library return freed memory: until then it counts against the process's limit."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def could_have(extra_bytes: int) -> bool:
-    """Whether `room_for` can give the process that much."""
+    """Return whether `room_for` can give the process that much."""
     if sys.platform == "win32":
         return True
     hard, held = resource.getrlimit(resource.RLIMIT_DATA)[1], held_bytes()
@@ -389,14 +390,14 @@ def could_have(extra_bytes: int) -> bool:
 
 
 def held_bytes() -> int | None:
-    """What counts against `RLIMIT_DATA`."""
+    """Return the bytes that count against `RLIMIT_DATA`."""
     return _status_bytes("VmData")
 
 
 def storages_observed(
     holders: Holders, saved_bytes: int | None = None, cast_bytes: int | None = None
 ) -> MemoryObservations:
-    """The storages on a device as they stand after a step, by component, and the elements of its parameters.
+    """Return the storages on a device after a step, by component, and the elements of its parameters.
 
     `saved_bytes` are those that forward saved, `cast_bytes` those of autocast's casts of weights.
     """
@@ -421,16 +422,16 @@ def storages_observed(
 
 
 def element_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """The elements of the tensors times the bytes of one."""
+    """Return the elements of the tensors times the bytes of each."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-# Snapshots of a run: what the allocator, the whole device and the process hold at one moment.
+# Snapshots of a run: the memory of the allocator, the whole device and the process at one moment.
 
 
 @dataclass(slots=True)
 class Snapshots:
-    """Takes snapshots of one device; one that is taken again takes the place of the first."""
+    """Snapshots of one device; taking one again replaces the first."""
 
     device: str
     taken: tuple[MemorySnapshot, ...] = ()
@@ -438,12 +439,12 @@ class Snapshots:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the device has an allocator that says what it holds."""
+        """Return whether the device has an allocator that reports its memory."""
         return is_cuda(self.device)
 
     def start(self) -> None:
         """Take the snapshot before the device is touched, then make its context and take that."""
-        # Where there is a context already, the device's used bytes are not those of others alone.
+        # With an existing context the device's used bytes are not those of others alone.
         if not self.on_cuda or not _has_context(DeviceAllocator(self.device).index):
             self.take(START, touched=False)
         if self.on_cuda:
@@ -455,7 +456,7 @@ class Snapshots:
         self.take(CONTEXT)
 
     def take(self, name: str, *, touched: bool = True) -> None:
-        """Note what is in use now; of a device that was not `touched` yet torch's allocator has nothing."""
+        """Note the memory in use now; before the device is `touched`, torch's allocator has nothing."""
         allocated, reserved = None, None
         if self.on_cuda:
             allocator = DeviceAllocator(self.device)
@@ -470,7 +471,7 @@ class Snapshots:
         self.taken = (*(taken for taken in self.taken if taken.name != name), snapshot)
 
     def _occupied(self) -> NvmlDevice | None:
-        """What NVML says of the device; `None` and a note where it does not say."""
+        """Return NVML's view of the device; `None` and a note if it has none."""
         if not self.on_cuda:
             return None
         answer = nvml.answer(DeviceAllocator(self.device).index)
@@ -482,19 +483,19 @@ class Snapshots:
 
 
 def _has_context(index: int) -> bool:
-    """Whether this process has a context on the device already; asking makes none."""
+    """Return whether this process has a context on the device already; asking makes none."""
     import torch
 
     cuda: Any = torch.cuda  # its functions have no types
     ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)  # in CUDA builds
     try:
         return cuda.is_initialized() and (ask is None or bool(ask(index)))
-    except Exception:  # what cannot be asked may have one
+    except Exception:  # assume a context if unknown
         return True
 
 
 def resident_bytes() -> int | None:
-    """The process's resident set; `None` where the system does not say."""
+    """Return the process's resident set; `None` if the system does not report it."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmRSS:"):

@@ -1,4 +1,4 @@
-"""One more step, looked at by the profiler's memory events: where each byte is at the peak and over the step."""
+"""Observe one more step by the profiler's memory events: the owner of each byte at the peak and over the step."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ if TYPE_CHECKING:
     import torch
 
 
-# What is allocated before the step that is looked at: known storages, and on a device the blocks of its allocator.
+# Allocations from before the observed step: known storages, and on a device the blocks of its allocator.
 
 
 class Before(Struct, frozen=True, kw_only=True):
-    """What is there before a step: the storages of each component, and on a device the blocks of its allocator.
+    """The memory before a step: the storages of each component, and on a device the blocks of its allocator.
 
-    On the CPU `references` tell whether a storage still lives, as its allocator does not report frees of blocks that it
-    gave before it was profiled.
+    On the CPU `references` tell whether a storage still lives: its allocator does not report frees of blocks that it
+    allocated before it was profiled.
     """
 
     storages: dict[str, Storages]
     references: dict[int, Any] = msgspec.field(default_factory=dict)
-    #: `None` on the CPU, and where the allocator does not tell them.
+    #: `None` on the CPU, or if the allocator does not report them.
     blocks: tuple[AllocatedBlock, ...] | None = None
-    #: What a device's allocator says that it has handed out; `None` on the CPU, and where it does not say.
+    #: The allocated bytes by the device's allocator; `None` on the CPU, or if it does not report them.
     allocated_bytes: int | None = None
     workspaces: frozenset[int] = frozenset()
 
 
 def before(holders: Holders) -> Before:
-    """What is there now."""
+    """Return the memory now."""
     device = holders.device
     tensors = components_before(holders)
     storages = {component: storages_of(some, device) for component, some in tensors.items()}
@@ -83,7 +83,7 @@ def before(holders: Holders) -> Before:
 
 
 def components_before(holders: Holders) -> dict[str, list[torch.Tensor]]:
-    """The tensors of each component that are there before a step."""
+    """Return the tensors of each component from before a step."""
     state, counters = holders.optimizer_tensors()
     return {
         "weights": holders.parameters(), "buffers": holders.buffers(), "inputs": holders.input_tensors(),
@@ -92,7 +92,7 @@ def components_before(holders: Holders) -> dict[str, list[torch.Tensor]]:
 
 
 def storage_columns(storages: dict[str, Storages]) -> StorageColumns:
-    """The storages of each component as columns."""
+    """Return the storages of each component as columns."""
     rows = [
         (place, address, size)
         for place, some in enumerate(storages.values())
@@ -105,7 +105,7 @@ def storage_columns(storages: dict[str, Storages]) -> StorageColumns:
 
 
 def block_columns(blocks: Sequence[AllocatedBlock]) -> BlockColumns:
-    """The blocks as columns."""
+    """Return the blocks as columns."""
     return BlockColumns(
         address=packed([block.address for block in blocks]),
         bytes=packed([block.bytes for block in blocks]),
@@ -113,22 +113,22 @@ def block_columns(blocks: Sequence[AllocatedBlock]) -> BlockColumns:
     )
 
 
-# The cache of a generation, and what its beams copy: as marks among the allocations.
+# Mark the cache of a generation, and its copies for beams, among the allocations.
 
 
-#: What transformers' models call their cache, in the output of a forward.
+#: The names of the cache in the output of a forward of transformers' models.
 _NAMES: Final = ("past_key_values", "cache_params", "state")
-#: The parts of a cache that hold others.
+#: The parts of a cache that hold other caches.
 _PARTS: Final = ("self_attention_cache", "cross_attention_cache", "layers")
-#: What `generate` repeats the inputs for each beam with.
+#: `generate` repeats the inputs for each beam with this.
 _EXPAND: Final = "_expand_inputs_for_generation"
-#: Notes storages as of a kind.
+#: Notes storages of a kind.
 Noting: TypeAlias = "Callable[[MarkKind, Iterable[torch.Tensor]], None]"
 
 
 @dataclass(slots=True)
 class CacheMarks:
-    """Notes what the cache holds after each forward and after each reordering, and the inputs copied for the beams."""
+    """Marks of the cache's storages after each forward and each reordering, and of the inputs copied for the beams."""
 
     generator: Generator
     note: Noting
@@ -137,7 +137,7 @@ class CacheMarks:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note while inside."""
+        """Note them inside the block."""
         module = self.generator.module
         with ExitStack() as stack:
             stack.enter_context(forward_hooks(module, None, self._behind_forward, always=False))
@@ -168,13 +168,13 @@ class CacheMarks:
 
 
 def _cache_in(output: Any) -> Any:
-    """The cache in the output of a forward, `None` where there is none."""
+    """Return the cache in the output of a forward, `None` without one."""
     named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
     return next((named[name] for name in _NAMES if named.get(name) is not None), None)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a cache layer by layer, or of arguments; numbers, which count positions, are none of them."""
+    """Yield the tensors of a cache layer by layer, or of arguments; numbers, which count positions, are left out."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -195,9 +195,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
                 yield from _tensors(item)
 
 
-#: What the profiler takes to begin and to end, over a memory limit if need be: threads, tables, its tree of events.
+#: The profiler's own need to begin and to end, over a memory limit if necessary: threads, tables, its event tree.
 PROFILER_BYTES: Final = 256 << 20
-#: What its threads and its records take while the step runs.
+#: The need of its threads and records while the step runs.
 _SLACK_BYTES: Final = 16 << 20
 #: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
 #: take 16 MiB of metadata.
@@ -207,14 +207,14 @@ _OF_CPU: Final = "cpu"
 
 
 class ObservedStep(Struct, frozen=True, kw_only=True):
-    """What was observed of a step, and the error that broke it."""
+    """The observations of a step, and the error that broke it."""
 
     observations: StepObservations
     error: Exception | None = None
 
 
 class StepSettings(Struct, frozen=True, kw_only=True):
-    """How a step was run, as its observations say it."""
+    """The settings of a step in its observations."""
 
     hooked: bool = True
     autocast: bool = False
@@ -225,26 +225,27 @@ class StepSettings(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class MemoryObserver(StepObserver):
-    """Notes what autograd saves in forward, and what lives after each phase, as marks among the allocations."""
+    """Marks among the allocations: autograd's saves in forward, and the live storages after each phase."""
 
     holders: Callable[[], Holders]
     device: str
     snapshots: Snapshots
-    #: The module after whose parts what is gone is looked for; none where it can have no hooks.
+    #: The module after whose parts freed storages are noted; `None` if it can have no hooks.
     module: torch.nn.Module | None = None
-    #: What makes the generation that a step is.
+    #: The generator of a step that is a generation.
     generator: Generator | None = None
     hooked: bool = True
     marks: list[Mark] = field(default_factory=list)
-    #: Storages from before the step that the allocator would not report as freed, by address.
+    #: Storages from before the step whose free the allocator would not report, by address.
     references: dict[int, Any] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Saved tensors are noted in forward only: in backward they are those of a recomputation.
+        """Note saved tensors in forward only: in backward they are those of a recomputation.
 
-        What a forward replaces (a buffer, a cache, a weight) is looked for after each module, where nothing reports it.
+        Replaced storages (a buffer, a cache, a weight) are searched after each module if the allocator does not report
+        them.
         """
         with ExitStack() as stack:
             if self.hooked:
@@ -256,13 +257,13 @@ class MemoryObserver(StepObserver):
             yield
 
     def behind_module(self, *_: object) -> None:
-        """The forward of a module is done."""
+        """End the forward of a module."""
         # The profiler sees no mark of another thread.
         if threading.get_ident() == self.thread:
             self._look_for_gone()
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note what autograd saves; gives what it is to save."""
+        """Note a save of autograd; return the tensor to save."""
         for part in unpacked((tensor,)):
             storage = part.untyped_storage()
             if storage.nbytes():
@@ -277,7 +278,7 @@ class MemoryObserver(StepObserver):
             self.marks.append(Mark(kind=kind, storages=storages or {}, tensor=tensor))
 
     def _look_for_gone(self) -> None:
-        """Note the storages from before the step that live no more."""
+        """Note the storages from before the step that are freed."""
         gone = {pointer: 0 for pointer, reference in self.references.items() if reference.expired()}
         if gone:
             self._mark(MarkKind.GONE, gone)
@@ -296,11 +297,11 @@ class MemoryObserver(StepObserver):
         self._mark(MarkKind.BUFFERS, self._storages(self.holders().buffers()))
 
     def inputs(self, tensors: list[torch.Tensor]) -> None:
-        """Note what a forward had from outside."""
+        """Note the outside inputs of a forward."""
         self._mark(MarkKind.INPUTS, self._storages(tensors))
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Note what forward leaves."""
+        """Note the storages that forward leaves."""
         self._look_for_gone()
         self._mark(MarkKind.OUTPUTS, self._storages(roots))
         self._of_model()
@@ -308,7 +309,7 @@ class MemoryObserver(StepObserver):
         self.snapshots.take(AFTER_FORWARD)
 
     def _gradients(self) -> Storages:
-        """The gradients of parameters, of inputs, and of leaves that no module holds."""
+        """Return the gradients of parameters, of inputs, and of leaves that no module holds."""
         return self._storages(self.holders().gradients())
 
     def after_backward(self) -> None:
@@ -325,7 +326,7 @@ class MemoryObserver(StepObserver):
         self.snapshots.take(AFTER_OPTIMIZER)
 
     def end(self, *, broken: bool = False) -> None:
-        """Note what is there at the end, or where the step broke."""
+        """Note the storages at the end, or where the step broke."""
         self._look_for_gone()
         state, counters = self.holders().optimizer_tensors()
         if broken:
@@ -338,7 +339,7 @@ class MemoryObserver(StepObserver):
 
 @contextmanager
 def saved_tensor_hooks(pack: Any) -> Iterator[None]:
-    """Have `pack` see what autograd saves while inside."""
+    """Make `pack` see autograd's saves inside the block."""
     import torch
 
     with torch.autograd.graph.saved_tensors_hooks(uncompiled(pack), uncompiled(lambda tensor: tensor)):
@@ -349,10 +350,10 @@ def observe_step(
     stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *, compiled: bool = False,
     checkpointing: bool = False, hooked: bool = True,
 ) -> ObservedStep:  # fmt: skip
-    """Run one more step under the memory profiler. An error of the step is not raised: it comes with the observations.
+    """Run one more step under the memory profiler; an error of the step comes with the observations.
 
-    Compiled code runs without hooks, a model that cannot have them with `hooked` false: what lives through forward is
-    an activation there.
+    Compiled code runs without hooks, and so does a model that cannot have them if `hooked` is false: storages that live
+    through forward are activations there.
     """
     stepper.free_gradients()
 
@@ -374,20 +375,20 @@ def observe_step(
 
 
 def rng_bytes(device: str) -> int | None:
-    """The size of the random state that checkpointing keeps, on the CPU."""
+    """Return the size of the random state that checkpointing keeps, on the CPU."""
     import torch
 
     return torch.get_rng_state().numel() if device == "cpu" else None
 
 
 class MemoryProfiler:
-    """The profiler that follows the allocations of one step; `earlier` is what was there before it."""
+    """The profiler of the allocations of one step; `earlier` is the memory before it."""
 
     def __init__(self, holders: Holders) -> None:
         from torch.profiler import ProfilerActivity, profile
 
         self.device = holders.device
-        # What the collector would free later, before the first event or in the step, would be no work of the step.
+        # Frees by a later collection, before the first event or in the step, would not be work of the step.
         gc.collect()
         if self.device != "cpu":
             DeviceAllocator(self.device).reset_peak()
@@ -396,11 +397,11 @@ class MemoryProfiler:
         self._profiler: Any = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
 
     def start(self) -> int:
-        """Start it; the bytes that it took."""
+        """Start it; return the bytes that it took."""
         held = held_bytes() or 0
         with room_for(PROFILER_BYTES), kineto.listening(self.device):
             self._profiler.start()
-            # Its threads take what is theirs when they begin; where there is none then, the C library ends the process.
+            # Its threads allocate when they begin; without memory then, the C library ends the process.
             time.sleep(0.05)
         return max((held_bytes() or 0) - held, 0)
 
@@ -410,7 +411,7 @@ class MemoryProfiler:
             self._profiler.stop()
 
     def observations(self, marks: Sequence[Mark], settings: StepSettings) -> StepObservations:
-        """What was observed, when it is stopped."""
+        """Return the observations, once it is stopped."""
         roots = self._profiler.profiler.kineto_results.experimental_event_tree()
         events = observed_events(roots, self.device, frozenset(self.earlier.storages["weights"]), marks)
         return observations_of(events, self.earlier, settings, self.device)
@@ -423,7 +424,7 @@ def observations_of(
     device: str,
     allocator: AllocatorObservation | None = None,
 ) -> StepObservations:
-    """What was observed of a step, with what its allocator says of itself now, where that is not given."""
+    """Return the observations of a step, with the current figures of its allocator unless given."""
     return StepObservations(
         device=device,
         events=events.events,
@@ -442,7 +443,7 @@ def observations_of(
 
 
 def why_not_kept(step: StepObservations) -> str | None:
-    """Why the observations of a step are not written into its trace; `None` where they are."""
+    """Return why the observations of a step are not written into its trace; `None` if they are."""
     size = _packed_bytes(step)
     if size <= _MAX_PACKED_BYTES:
         return None
@@ -453,14 +454,14 @@ def why_not_kept(step: StepObservations) -> str | None:
 
 
 def _packed_bytes(step: StepObservations) -> int:
-    """The bytes of the packed columns of a step."""
+    """Return the bytes of the packed columns of a step."""
     columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
     fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
     return sum(len(column) for column in fields if isinstance(column, bytes))
 
 
 def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
-    """Call it when the step is done, before the peak is reset again."""
+    """Return the allocator's figures; call it when the step is done, before the peak is reset again."""
     if device == "cpu":
         return AllocatorObservation(name="torch's CPU allocator", backend=_OF_CPU)
     allocator = DeviceAllocator(device)
@@ -479,7 +480,7 @@ def _allocator(events: ObservedEvents, earlier: Before, device: str) -> Allocato
 def _profiled(
     stepper: Stepper, observer: MemoryObserver, profiler: MemoryProfiler, ranges: AbstractContextManager[Any]
 ) -> tuple[Exception | None, Phase]:
-    """Run the step under the profiler; the error that broke it, and in which phase."""
+    """Run the step under the profiler; return the error that broke it, and its phase."""
     outer, stepper.watch = stepper.watch, observer
     grown = profiler.start()
     try:
@@ -491,14 +492,14 @@ def _profiled(
 
 
 def _ran(stepper: Stepper, observer: MemoryObserver) -> tuple[Exception | None, Phase]:
-    """Run the step; the error that broke it, and in which phase."""
+    """Run the step; return the error that broke it, and its phase."""
     try:
         stepper.run()
         observer.end()
     except Exception as error:
         phase = stepper.phase
         observer.end(broken=True)
-        # The profiler needs memory to end: what the frames of the failure hold goes first.
+        # The profiler needs memory to end: free the frames of the failure first.
         traceback.clear_frames(error.__traceback__)
         return error, phase
     return None, Phase.OTHER

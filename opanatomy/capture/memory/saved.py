@@ -1,4 +1,4 @@
-"""What forward saves for backward, storage by storage: activations, and the casts of weights that autocast makes."""
+"""Count forward's saves for backward by storage: activations, and autocast's casts of weights."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StorageSet:
-    """Storages by themselves, not by an address that a later one takes over; none is kept alive.
+    """Storages by identity, not by an address that a later one may reuse; none is kept alive.
 
     With a `device` those elsewhere are left out.
     """
 
     device: str | None = None
-    #: Address of the storage's own record -> a weak reference, which keeps that address its own, and the bytes.
+    #: Address of the storage's own record -> a weak reference, which reserves that address, and the bytes.
     held: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Take in the storages under a tensor, those without memory left out."""
+        """Add the storages under a tensor, except those without memory."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
         for part in unpacked((tensor,)):
@@ -45,11 +45,11 @@ class StorageSet:
         return address in self.held
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether one of the storages under a tensor is among these."""
+        """Return whether one of the storages under a tensor is in the set."""
         return any(part.untyped_storage()._cdata in self.held for part in unpacked((tensor,)))
 
     def live_bytes(self, within: StorageSet | None = None) -> int:
-        """Bytes of the storages that still live; with `within` of those that are there too."""
+        """Return the bytes of the storages that still live; with `within` only of those in both sets."""
         return sum(
             size
             for address, (reference, size) in self.held.items()
@@ -58,7 +58,7 @@ class StorageSet:
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> StorageSet:
-    """The storages under `tensors`."""
+    """Return the storages under `tensors`."""
     distinct = StorageSet()
     for tensor in tensors:
         distinct.add(tensor)
@@ -67,7 +67,7 @@ def storages(tensors: Iterable[torch.Tensor]) -> StorageSet:
 
 @dataclass(slots=True)
 class SavedTensors:
-    """The storages that autograd saved for backward, less those in `known` (parameters, buffers, inputs)."""
+    """The storages that autograd saved for backward, without those in `known` (parameters, buffers, inputs)."""
 
     known: StorageSet
     storages: StorageSet = field(default_factory=StorageSet)
@@ -80,7 +80,7 @@ class SavedTensors:
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:
-    """Whether it is a parameter, or a view of one: those that FSDP gathers for a forward were not there before it."""
+    """Return whether it is a parameter or a view of one: FSDP gathers new ones for a forward."""
     import torch
 
     base: Any = tensor._base
@@ -88,8 +88,10 @@ def _is_weight(tensor: torch.Tensor) -> bool:
 
 
 def saved_form(tensor: torch.Tensor) -> torch.Tensor:
-    """What to save in place of `tensor`: it shares its memory. Itself, an output would hold the node that holds it, and
-    a step that breaks would never free them; a leaf that requires a gradient, which no node has made, is saved as is.
+    """Return the tensor to save in place of `tensor`, with the same memory.
+
+    A saved output would hold the node that holds it, and a step that breaks would never free them; a leaf that requires
+    a gradient, which no node has made, is saved as is.
     """
     import torch
 
@@ -101,7 +103,7 @@ def saved_form(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def saved_tensors(known: Iterable[torch.Tensor], device: str | None = None) -> Iterator[SavedTensors]:
-    """Count what autograd saves while inside, on `device` alone where one is given."""
+    """Count autograd's saves inside the block, on `device` alone if given."""
     import torch
 
     saved = SavedTensors(storages(known), StorageSet(device=device))
@@ -110,7 +112,7 @@ def saved_tensors(known: Iterable[torch.Tensor], device: str | None = None) -> I
 
 
 def uncompiled(hook: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The hook, kept from `torch.compile`, which would translate it where compiled code calls it."""
+    """Return the hook, kept from `torch.compile`, which would translate it in compiled code."""
     import torch
 
     if "torch._dynamo" not in sys.modules:
@@ -125,7 +127,7 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def weight_casts(weights: StorageSet, casts: StorageSet) -> Any:
-    """A dispatch mode that takes the storages into `casts` to which storages of `weights` are cast."""
+    """Return a dispatch mode that adds the storages of casts of `weights` to `casts`."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -134,7 +136,7 @@ def weight_casts(weights: StorageSet, casts: StorageSet) -> Any:
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
-            """Compiled code stays compiled under it."""
+            """Return true: compiled code stays compiled under it."""
             return True
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,7 +150,7 @@ def weight_casts(weights: StorageSet, casts: StorageSet) -> Any:
 
 
 class PointWatch(StepObserver):
-    """Takes snapshots."""
+    """Snapshots at the points of a step."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
@@ -167,9 +169,9 @@ class PointWatch(StepObserver):
 
 
 class ForwardSaves(PointWatch):
-    """Counts what forward saves, and takes snapshots; a recomputation in backward is not counted again.
+    """Counts of forward's saves, and snapshots; a recomputation in backward is not counted again.
 
-    `bytes` are those that live when forward is done; with `look_for_casts` without the casts of `weights`, which are
+    `bytes` are those alive when forward is done; with `look_for_casts` without the casts of `weights`, which are
     `cast_bytes`.
     """
 
@@ -187,7 +189,7 @@ class ForwardSaves(PointWatch):
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Count while inside."""
+        """Count inside the block."""
         casts: AbstractContextManager[Any] = nullcontext()
         self.casts = StorageSet()
         if self.look_for_casts:
@@ -199,7 +201,7 @@ class ForwardSaves(PointWatch):
                 self._count()
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Count what is left when only the graph and its roots live."""
+        """Count the saves when only the graph and its roots live."""
         self._count()
         super().after_forward(roots)
 

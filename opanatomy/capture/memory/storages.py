@@ -1,4 +1,4 @@
-"""Which tensors of a model, its optimizer and its inputs hold which storages."""
+"""Find the storages of the tensors of a model, its optimizer and its inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Storages = dict[int, int]
 
 
 def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
-    """The distinct storages on `device` under `tensors` (tied weights once, wrapper subclasses unpacked)."""
+    """Return the distinct storages on `device` under `tensors` (tied weights once, wrapper subclasses unpacked)."""
     storages: Storages = {}
     for tensor in unpacked(tensors):
         if same_device(str(tensor.device), device):
@@ -32,12 +32,12 @@ def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
 
 
 def address_of(storage: torch.UntypedStorage) -> int:
-    """Where the bytes of a storage are; of one without memory (meta and fake tensors) the address of its own record."""
+    """Return the address of a storage; without memory (meta and fake tensors) that of its own record."""
     return storage.data_ptr() or storage._cdata
 
 
 def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
-    """Address of each such storage -> a reference that does not keep it and knows whether it is `expired()`."""
+    """Return address of each storage -> a reference that does not keep it and knows whether it is `expired()`."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     reference: Any = StorageWeakRef
@@ -50,25 +50,25 @@ def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
 
 
 def other_devices(module: torch.nn.Module, device: str) -> tuple[str, ...]:
-    """The other devices on which a module has parameters or buffers."""
+    """Return the other devices on which a module has parameters or buffers."""
     devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     return tuple(sorted(name for name in devices if not same_device(name, device)))
 
 
 def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
-    """The tensors on `device`, all of them without one."""
+    """Return the tensors on `device`, or all without one."""
     return [tensor for tensor in tensors if device is None or same_device(str(tensor.device), device)]
 
 
 def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The plain tensors inside wrapper subclasses, those without storage of their own left out."""
+    """Yield the plain tensors inside wrapper subclasses, except those without storage of their own."""
     import torch
 
     for tensor in tensors:
         if hasattr(tensor, "__tensor_flatten__"):
             names, _ = tensor.__tensor_flatten__()
             parts = (getattr(tensor, name) for name in names)
-            # A name may be of something else: a DTensor has its mesh besides its local tensor.
+            # A name may mean something else: a DTensor has its mesh next to its local tensor.
             yield from unpacked(part for part in parts if isinstance(part, torch.Tensor))
         elif tensor.layout is torch.strided:
             yield tensor
@@ -77,7 +77,7 @@ def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """(state of every element, step counters): a counter is one number, kept for each parameter."""
+    """Return (state of every element, step counters): a counter is one number, kept for each parameter."""
     state: list[torch.Tensor] = []
     counters: list[torch.Tensor] = []
     if optimizer is not None:
@@ -88,7 +88,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> tuple[list[tor
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor inside dictionaries, lists and tuples."""
+    """Return every tensor inside dictionaries, lists and tuples."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -97,12 +97,12 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [tensor for item in items for tensor in tensors_in(item)]
 
 
-# Who holds the tensors of a step: modules, optimizers, and the leaves and inputs besides them.
+# The holders of a step's tensors: modules, optimizers, and other leaves and inputs.
 
 
 @dataclass(slots=True, kw_only=True)
 class Holders:
-    """What holds the tensors of a step on `device`; `other_leaves` have gradients that are no parameter's."""
+    """The holders of a step's tensors on `device`; `other_leaves` have gradients that belong to no parameter."""
 
     device: str
     modules: tuple[torch.nn.Module, ...]
@@ -111,32 +111,32 @@ class Holders:
     other_leaves: tuple[torch.Tensor, ...] = ()
 
     def parameters(self) -> list[torch.Tensor]:
-        """The parameters of the modules, and what the optimizers update besides."""
+        """Return the parameters of the modules, and the other tensors that the optimizers update."""
         of_modules = (module.parameters() for module in self.modules)
         updated = (group["params"] for optimizer in self.optimizers for group in optimizer.param_groups)
         return _each_once(chain(*of_modules, *updated))
 
     def buffers(self) -> list[torch.Tensor]:
-        """The buffers of the modules."""
+        """Return the buffers of the modules."""
         return _each_once(chain(*(module.buffers() for module in self.modules)))
 
     def gradients(self) -> list[torch.Tensor]:
-        """The gradients that are there now."""
+        """Return the current gradients."""
         leaves = _each_once(chain(self.parameters(), self.other_leaves))
         return [leaf.grad for leaf in leaves if leaf.grad is not None]
 
     def input_tensors(self) -> list[torch.Tensor]:
-        """Every tensor among the inputs."""
+        """Return every tensor among the inputs."""
         return tensors_in(self.inputs)
 
     def optimizer_tensors(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """(state of every element, step counters) of all optimizers."""
+        """Return (state of every element, step counters) of all optimizers."""
         pairs = [optimizer_tensors(optimizer) for optimizer in self.optimizers]
         return [tensor for state, _ in pairs for tensor in state], [number for _, some in pairs for number in some]
 
 
 def holders_of(stepper: Stepper, module: torch.nn.Module) -> Holders:
-    """The holders of a step that a capture runs itself."""
+    """Return the holders of a step that a capture runs itself."""
     return Holders(
         device=stepper.device,
         modules=(module,),

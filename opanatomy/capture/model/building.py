@@ -1,4 +1,4 @@
-"""The module of a configuration: on the meta device to look at, or with weights on the device of the run."""
+"""Build the module of a configuration: on the meta device for inspection, or with weights on the device of the run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from opanatomy.records.memory import is_out_of_memory
 if TYPE_CHECKING:
     import torch
 
-#: Data types that a narrower one can take the place of.
+#: Data types that a narrower one can replace.
 _WIDE = ("float32", "float64")
 
 
 def build_on_meta(config: Any, auto_class: str, attention: str | None, trust_remote_code: bool) -> torch.nn.Module:
-    """The module without memory for its weights, in a few hundredths of a second; `config` is left as it is."""
+    """Return the module without memory for its weights, in a few hundredths of a second; `config` stays unchanged."""
     import torch
 
     def build() -> torch.nn.Module:
@@ -55,7 +55,7 @@ def build_module(
     pretrained: str | None,
     trust_remote_code: bool,
 ) -> torch.nn.Module:
-    """The module on `device`, its weights made there in `dtype`: random, or those saved at `pretrained`."""
+    """Return the module on `device`, its weights made there in `dtype`: random, or those saved at `pretrained`."""
     import torch
 
     with quiet_libraries():
@@ -77,7 +77,7 @@ def build_module(
 
 
 def _moved(module: torch.nn.Module, device: str) -> torch.nn.Module:
-    """The module on the device; one that is there already as it is, for fake tensors cannot be moved in place."""
+    """Return the module on the device; leave one already there as it is, for fake tensors cannot be moved in place."""
     tensors = (*module.parameters(), *module.buffers())
     return module if all(same_device(str(tensor.device), device) for tensor in tensors) else module.to(device)
 
@@ -95,7 +95,7 @@ def _from_config(
 
 
 def _placement(device: str) -> dict[str, Any]:
-    """Have the weights read onto the device one by one: the host need not hold what only the device has room for.
+    """Return options that read the weights onto the device one by one, so that the host need not have room for all.
 
     transformers does that with accelerate; without it they are read on the host and moved.
     """
@@ -141,7 +141,7 @@ def _options(dtype: str, attention: str | None, trust_remote_code: bool) -> dict
 
 @contextmanager
 def _attention_errors(config: Any, attention: str | None) -> Iterator[None]:
-    """Turn what transformers says of an attention implementation that cannot be had into one line."""
+    """Turn transformers' error about an unavailable attention implementation into one line."""
     try:
         yield
     except (ValueError, ImportError) as error:
@@ -158,7 +158,7 @@ def _is_about_attention(message: str) -> bool:
 
 
 def enable_checkpointing(module: torch.nn.Module, kind: str) -> None:
-    """Have `module` run its layers again in the backward pass; `kind` is `non-reentrant` or `reentrant`."""
+    """Make `module` run its layers again in the backward pass; `kind` is `non-reentrant` or `reentrant`."""
     model: Any = module
     options = {"use_reentrant": kind == "reentrant"}
     name = type(module).__name__
@@ -178,17 +178,16 @@ def enable_checkpointing(module: torch.nn.Module, kind: str) -> None:
 
 
 def check_peft(rank: int | None) -> None:
-    """Refuse adapters where peft is not installed, before anything is built."""
+    """Refuse adapters if peft is not installed, before anything is built."""
     if rank is not None and find_spec("peft") is None:
         raise CaptureError(f"{as_flag(LORA, rank)} needs peft, which is not installed - pip install 'opanatomy[peft]'")
 
 
 def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
-    """Put adapters of that rank into `module`, in place: the paths of its own modules stay as they are.
+    """Put adapters of that rank into `module`, in place: the paths of its own modules stay unchanged.
 
-    They are at the layers that peft takes for this type of model, where it knows it, else at all linear layers but
-    those of the head. All else is frozen, but the head of a classifier, which is new for its task and is trained as
-    peft does it.
+    They go to peft's layers for this type of model if it knows it, else to all linear layers except those of the head.
+    All else is frozen except the head of a classifier, which is new for its task and trained as peft does it.
     """
     if rank is None:
         return
@@ -210,7 +209,7 @@ def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
 
 
 def _output_layer(module: torch.nn.Module) -> torch.nn.Module | None:
-    """The layer that gives words, whose weights are trained already; `None` for another head."""
+    """Return the output layer for words, whose weights are already trained; `None` for another head."""
     model: Any = module
     layer: torch.nn.Module | None = None
     if hasattr(model, "get_output_embeddings"):
@@ -239,9 +238,9 @@ def _linear_layers(module: torch.nn.Module, head: list[torch.nn.Parameter]) -> l
 
 
 def freeze(module: torch.nn.Module, parts: str | None) -> None:
-    """Have the weights of `parts` (as `--freeze` has them) require no gradient; what was frozen before stays so.
+    """Make the weights of `parts` (as in `--freeze`) require no gradient; weights frozen before stay frozen.
 
-    `UsageError` says what the model has where it has no such part, or where nothing would be left to train.
+    Raises `UsageError` naming the parts of the model if it has no such part, or if nothing would be left to train.
     """
     if parts is None:
         return
@@ -261,7 +260,7 @@ def _embeddings(module: torch.nn.Module, _number: str, asked: str) -> list[torch
 
 
 def _layers(module: torch.nn.Module, number: str, asked: str) -> list[torch.nn.Parameter]:
-    """The weights of the lowest layers: of an encoder and a decoder counted through both, of several towers in each."""
+    """Return the weights of the lowest layers, counted across encoder and decoder but in each of several towers."""
     stacks, lowest = [stack.layers for stack in stacks_of(module)], int(number)
     if getattr(getattr(module, "config", None), "is_encoder_decoder", False):
         stacks = [tuple(layer for layers in stacks for layer in layers)]
@@ -290,15 +289,17 @@ def _all_but_head(module: torch.nn.Module, _number: str, asked: str) -> list[tor
     return [parameter for name, parameter in module.named_parameters() if name not in head]
 
 
-#: Part -> its weights, of a model, the number after the colon, and the option as it is spoken of.
+#: Part -> its weights; called with a model, the number after the colon, and the option for messages.
 _FROZEN: Final[dict[str, Callable[[Any, str, str], list[Any]]]] = {
     "embeddings": _embeddings, "layers": _layers, "all-but-biases": _all_but_biases, "all-but-head": _all_but_head,
 }  # fmt: skip
 
 
 def undone_by_checkpointing(module: torch.nn.Module) -> list[str]:
-    """The warning where the output of frozen embeddings is made to require a gradient, as transformers does it for
-    checkpointing: backward then goes down through frozen layers that it could leave out."""
+    """Warn if the output of frozen embeddings is made to require a gradient, as transformers does for checkpointing.
+
+    Backward then goes down through frozen layers that it could leave out.
+    """
     if not getattr(module, "_require_grads_hooks", None):
         return []
     if any(_is_trained(part) for part in embeddings_of(module).values()):
@@ -321,7 +322,7 @@ def _is_trained(module: torch.nn.Module) -> bool:
 
 
 def _what_there_is(module: torch.nn.Module) -> str:
-    """What of the model can be frozen."""
+    """Return the parts of the model that can be frozen, in words."""
     stacks = stacks_of(module)
     parts = ["embeddings"] if embeddings_of(module) else []
     lists = " and ".join(f"{len(stack.layers)} {stack.kind} in {stack.path}" for stack in stacks)
@@ -333,13 +334,13 @@ def _what_there_is(module: torch.nn.Module) -> str:
 
 # `--fused-loss`: head and cross entropy of a language model in one function of torch, in chunks of the tokens.
 #
-# The head is called as ever and gives logits that are not computed. What a model does with them on the way to its loss
-# is to give them another shape or type; the cross entropy takes what they would be made of. Anything else needs values
-# that are not there, and is refused.
+# The head is called as usual and gives logits that are not computed. A model may give them another shape or type on the
+# way to its loss; the cross entropy takes the tensors they would be made of. Anything else needs missing values and is
+# refused.
 
 
 def fuse_loss(module: torch.nn.Module) -> None:
-    """Have the head of `module` give logits that its cross entropy computes chunk by chunk, never whole."""
+    """Make the head of `module` give logits that its cross entropy computes chunk by chunk, never whole."""
     import torch
 
     model: Any = module
@@ -366,7 +367,7 @@ def _replace_forward(head: Any) -> None:
 
 
 class Logits:
-    """What a head would give for hidden states: it has a shape and a type, and no values."""
+    """The logits of a head for hidden states: they have a shape and a type, and no values."""
 
     def __init__(
         self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: tuple[int, ...]
@@ -376,7 +377,7 @@ class Logits:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The cross entropy of the logits and labels; nothing else is known of them."""
+        """Run the cross entropy of the logits and labels; refuse any other function."""
         import torch
 
         if function is not torch.nn.functional.cross_entropy:
@@ -391,27 +392,27 @@ class Logits:
         raise AttributeError(name)
 
     def size(self, dimension: int) -> int:
-        """The size of a dimension."""
+        """Return the size of a dimension."""
         return self.shape[dimension]
 
     def dim(self) -> int:
-        """The number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     def float(self) -> Logits:
-        """The logits unchanged: the function computes with the precision that it needs."""
+        """Return the logits unchanged: the function computes with the precision that it needs."""
         return self
 
     def contiguous(self) -> Logits:
-        """The logits unchanged."""
+        """Return the logits unchanged."""
         return self
 
     def to(self, *_: Any, **__: Any) -> Logits:
-        """The logits unchanged, as with `float`."""
+        """Return the logits unchanged, as with `float`."""
         return self
 
     def view(self, *shape: int) -> Logits:
-        """The logits as a table of one row for each token."""
+        """Return the logits as a table of one row for each token."""
         if len(shape) != 2 or shape[-1] not in (-1, self.shape[-1]):
             raise _refused(f"view{shape}")
         rows = self.states.reshape(-1, self.states.shape[-1])
@@ -420,7 +421,7 @@ class Logits:
     reshape = view
 
     def __getitem__(self, key: Any) -> Logits:
-        """The logits of some of the tokens: all words of them."""
+        """Return the logits of some of the tokens: all words of them."""
         places = key if isinstance(key, tuple) else (key,)
         every = slice(None)
         words = places[-1] if Ellipsis in places or len(places) == self.dim() else every
@@ -438,7 +439,7 @@ class Logits:
         if len(self.shape) != 2 or size_average is not None or reduce is not None:
             raise _refused("cross_entropy of more than rows of words")
         fused: Callable[..., Any] = torch.nn.functional.linear_cross_entropy
-        # As a linear layer under autocast does; the function itself is on none of autocast's lists.
+        # A linear layer under autocast casts the same way; the function is on none of autocast's lists.
         states, words, bias = (_cast(tensor) for tensor in (self.states, self.weight, self.bias))
         return fused(
             states, words, target, linear_bias=bias, weight=weight, reduction=reduction, ignore_index=ignore_index,
@@ -471,16 +472,16 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "ma
     setattr(Logits, f"__{_name}__", _no_values(_name))
 
 
-# `--checkpoint-every N`: the layers of a model recomputed in segments of N, of which only the input is kept.
+# `--checkpoint-every N`: the layers of a model recomputed in segments of N, keeping only the input of each.
 #
 # transformers checkpoints layer by layer. Here the model's loop over its layers stays as it is: its call of the first
-# layer of a segment runs all layers of it under one `torch.utils.checkpoint`, its calls of the others give back what
-# comes in. That is the same only where every layer gets the same arguments besides the hidden states and gives nothing
-# but these: where one does not (T5 hands its relative positions from layer to layer) it is refused, not computed wrong.
+# layer of a segment runs all its layers under one `torch.utils.checkpoint`, its calls of the others return their input.
+# That is the same only if every layer gets the same arguments besides the hidden states and returns nothing else: a
+# layer that does not (T5 hands its relative positions from layer to layer) is refused, not computed wrong.
 
 
 def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int) -> None:
-    """Have every stack of `module` run its layers again in segments of `every`, the last of them shorter if need be."""
+    """Make every stack of `module` run its layers again in segments of `every`, the last shorter if necessary."""
     stacks = stacks_of(module)
     asked, name = as_flag(CHECKPOINT_EVERY, every), type(module).__name__
     if not stacks:
@@ -503,14 +504,14 @@ class _Segment:
     asked: str
     #: The layers' own forwards, in their order.
     forwards: list[Callable[..., Any]] = field(default_factory=list)
-    #: Whether the layers run for the segment, in forward or in backward; else it is the model that calls them.
+    #: Whether the segment runs the layers, in forward or in backward; else the model calls them.
     running: bool = False
-    #: What the first layer was called with besides the hidden states, and gave, for the model's calls of the others.
+    #: The first layer's arguments besides the hidden states, and its result, for the model's calls of the others.
     arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     result: Any = None
 
     def take_over(self) -> None:
-        """Put the segment in the place of its layers' forwards."""
+        """Replace the forwards of the layers by the segment."""
         for place, layer in enumerate(self.layers):
             self.forwards.append(layer.forward)
             layer.forward = self._forward_of(place)
@@ -532,13 +533,13 @@ class _Segment:
         return forward
 
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """The hidden states of a call, and its other arguments by place and by name."""
+        """Return the hidden states of a call, and its other arguments by place and by name."""
         if args:
             return args[0], args[1:], kwargs
         return kwargs["hidden_states"], (), {key: value for key, value in kwargs.items() if key != "hidden_states"}
 
     def _run(self, hidden: torch.Tensor, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """All layers under one checkpoint. Tensors are its arguments, for the reentrant kind looks at nothing else."""
+        """Run all layers under one checkpoint with tensors as its arguments: the reentrant kind ignores others."""
         from torch.utils._pytree import tree_flatten, tree_unflatten
         from torch.utils.checkpoint import checkpoint
 
@@ -559,7 +560,7 @@ class _Segment:
         return checkpoint(run, hidden, *values, use_reentrant=self.kind == "reentrant")
 
     def _states(self, output: Any) -> Any:
-        """The hidden states of a layer's output, of which the next layer takes nothing else."""
+        """Return the hidden states of a layer's output; the next layer takes nothing else of it."""
         if not isinstance(output, (tuple, list)):
             return output
         if any(value is not None for value in output[1:]):
@@ -567,7 +568,7 @@ class _Segment:
         return output[0]
 
     def _check(self, place: int, hidden: Any, others: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Refuse a call of another layer than the first that does not fit what the segment has computed for it."""
+        """Refuse a call of another layer than the first that does not fit the segment's results for it."""
         if self.arguments is None or hidden is not self._states(self.result):
             raise self._refused("does not get the hidden states of the layer before as they are")
         first, first_named = self.arguments
@@ -586,7 +587,7 @@ class _Segment:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two arguments are the same: of tensors the same one, or the same view of the same memory."""
+    """Return whether two arguments are the same; tensors must be identical or equal views of the same memory."""
     import torch
 
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
@@ -599,11 +600,11 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other or bool(type(one) is type(other) and one == other)
 
 
-# What the options of a run change of a model that is built: what of it is trained, what it keeps for backward.
+# The options that change a built model: which parts are trained, and which tensors it keeps for backward.
 
 
 def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
-    """Change `module` as the options say; `UsageError` says why it cannot be."""
+    """Change `module` by the options; raises `UsageError` with the reason if this is impossible."""
     if options.fused_loss:
         fuse_loss(module)
     add_adapters(module, options.lora)
@@ -619,9 +620,9 @@ def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
 
 
 def _require_gradients_of_inputs(module: torch.nn.Module) -> None:
-    """Have the output of frozen embeddings require a gradient: without one the reentrant kind gives the layers none.
+    """Make the output of frozen embeddings require a gradient: without one the reentrant kind gives the layers none.
 
-    transformers does that itself where the inputs are token ids.
+    transformers does that itself if the inputs are token ids.
     """
     model: Any = module
     embeddings = embeddings_of(module).values()

@@ -1,4 +1,4 @@
-"""The configuration of a model: where its id is looked up, and what its `config.json` must have."""
+"""Find the configuration of a model by its id, and check its `config.json`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 4.0
 
 
 def download_configuration(name: str) -> Path:
-    """The path of the `config.json` of the Hub model `name`, from the cache where the Hub has not changed it."""
+    """Return the path of the `config.json` of the Hub model `name`, cached unless the Hub has changed it."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -74,9 +74,9 @@ def _instead(name: str) -> str:
 
 
 def hub_answers() -> bool:
-    """Whether the Hub is switched on and its host, or the proxy before it, takes a connection; known within seconds.
+    """Return whether the Hub is switched on and its host, or the proxy before it, connects; known within seconds.
 
-    huggingface_hub tries five more times with growing waits, 23 seconds in all, where a name cannot be resolved.
+    huggingface_hub tries five more times with growing waits, 23 seconds in all, if a name cannot be resolved.
     """
     from huggingface_hub import constants
 
@@ -96,7 +96,7 @@ def hub_answers() -> bool:
             return
         connected.append(True)
 
-    # Name resolution knows no timeout: a thread that is left behind does not hold the user.
+    # Name resolution has no timeout: an abandoned thread does not delay the user.
     probe = Thread(target=connect, daemon=True)
     probe.start()
     probe.join(TIMEOUT_SECONDS)
@@ -113,14 +113,14 @@ class Configuration(Struct, frozen=True, kw_only=True):
 
     @property
     def model_type(self) -> str:
-        """The key that transformers finds the model's classes by."""
+        """Return the key by which transformers finds the model's classes."""
         return str(self.content["model_type"])
 
 
 def find_configuration(model: str, *, hub: bool = False, trust_remote_code: bool = False) -> Configuration:
-    """The configuration of `model`: a local folder or `config.json`, a catalog name, or a Hub id, in this order.
+    """Return the configuration of `model`: a local folder or `config.json`, a catalog name, or a Hub id, in this order.
 
-    `hub` passes over the catalog. The network is not touched for a local path or a catalog name.
+    `hub` skips the catalog. A local path or a catalog name needs no network.
     """
     path = _local_path(model)
     name = find_name(model)
@@ -140,7 +140,7 @@ def find_configuration(model: str, *, hub: bool = False, trust_remote_code: bool
 
 
 def _local_path(model: str) -> Path | None:
-    """The `config.json` that `model` means as a path, `None` where it reads as an id."""
+    """Return the `config.json` that `model` means as a path, `None` if it reads as an id."""
     path = Path(model).expanduser()
     if path.is_file():
         return path
@@ -167,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _type_in_name(name: str) -> str | None:
-    """The longest model type in a Hub id, for old configurations that do not say theirs; transformers does the same."""
+    """Return the longest model type in a Hub id, for old configurations without one; transformers does the same."""
     from transformers import CONFIG_MAPPING
 
     return max((known for known in CONFIG_MAPPING if known in name.lower()), key=len, default=None)
@@ -199,7 +199,7 @@ def _check_type(configuration: Configuration, trust_remote_code: bool) -> None:
 
 
 def make_config(configuration: Configuration, content: dict[str, Any], *, trust_remote_code: bool = False) -> Any:
-    """The configuration object of transformers with `content`, which may differ from what was read."""
+    """Return the configuration object of transformers with `content`, which may differ from the file."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     content = deepcopy(content)
@@ -209,7 +209,7 @@ def make_config(configuration: Configuration, content: dict[str, Any], *, trust_
         if trust_remote_code and content.get("auto_map"):
             kind = type(AutoConfig.from_pretrained(configuration.location, trust_remote_code=True))
         else:
-            # Code of its own stays out of sight where transformers has the model itself.
+            # Hide the configuration's own code if transformers has the model.
             content.pop("auto_map", None)
             kind = CONFIG_MAPPING[configuration.model_type]
         config = kind.from_dict(content)
@@ -221,7 +221,7 @@ def make_config(configuration: Configuration, content: dict[str, Any], *, trust_
     return config
 
 
-# `--set` and `--layers`: a configuration with other values, and what they changed.
+# `--set` and `--layers`: a configuration with other values, and the resulting changes.
 
 
 #: The keys that count layers; `depths` has one count per stage.
@@ -233,7 +233,7 @@ LAYER_KEYS = (
 LAYER_DROP_KEYS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 
-#: Keys that an option of its own sets.
+#: Keys that have an option of their own.
 _OPTIONS = {
     "dtype": "--dtype", "torch_dtype": "--dtype", "attn_implementation": "--attention",
     "_attn_implementation": "--attention", "architectures": "--task",
@@ -241,7 +241,7 @@ _OPTIONS = {
 
 
 def parse_value(text: str) -> Any:
-    """The value of `--set key=text`: JSON where it is JSON, else the text itself."""
+    """Return the value of `--set key=text`: JSON if it is valid JSON, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -251,7 +251,7 @@ def parse_value(text: str) -> Any:
 def apply_settings(
     content: dict[str, Any], config: Any, layers: int | None, settings: tuple[tuple[str, str], ...]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The content of a `config.json` with the settings and the number of layers applied, and what that changed.
+    """Return the content of a `config.json` with the settings and the number of layers applied, and the changes.
 
     `config` is the configuration object of `content`: it knows the keys that `content` leaves at their default.
     """
@@ -267,7 +267,7 @@ def apply_settings(
 
 
 def check_fit(config: Any) -> None:
-    """Refuse sizes that only the forward pass of a model would trip over."""
+    """Refuse sizes that would fail only in the forward pass of a model."""
     for part in (config, *(getattr(config, name) for name in _parts(config))):
         heads, shared = getattr(part, "num_attention_heads", None), getattr(part, "num_key_value_heads", None)
         if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
@@ -326,7 +326,7 @@ def _canonical(config: Any, key: str) -> str:
 
 
 def _write(content: dict[str, Any], config: Any, key: str, value: Any) -> None:
-    """Set `key`, which is canonical, and drop what would say otherwise: its other names, labels of another number."""
+    """Set `key`, which is canonical, and drop contradictions: its other names, labels of another number."""
     for alias, target in getattr(config, "attribute_map", {}).items():
         if target == key:
             content.pop(alias, None)
@@ -337,7 +337,7 @@ def _write(content: dict[str, Any], config: Any, key: str, value: Any) -> None:
 
 
 def _parts(config: Any) -> list[str]:
-    """The names of the sub-configurations, such as `text_config`."""
+    """Return the names of the sub-configurations, such as `text_config`."""
     return [name for name in config.to_dict() if hasattr(getattr(config, name, None), "to_dict")]
 
 
@@ -377,7 +377,7 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
 
 
 def _layer_counts(content: dict[str, Any], config: Any, prefix: str) -> list[tuple[str, dict[str, Any], Any, Any]]:
-    """Each layer count as (dotted key, the dictionary to write it to, its configuration, count), parts included."""
+    """Return each layer count as (dotted key, its dictionary, configuration, count), sub-configurations included."""
     plain = _plain(config)
     counts: list[tuple[str, dict[str, Any], Any, Any]] = []
     staged = isinstance(content.get("depths", plain.get("depths")), list)
@@ -402,10 +402,10 @@ def _cut_lists(content: dict[str, Any], config: Any, before: int, after: Any) ->
             content[key] = value[:after]
 
 
-# What a model is trained for: a task from its `architectures`, and the class of transformers that has its loss.
+# The training task of a model from its `architectures`, and the class of transformers that has its loss.
 
 
-#: Task -> (auto class, the table of its model classes). Where a model class is in several tables the first task has it.
+#: Task -> (auto class, the table of its model classes). A model class in several tables belongs to the first task.
 TASKS: dict[str, tuple[tuple[str, str], ...]] = {
     "sequence-classification": (
         ("AutoModelForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"),
@@ -428,9 +428,9 @@ TASKS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def choose_task(config: Any, task: str | None) -> tuple[str, str]:
-    """The task and the name of the auto class that builds its model: `task` where given, else what `config` says.
+    """Return the task and the name of the auto class for its model: `task` if given, else by `config`.
 
-    A configuration that names no head (`BartModel`, or nothing) gets the task that such a model is usually tuned for.
+    A configuration that names no head (`BartModel`, or nothing) gets the usual task for tuning its model.
     """
     names = list(getattr(config, "architectures", None) or ())
     possible = _possible(config)
@@ -453,7 +453,7 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
 
 def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...]:
     if remote := getattr(config, "auto_map", None):
-        # The class that is named like the architecture (`ForCausalLM`) before the others that the code has.
+        # The class named like the architecture (`ForCausalLM`) precedes the others in the code.
         own = [(task, auto_class) for task in TASKS for auto_class, _ in TASKS[task] if auto_class in remote]
         own.sort(key=lambda entry: not any(name.endswith(entry[1].removeprefix("AutoModel")) for name in names))
         return tuple(task for task, _ in own)
@@ -469,7 +469,7 @@ def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...
 
 
 def _possible(config: Any) -> list[str]:
-    """The tasks that transformers, or code of the configuration's own, has a model of this type for."""
+    """Return the tasks for which transformers, or the configuration's own code, has a model of this type."""
     remote = getattr(config, "auto_map", None) or {}
     return [
         task
@@ -489,7 +489,7 @@ def _auto_class(config: Any, task: str, names: list[str]) -> str:
 
 
 def _classes(table: str, model_type: str) -> set[str]:
-    """The model classes of `model_type` in a table of transformers."""
+    """Return the model classes of `model_type` in a table of transformers."""
     from transformers.models.auto import modeling_auto
 
     names = getattr(modeling_auto, table, {}).get(model_type, ())

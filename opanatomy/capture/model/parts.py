@@ -1,4 +1,4 @@
-"""The parts of a model by what they are: its embeddings, its stacks of like layers, its head."""
+"""Find the parts of a model by their role: its embeddings, its stacks of like layers, its head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     import torch
 
-#: A stack differs from other lists of modules in its share of the weights in such lists.
+#: A stack has at least this share of the weights in lists of modules.
 _MIN_SHARE: Final = 0.1
 
 
@@ -27,12 +27,12 @@ class Stack(Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """The class of its layers."""
+        """Return the class of its layers."""
         return type(self.layers[0]).__name__
 
 
 def stacks_of(module: torch.nn.Module) -> tuple[Stack, ...]:
-    """The model's stacks, in the order in which they stand in it: of an encoder and a decoder the encoder's first.
+    """Return the model's stacks in their order in the model: with an encoder and a decoder the encoder's first.
 
     A stack is an `nn.ModuleList` in no other one, whose members are of one class, or as many as the configuration has
     layers; one with less than a tenth of the weights of all of them (a convolutional stem) is left out.
@@ -54,8 +54,11 @@ def stacks_of(module: torch.nn.Module) -> tuple[Stack, ...]:
 
 
 def embeddings_of(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """What makes the first vectors, by path: look-ups (of words, positions, types), patches and all that is in a
-    module named an embedding; what lies inside a layer of a stack (T5's relative positions) is a part of the layer."""
+    """Return the modules that make the first vectors, by path.
+
+    They are look-ups (of words, positions, types), patches and all that is in a module named an embedding; modules
+    inside a layer of a stack (T5's relative positions) are part of the layer.
+    """
     import torch
 
     inside = {id(part) for stack in stacks_of(module) for layer in stack.layers for part in layer.modules()}
@@ -68,7 +71,7 @@ def embeddings_of(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def trained_tables(module: torch.nn.Module) -> list[torch.Tensor]:
-    """The trained weights of all look-ups (`nn.Embedding`), each once."""
+    """Return the trained weights of all look-ups (`nn.Embedding`), each once."""
     import torch
 
     tables = {id(part.weight): part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)}
@@ -76,8 +79,11 @@ def trained_tables(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def head_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The weights outside of the base model (`base_model` of transformers), by name; those of an output layer where a
-    model is its own base. A head that shares all its weights with the base model has none."""
+    """Return the weights outside the base model (`base_model` of transformers), by name.
+
+    If a model is its own base, they are those of an output layer. A head that shares all its weights with the base
+    model has none.
+    """
     model: Any = module
     base = getattr(model, "base_model", module)
     if base is module:
@@ -90,7 +96,7 @@ def head_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def is_bias(name: str) -> bool:
-    """Whether a parameter of this name is added: `dense.bias`, `in_proj_bias`."""
+    """Return whether a parameter of this name is added: `dense.bias`, `in_proj_bias`."""
     return name.rpartition(".")[2].endswith("bias")
 
 
@@ -98,20 +104,20 @@ def _size(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-# What DDP and FSDP put around modules, or make of their classes, taken off: paths and classes are the model's own.
+# Remove the wrappers and subclasses of DDP and FSDP to get the model's own paths and classes.
 
 
-#: The classes that run another module, and what they call it.
+#: The classes that run another module, and their names for it.
 _WRAPPERS: Final = {
     "DistributedDataParallel": "module", "FullyShardedDataParallel": "_fsdp_wrapped_module",
     "CheckpointWrapper": "_checkpoint_wrapped_module", "OffloadWrapper": "_checkpoint_wrapped_module",
 }  # fmt: skip
-#: Whose subclasses FSDP2 makes of the classes of modules, in place.
+#: FSDP2 turns the classes of modules into subclasses of this, in place.
 _SHARDED: Final = "FSDPModule"
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    """The module of the model that runs inside of those around it."""
+    """Return the module of the model that runs inside its wrappers."""
     while (inner := _inner(module)) is not None:
         module = inner
     return module
@@ -127,8 +133,7 @@ def _is_of_torch(module: torch.nn.Module) -> bool:
 
 
 def class_name(module: torch.nn.Module) -> str:
-    """The class of a module as the model has it: `BertLayer` for `FSDPBertLayer`, of a compiled one that of what was
-    compiled."""
+    """Return the model's own class of a module: `BertLayer` for `FSDPBertLayer`, the original of a compiled one."""
     module = unwrapped(module)
     kind: type = type(getattr(module, "_orig_mod", module))
     while any(map(_shards, kind.__bases__)):
@@ -137,12 +142,12 @@ def class_name(module: torch.nn.Module) -> str:
 
 
 def _shards(kind: type) -> bool:
-    """Whether it is one of the classes that FSDP2 adds to that of a module."""
+    """Return whether it is one of the classes that FSDP2 adds to that of a module."""
     return any(base.__name__ == _SHARDED for base in kind.__mro__)
 
 
 def own_modules(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """(path, module) of all inside of one, as `named_modules` has them of the model before it was wrapped."""
+    """Yield (path, module) for all inside one, as `named_modules` of the model before it was wrapped."""
     yield from _own(module, "", set())
 
 
@@ -157,12 +162,12 @@ def _own(module: torch.nn.Module, path: str, seen: set[int]) -> Iterator[tuple[s
             yield from _own(child, f"{path}.{name}" if path else name, seen)
 
 
-#: What `generate` calls right before each forward.
+#: `generate` calls this right before each forward.
 BEFORE_FORWARD: Final = "prepare_inputs_for_generation"
 
 
 def check_generates(module: torch.nn.Module, option: str) -> None:
-    """Raise `UsageError` where a model does not generate."""
+    """Raise `UsageError` if a model does not generate."""
     generates = getattr(module, "can_generate", None)
     if generates is None or not generates() or not hasattr(module, BEFORE_FORWARD):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The batches of a run on texts: token ids, attention masks and labels, padding out of the loss."""
+"""Make the batches of a run on texts: token ids, attention masks and labels, without padding in the loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from opanatomy.trace.files import check_no_address
 if TYPE_CHECKING:
     import torch
 
-# Which texts make a batch, and how long it is: all padded to one length, to the longest of each batch, by length.
+# Group texts into batches and choose their length: all padded to one length, to the longest of each batch, by length.
 
 
 #: This many batches are run, evenly spread over all.
@@ -45,23 +45,23 @@ class Batches(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Tokens of all batches, padding included."""
+        """Return the tokens of all batches, padding included."""
         return sum(len(texts) * length for texts, length in zip(self.texts, self.lengths, strict=True))
 
     @property
     def longest(self) -> int:
-        """The number of the batch that is padded to most."""
+        """Return the number of the batch that is padded to most."""
         return max(range(len(self.lengths)), key=self.lengths.__getitem__)
 
     @property
     def profiled(self) -> int:
-        """The number of the run batch in the middle by length, of two the shorter one."""
+        """Return the number of the run batch in the middle by length, the shorter of two."""
         ordered = sorted(self.run, key=self.lengths.__getitem__)
         return ordered[(len(ordered) - 1) // 2]
 
 
 def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, seed: int) -> Batches:
-    """The full batches of `size` texts of these lengths; what is left over makes none."""
+    """Return the full batches of `size` texts of these lengths; remaining texts make none."""
     order = _order(lengths, size, padding, seed)
     texts = tuple(tuple(order[start : start + size]) for start in range(0, len(order) - size + 1, size))
     padded = tuple(maximum if padding == "max-length" else max(lengths[text] for text in batch) for batch in texts)
@@ -69,20 +69,22 @@ def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, se
 
 
 def _spread(lengths: Sequence[int]) -> tuple[int, ...]:
-    """The numbers of the batches to run, in their order: evenly spread over all by length, so that their mean step is
-    that of all."""
+    """Return the numbers of the batches to run, in their order.
+
+    They are evenly spread over all by length, so that their mean step is that of all.
+    """
     by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
     count = min(RUN_BATCHES, len(lengths))
     return tuple(sorted(by_length[(2 * place + 1) * len(lengths) // (2 * count)] for place in range(count)))
 
 
 def _order(lengths: Sequence[int], size: int, padding: str, seed: int) -> list[int]:
-    """The texts in the order in which they are taken: by chance, sorted by length, or grouped as the Trainer does."""
+    """Return the texts in the order of use: random, sorted by length, or grouped as the Trainer does."""
     if padding == "grouped":
         return _grouped(lengths, size, seed)
     order = sorted(range(len(lengths)), key=_draws(len(lengths), seed).__getitem__)
     if padding == "sorted":
-        return sorted(order, key=lengths.__getitem__)[len(order) % size :]  # the longest are to be there
+        return sorted(order, key=lengths.__getitem__)[len(order) % size :]  # keep the longest
     return order
 
 
@@ -92,7 +94,7 @@ def _draws(count: int, seed: int) -> list[float]:
 
 
 def _grouped(lengths: Sequence[int], size: int, seed: int) -> list[int]:
-    """The order of transformers' own sampler, of its description where this release has moved it."""
+    """Return the order of transformers' own sampler, or of its description if this release has moved it."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -106,7 +108,7 @@ def _grouped(lengths: Sequence[int], size: int, seed: int) -> list[int]:
 
 
 def _in_megabatches(lengths: Sequence[int], size: int, seed: int) -> list[int]:
-    """By chance, then in each run of 50 batches (fewer where there would not be four) by length, the longest first."""
+    """Return a random order, sorted within runs of 50 batches (fewer if there would not be four), longest first."""
     draws = _draws(len(lengths), seed)
     order = sorted(range(len(lengths)), key=draws.__getitem__)
     megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
@@ -117,10 +119,10 @@ def _in_megabatches(lengths: Sequence[int], size: int, seed: int) -> list[int]:
     return list(chain.from_iterable(groups))
 
 
-# Texts that the project brings with it: original comments of one word to some hundred, always the same ones.
+# The texts that come with the project: original comments of one to some hundred words, always the same ones.
 #
-# Their lengths are lognormal, as those of comments and reviews are: most are short, a few are long, and what pads all
-# to the longest computes mostly padding.
+# Their lengths are lognormal, like those of comments and reviews: most are short, a few are long, and padding all to
+# the longest computes mostly padding.
 
 
 COUNT: Final = 1024
@@ -128,7 +130,7 @@ COUNT: Final = 1024
 _MEDIAN_WORDS: Final = 8.5
 _DEVIATION: Final = 1.15
 _SEED: Final = 20_261_122
-#: A sentence has no more words than that before its next part begins a new one.
+#: A longer sentence ends before its next part.
 _SENTENCE_WORDS: Final = 14
 
 _ONE_WORD: Final = ("Thanks!", "Agreed.", "Why?", "Lovely.", "Sold.", "Nope.", "Again?", "Perfect!")
@@ -154,7 +156,7 @@ _ADVERBS: Final = ("quietly", "usually", "almost", "barely", "twice", "together"
 
 
 def sample() -> tuple[str, ...]:
-    """The texts, in an order that has nothing to do with their lengths."""
+    """Return the texts, in an order unrelated to their lengths."""
     draw = Random(_SEED)
     normal = NormalDist()
     places = sorted(range(COUNT), key=lambda _: draw.random())
@@ -163,7 +165,7 @@ def sample() -> tuple[str, ...]:
 
 
 def _text(draw: Random, words: int) -> str:
-    """A text of about that many words."""
+    """Return a text of about that many words."""
     if words <= 1:
         return _one_of(draw, _ONE_WORD)
     sentences: list[str] = []
@@ -176,7 +178,7 @@ def _text(draw: Random, words: int) -> str:
 
 
 def _sentence(draw: Random, words: int) -> str:
-    """An opener and as many parts as there are words left for."""
+    """Return an opener and as many parts as fit the remaining words."""
     parts = [_one_of(draw, _OPENERS)]
     written = len(parts[0].split())
     while written < min(words, _SENTENCE_WORDS):
@@ -196,9 +198,9 @@ def _one_of(draw: Random, choices: Sequence[str]) -> str:
 # The texts of a file: its lines, or a column of JSON Lines, CSV or Parquet.
 
 
-#: No more texts are read than that: a run needs a few batches and how long texts are.
+#: At most this many texts are read: a run needs a few batches and the distribution of lengths.
 MAX_TEXTS: Final = 4096
-#: What a column of texts is called, where a table has several columns of words.
+#: Names for a column of texts, used if a table has several columns of words.
 _USUAL: Final = (
     "text", "sentence", "content", "comment", "review", "body", "document", "message", "question", "prompt", "article",
 )  # fmt: skip
@@ -210,7 +212,7 @@ Row: TypeAlias = "dict[str, Any]"
 
 
 class Texts(Struct, frozen=True, kw_only=True):
-    """Texts that are not empty; `more` where there are more of them than were read."""
+    """Texts that are not empty; `more` if more of them exist than were read."""
 
     file: str | None = None
     column: str | None = None
@@ -219,23 +221,23 @@ class Texts(Struct, frozen=True, kw_only=True):
 
 
 class _Source(Struct, frozen=True, kw_only=True):
-    """A file as it was given; what is wrong with it is a `UsageError` that begins with the option."""
+    """A file as it was given; errors about it are a `UsageError` that begins with the option."""
 
     path: Path
     column: str | None
 
     @property
     def form(self) -> str:
-        """The ending that says what is in it, without that of compression."""
+        """Return the ending that names its format, without that of compression."""
         return Path(self.path.name.removesuffix(".gz")).suffix.lower()
 
     def wrong(self, what: str) -> UsageError:
-        """The error to raise for this file."""
+        """Return the error to raise for this file."""
         return UsageError(f"{TEXTS.flags[-1]} {self.path}: {what}")
 
 
 def read_texts(asked: str) -> Texts:
-    """The texts that `--texts` asks for: the embedded sample, or those of `FILE` or `FILE:COLUMN`."""
+    """Return the texts for `--texts`: the embedded sample, or those of `FILE` or `FILE:COLUMN`."""
     if asked == SAMPLE:
         return Texts(texts=sample())
     source = _source_of(asked)
@@ -254,7 +256,7 @@ def read_texts(asked: str) -> Texts:
 
 
 def _source_of(asked: str) -> _Source:
-    """The file, and the column after the last colon where what stands before it is a file."""
+    """Return the file, and the column after the last colon if the text before it is a file."""
     check_no_address(TEXTS.flags[-1], asked)
     if Path(asked).expanduser().is_file():
         return _Source(path=Path(asked).expanduser(), column=None)
@@ -267,7 +269,7 @@ def _source_of(asked: str) -> _Source:
 
 
 def _texts_in(source: _Source) -> tuple[str | None, Iterator[str]]:
-    """The column that the texts are of, and the texts one after the other."""
+    """Return the column of the texts, and the texts one after the other."""
     if source.form in _PARQUET:
         return _parquet(source)
     if source.form in _JSON_LINES:
@@ -292,7 +294,7 @@ def _opened(source: _Source) -> IO[str]:
 
 
 def _of_rows(source: _Source, rows: Callable[[], Iterable[Row]]) -> tuple[str, Iterator[str]]:
-    """The texts in a column of rows, the column chosen by the first of them."""
+    """Return the texts in a column of rows, the column chosen by the first of them."""
     first = list(islice(rows(), 100))
     columns: dict[str, bool] = {}
     for row in first:
@@ -311,7 +313,7 @@ def _is_number(text: str) -> bool:
 
 
 def _column(source: _Source, columns: dict[str, bool]) -> str:
-    """The column that was given, the only one of words, or one with a usual name."""
+    """Return the given column, the only one of words, or one with a usual name."""
     listed = ", ".join(columns)
     if source.column is not None:
         if source.column not in columns:
@@ -375,20 +377,20 @@ def _parquet(source: _Source) -> tuple[str, Iterator[str]]:
     return column, (text for batch in batches for text in batch.column(0).to_pylist() if text is not None)
 
 
-#: What the loss leaves out, by torch's own default.
+#: The label that the loss ignores, torch's own default.
 IGNORED: Final = -100
 #: The part of the tokens that a masked language model is trained on.
 _MASKED: Final = 0.15
-#: How all texts are padded where nothing is said.
+#: The default padding of all texts.
 _PADDING: Final = "max-length"
 _OF_TEXT: Final = ("sequence-classification", "token-classification", "causal-lm", "seq2seq-lm", "masked-lm", "base")
 
 
 @dataclass(slots=True, kw_only=True)
 class TextInputs:
-    """The batches of a run, on the host: keyword arguments of the model. `longest` may be none of those that are run.
+    """The batches of a run, on the host: keyword arguments of the model; `longest` may not be among those run.
 
-    `observed` says what they are of.
+    `observed` describes the texts.
     """
 
     batches: tuple[dict[str, Any], ...]
@@ -397,11 +399,11 @@ class TextInputs:
 
     @property
     def profiled(self) -> dict[str, Any]:
-        """The batch of the middle length."""
+        """Return the batch of the middle length."""
         return self.batches[self.observed.profiled]
 
     def with_times(self, times: Sequence[Sequence[int]]) -> TextObservations:
-        """What was observed, with the wall times of the steps on each batch."""
+        """Return the observations, with the wall times of the steps on each batch."""
         pairs = zip(self.observed.batches, times, strict=True)
         return replace(self.observed, batches=tuple(replace(batch, step_ns=tuple(each)) for batch, each in pairs))
 
@@ -422,11 +424,11 @@ class TextPlan:
 
     @property
     def profiled_length(self) -> int:
-        """The length of the profiled batch."""
+        """Return the length of the profiled batch."""
         return self.batches.lengths[self.batches.profiled]
 
     def inputs(self) -> TextInputs:
-        """The tensors of the batches; real ones, also where tensors without values are made."""
+        """Return the tensors of the batches; real ones, even under a mode that makes tensors without values."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         run = self.batches.run
@@ -437,7 +439,7 @@ class TextPlan:
         )
 
     def observed(self) -> TextObservations:
-        """What the batches are of."""
+        """Return the description of the texts in the batches."""
         lengths, batches = [len(of_text) for of_text in self.ids], self.batches
         return TextObservations(
             file=self.read.file, column=self.read.column, padding=self.padding, count=len(lengths),
@@ -455,7 +457,7 @@ class TextPlan:
         return TextBatch(lengths=tuple(len(self.ids[text]) for text in texts), length=self.batches.lengths[number])
 
     def _inputs(self, number: int) -> dict[str, Any]:
-        """Keyword arguments of the model for a batch."""
+        """Return keyword arguments of the model for a batch."""
         texts, length = self.batches.texts[number], self.batches.lengths[number]
         rows = [self.ids[text] for text in texts]
         inputs = {
@@ -465,7 +467,7 @@ class TextPlan:
         return {**inputs, **self._targets(texts, length, inputs["input_ids"])}
 
     def _targets(self, texts: Sequence[int], length: int, ids: torch.Tensor) -> dict[str, Any]:
-        """What the loss needs: the same for a text in whatever batch it is."""
+        """Return the labels for the loss: the same for a text in every batch."""
         task, rows = self.shape.task, [self.ids[text] for text in texts]
         if self.shape.inference or task == "base":
             return {"decoder_input_ids": ids} if getattr(self.config, "is_encoder_decoder", False) else {}
@@ -492,7 +494,7 @@ class TextPlan:
         return [int(draw.random() * labels) for _ in self.ids[text]]
 
     def _masked(self, texts: Sequence[int], length: int) -> dict[str, Any]:
-        """Tokens to guess, masked in the input where the tokenizer has a token for that; the loss is of them alone."""
+        """Return tokens to guess, masked in the input if the tokenizer has a mask token; only they are in the loss."""
         inputs, labels = [], []
         for text in texts:
             ids, chosen = self.ids[text], self._guessed(text)
@@ -504,7 +506,7 @@ class TextPlan:
         }  # fmt: skip
 
     def _guessed(self, text: int) -> frozenset[int]:
-        """The places of a text that are to be guessed, one at least."""
+        """Return the places of a text to guess, one at least."""
         draw, ids = self._draw(text), self.ids[text]
         places = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
         draws = {at: draw.random() for at in places}
@@ -512,7 +514,7 @@ class TextPlan:
 
 
 def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | None:
-    """The requested texts, `None` where none are; `UsageError` where the model takes no text."""
+    """Return the requested texts, `None` without a request; `UsageError` if the model takes no text."""
     if options.texts is None:
         return None
     asked, maximum = f"{TEXTS.flags[-1]} {options.texts}", shape.sequence_length
@@ -534,7 +536,7 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
 
 
 def _cut(ids: tuple[int, ...], maximum: int) -> tuple[int, ...]:
-    """The ids of a text cut to a length; what a tokenizer puts at the end stays."""
+    """Return the ids of a text cut to a length, with the tokenizer's ids at the end kept."""
     return ids if len(ids) <= maximum else (*ids[: maximum - 1], ids[-1])
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a model: its own where there is one, else one trained on the texts; fast, or really a slow one."""
+"""Choose the tokenizer of a model: its own if available, else one trained on the texts; fast, or truly slow."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from opanatomy.errors import UsageError
 from opanatomy.options import TEXTS, TOKENIZER
 from opanatomy.records.workload import ObservedTokenizer
 
-# A tokenizer trained on the texts, for a model whose own is missing: WordPiece for BERT and its kin, else BPE.
+# Train a tokenizer on the texts, for a model without its own: WordPiece for models like BERT, else BPE.
 
 
-#: Tokens of a trained vocabulary at most, as many as those of BERT.
+#: The most tokens of a trained vocabulary, as many as BERT has.
 _MAX_TOKENS: Final = 30_000
-#: What transformers calls the tokenizers that are WordPiece.
+#: The WordPiece tokenizers in transformers.
 _WORDPIECE: Final = frozenset(
     f"{name}Tokenizer"
     for name in ("Bert", "DistilBert", "Electra", "MPNet", "MobileBert", "Lxmert", "Funnel", "SqueezeBert", "ConvBert")
 )
-#: The part that a special token plays, which the configuration may have an id for -> its text in both forms.
+#: The role of a special token, whose id may be in the configuration -> its text in both forms.
 _SPECIAL_OF_WORDPIECE: Final = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _SPECIAL_OF_BPE: Final = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 
 
 def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any:
-    """A fast tokenizer of transformers with `vocabulary` tokens at most, the special ones where `config` has them."""
+    """Return a fast tokenizer of transformers with at most `vocabulary` tokens, the special ones as in `config`."""
     from transformers import PreTrainedTokenizerFast
 
     wordpiece = is_wordpiece(str(config.model_type))
@@ -55,7 +55,7 @@ def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any
 
 
 def is_wordpiece(model_type: str) -> bool:
-    """Whether the models of this type have WordPiece tokenizers."""
+    """Return whether the models of this type have WordPiece tokenizers."""
     from transformers.models.auto import tokenization_auto
 
     names = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(model_type)
@@ -64,7 +64,7 @@ def is_wordpiece(model_type: str) -> bool:
 
 
 def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpiece: bool) -> Any:
-    """The core of a tokenizer, its special tokens first; the same for the same texts."""
+    """Return the core of a tokenizer, its special tokens first; the same for the same texts."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     if wordpiece:
@@ -73,7 +73,7 @@ def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpie
         core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         core.decoder = decoders.WordPiece()
         texts, letters = _within_alphabet([core.normalizer.normalize_str(text) for text in texts], max(size // 3, 1))
-        # Its trainer numbers the letters inside words as it meets them in a hash table: those numbers break ties.
+        # Its trainer numbers the letters inside words in the order of a hash table: those numbers break ties.
         first = [*special, *letters, *(f"##{letter}" for letter in letters)]
         trainer: Any = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     else:
@@ -86,7 +86,7 @@ def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpie
 
 
 def _within_alphabet(texts: Sequence[str], size: int) -> tuple[list[str], list[str]]:
-    """The texts in their most usual letters alone, `size` at most, and these."""
+    """Return the texts in their most common letters alone, at most `size`, and these letters."""
     counts = Counter(chain.from_iterable(texts))
     usual = sorted(counts, key=lambda letter: (-counts[letter], letter))
     letters = sorted([letter for letter in usual if not letter.isspace()][:size])
@@ -95,7 +95,7 @@ def _within_alphabet(texts: Sequence[str], size: int) -> tuple[list[str], list[s
 
 
 def _reserved(config: Any, special: Mapping[str, str], vocabulary: int) -> dict[str, int]:
-    """The ids that the configuration has for special tokens; of two tokens with one id the first keeps it."""
+    """Return the configuration's ids for special tokens; the first of two tokens with one id keeps it."""
     reserved: dict[str, int] = {}
     for part, text in special.items():
         number = getattr(config, f"{part}_token_id", None)
@@ -106,7 +106,7 @@ def _reserved(config: Any, special: Mapping[str, str], vocabulary: int) -> dict[
 
 
 def _placed(tokens: Mapping[str, int], reserved: Mapping[str, int]) -> dict[str, int]:
-    """The tokens with ids of their own: the reserved ones, the others in their order on what is free."""
+    """Return the tokens with distinct ids: the reserved ones, the others in their order on free ids."""
     taken = set(reserved.values())
     free = iter(number for number in range(len(tokens) + len(taken)) if number not in taken)
     others = sorted((number, token) for token, number in tokens.items() if token not in reserved)
@@ -114,7 +114,7 @@ def _placed(tokens: Mapping[str, int], reserved: Mapping[str, int]) -> dict[str,
 
 
 def _with_ids(core: Any, tokens: Mapping[str, int], *, wordpiece: bool) -> Any:
-    """The tokenizer with other ids."""
+    """Return the tokenizer with other ids."""
     from tokenizers import Tokenizer, models
 
     model = json.loads(core.to_str())["model"]
@@ -130,7 +130,7 @@ def _with_ids(core: Any, tokens: Mapping[str, int], *, wordpiece: bool) -> Any:
 
 
 def _template(core: Any, config: Any, *, wordpiece: bool) -> Any:
-    """What a text begins and ends with: `[CLS]` and `[SEP]`, what an encoder's configuration has, else nothing."""
+    """Return the begin and end of a text: `[CLS]` and `[SEP]`, those in an encoder's configuration, else nothing."""
     from tokenizers import processors
 
     before, after = ("[CLS]", "[SEP]") if wordpiece else _ends(config)
@@ -150,7 +150,7 @@ def _ends(config: Any) -> tuple[str | None, str | None]:
     return "<s>" if begins else None, "</s>" if ends else None
 
 
-#: How many texts a tokenizer is timed on; a slow one takes a second for some 50,000 tokens.
+#: The number of texts to time a tokenizer on; a slow one takes a second for some 50,000 tokens.
 _TIMED_TEXTS: Final = 256
 _FILES: Final = re.compile(r"(tokenizer|vocab|merges|spiece|sentencepiece).*|.*\.(model|tiktoken)")
 #: The Python WordPiece tokenizer: its name in transformers 5, in transformers 4.
@@ -160,7 +160,7 @@ Ids: TypeAlias = "list[list[int]]"
 
 
 class OfModel(Struct, frozen=True, kw_only=True):
-    """What a tokenizer has to fit."""
+    """The model that a tokenizer has to fit."""
 
     #: On the meta device.
     module: Any
@@ -171,17 +171,17 @@ class OfModel(Struct, frozen=True, kw_only=True):
 
     @property
     def config(self) -> Any:
-        """The model's configuration."""
+        """Return the model's configuration."""
         return self.module.config
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens the model knows."""
+        """Return the number of tokens that the model knows."""
         return int(getattr(self.config, "text_config", self.config).vocab_size)
 
 
 class Tokenized(Struct, frozen=True, kw_only=True):
-    """The texts as token ids, none of them empty, and the special ones that batches are made with."""
+    """The texts as token ids, none of them empty, and the special ones for making batches."""
 
     ids: tuple[tuple[int, ...], ...]
     pad: int
@@ -196,9 +196,9 @@ class _Chosen(Struct, frozen=True, kw_only=True):
 
 
 def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Tokenized:
-    """The texts by the tokenizer that is `wanted` (`fast`, `slow`, `None` for what the model has).
+    """Return the texts by the `wanted` tokenizer (`fast`, `slow`, `None` for the model's own).
 
-    `UsageError` where there is no such tokenizer.
+    Raises `UsageError` if there is no such tokenizer.
     """
     with quiet_libraries():
         chosen = _own(model, texts) or _trained(model, texts, "none is available")
@@ -218,7 +218,7 @@ def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Token
 
 
 def _choice(tokenizer: Any, slow: Any, wanted: str | None, model: OfModel) -> tuple[Any, Any]:
-    """The tokenizer to use, and the other one."""
+    """Return the tokenizer to use, and the other one."""
     from transformers import __version__
 
     if wanted == "slow" and tokenizer.is_fast:
@@ -242,7 +242,7 @@ def _ids(tokenizer: Any, texts: Sequence[str]) -> Ids:
 
 
 def _pad(tokenizer: Any, config: Any) -> int:
-    """The id of padding: the configuration's, which the model looks for, else the tokenizer's, else the end's."""
+    """Return the id of padding: the configuration's, which the model checks, else the tokenizer's, else the end's."""
     candidates = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(number for number in candidates if isinstance(number, int) and number >= 0)
 
@@ -251,9 +251,9 @@ def _pad(tokenizer: Any, config: Any) -> int:
 
 
 def _own(model: OfModel, texts: Sequence[str]) -> _Chosen | None:
-    """The model's own tokenizer from its folder or the cache; `None` where it has none there.
+    """Return the model's own tokenizer from its folder or the cache; `None` if it has none there.
 
-    Of a folder without its files transformers makes a tokenizer that knows its special tokens alone.
+    From a folder without its files transformers makes a tokenizer that knows only its special tokens.
     """
     from transformers import AutoTokenizer
 
@@ -277,7 +277,7 @@ def _trained(model: OfModel, texts: Sequence[str], because: str) -> _Chosen:
 
 
 def _ids_beyond(chosen: _Chosen, texts: Sequence[str], vocabulary: int) -> str | None:
-    """Why the model cannot take the ids of its own tokenizer."""
+    """Return why the model cannot take the ids of its own tokenizer."""
     if chosen.trained_because is not None or len(chosen.tokenizer) <= vocabulary:
         return None
     largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
@@ -285,9 +285,9 @@ def _ids_beyond(chosen: _Chosen, texts: Sequence[str], vocabulary: int) -> str |
 
 
 def _slow(tokenizer: Any, model: OfModel) -> Any:
-    """The Python tokenizer that does what a fast one does; `None` where transformers has none.
+    """Return the Python tokenizer equivalent to a fast one; `None` if transformers has none.
 
-    `use_fast=False` is ignored without a word by transformers 5: the class decides.
+    transformers 5 silently ignores `use_fast=False`: the class decides.
     """
     import transformers
     from transformers import AutoTokenizer
@@ -299,13 +299,13 @@ def _slow(tokenizer: Any, model: OfModel) -> Any:
                 return _python_wordpiece(kind, tokenizer)
     try:
         slow = AutoTokenizer.from_pretrained(model.location, use_fast=False, local_files_only=True)
-    except Exception:  # there is none, or what it needs is not installed
+    except Exception:  # none exists, or a package that it needs is missing
         return None
     return None if slow.is_fast or len(slow) != len(tokenizer) else slow
 
 
 def _python_wordpiece(kind: Any, tokenizer: Any) -> Any:
-    """The Python tokenizer with the vocabulary and the rules of a fast one."""
+    """Return the Python tokenizer with the vocabulary and the rules of a fast one."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     rules = {key: getattr(normalizer, key) for key in ("strip_accents",) if hasattr(normalizer, key)}
     tokens = {number: token for token, number in tokenizer.get_vocab().items()}
@@ -330,7 +330,7 @@ def _python_wordpiece(kind: Any, tokenizer: Any) -> Any:
 def _timed(
     tokenizers: Sequence[Any], texts: Sequence[str], trained_because: str | None
 ) -> tuple[ObservedTokenizer, ...]:
-    """How long each takes for the same texts, the used one first, and whether their ids are equal."""
+    """Time each on the same texts, the used one first, and compare their ids."""
     few = list(texts[:_TIMED_TEXTS])
     observed: list[ObservedTokenizer] = []
     reference: Ids = []

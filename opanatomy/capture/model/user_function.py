@@ -1,4 +1,4 @@
-"""A model of the user's own: `file.py:function` or `package.module:function` that returns (module, inputs)."""
+"""Load a user's own model: `file.py:function` or `package.module:function` that returns (module, inputs)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     import torch
 
 
-# A Python file of the user's own, imported as `python FILE` would find what it imports; where its code failed.
+# Import a user's Python file with the imports that `python FILE` would find, and locate failures of its code.
 
 
 _FILE: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>.*))?", re.DOTALL)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
-#: Modules that files brought with them, by the folder that they were imported from.
+#: Modules imported by files, by the folder that they were imported from.
 _BROUGHT: Final[dict[str, str]] = {}
 
 
 def file_and_function(model: str) -> tuple[Path, str] | None:
-    """The file and the function that `file.py:function` names; `None` where `model` is no Python file.
+    """Return the file and the function in `file.py:function`; `None` if `model` is no Python file.
 
-    Raises `ModelError` where the file is not there, or the function is not named.
+    Raises `ModelError` if the file is missing, or the function is not named.
     """
     match = _FILE.fullmatch(model)
     if match is None:
@@ -58,7 +58,7 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
 
 
 def _example(path: Path) -> str:
-    """A function of the file, as far as is known without running it."""
+    """Return the name of a function in the file, as far as known without running it."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -69,9 +69,9 @@ def _example(path: Path) -> str:
 
 @contextmanager
 def imported_file(path: Path) -> Iterator[ModuleType]:
-    """The file as a module, its folder importable while it is imported and used; that of its package, if it is in one.
+    """Yield the file as a module; its folder, or that of its package, is importable inside the block.
 
-    Raises `ModelError` with the file and line of the user's own code where it cannot be imported.
+    Raises `ModelError` with the file and line of the user's own code if it cannot be imported.
     """
     file = path.resolve()
     root, name = _root_and_name(file)
@@ -82,7 +82,7 @@ def imported_file(path: Path) -> Iterator[ModuleType]:
     try:
         yield _imported(file, name, path)
     finally:
-        with suppress(ValueError):  # the user's code may have taken it out
+        with suppress(ValueError):  # the user's code may have removed it
             sys.path.remove(root)
         for other in set(sys.modules) - before:
             if _lies_in(sys.modules[other], root):
@@ -109,7 +109,7 @@ def _todo(error: BaseException, path: Path) -> str:
 
 
 def _as_module(file: Path, name: str) -> ModuleType:
-    """The module of a file under this name, or under one of its own where another module has it."""
+    """Return the module of a file under this name, or under a unique one if another module has it."""
     loaded = sys.modules.get(name)
     if loaded is not None and _is_of(loaded, file):
         return loaded
@@ -131,7 +131,7 @@ def _as_module(file: Path, name: str) -> ModuleType:
 
 
 def _is_installed(name: str, file: Path) -> bool:
-    """Whether another file would be imported by this name if the folder of `file` were not asked."""
+    """Return whether this name would import another file without the folder of `file`."""
     asked = sys.path.pop(0)
     try:
         spec = find_spec(name)
@@ -145,7 +145,7 @@ def _is_installed(name: str, file: Path) -> bool:
 
 
 def _root_and_name(file: Path) -> tuple[str, str]:
-    """The folder to import from, and the name there: dotted in a package, where imports may be relative."""
+    """Return the folder to import from, and the name there: dotted in a package, for its relative imports."""
     parts, folder = [] if file.stem == "__init__" else [file.stem], file.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)
@@ -161,7 +161,7 @@ def _root_and_name(file: Path) -> tuple[str, str]:
 
 
 def _forget_others(root: str) -> None:
-    """Modules that a file of another folder brought are not what this one means by their names."""
+    """Forget modules imported by a file of another folder, whose names mean others here."""
     for name in [name for name, folder in _BROUGHT.items() if folder != root]:
         sys.modules.pop(name, None)
         del _BROUGHT[name]
@@ -183,11 +183,11 @@ def _near_files(path: Path) -> str:
     return f"did you mean {', '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
 
 
-# ----------------------------------------------------------------------------------------------------- whose code it is
+# -------------------------------------------------------------------------------------------------------- owner of code
 
 
 def said_by(error: BaseException) -> str:
-    """What an error of the user's code says, and the file and line of that code."""
+    """Return the message of an error of the user's code, and the file and line of that code."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{type(error).__name__}: {error.msg} ({_shown(error.filename)}:{error.lineno})"
     text = f"SystemExit {error.code}" if isinstance(error, SystemExit) else f"{type(error).__name__}: {one_line(error)}"
@@ -196,26 +196,26 @@ def said_by(error: BaseException) -> str:
 
 
 def defined_at(function: Callable[..., Any]) -> str:
-    """Where a function is written: ` (net.py:12)`; nothing for one that is not of Python code."""
+    """Return the place of a function's source: ` (net.py:12)`; empty if it is not Python code."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
 
 
 def _place(error: BaseException) -> str | None:
-    """The last line of the user's own code on the way to the error."""
+    """Return the last line of the user's own code on the way to the error."""
     own = [frame for frame in extract_tb(error.__traceback__) if _is_own(frame.filename)]
     return f"{_shown(own[-1].filename)}:{own[-1].lineno}" if own else None
 
 
 def _is_own(name: str) -> bool:
-    """Whether a file of code is neither ours, nor Python's, nor installed, nor made by torch.compile."""
+    """Return whether a file of code is neither ours, nor Python's, nor installed, nor made by torch.compile."""
     folders = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     others = (_PACKAGE, *(os.path.join(folder, "") for folder in folders))
     return not name.startswith(("<", *others)) and "torchinductor" not in name
 
 
 def _shown(name: str) -> str:
-    """The path as it is from here, where that is shorter."""
+    """Return the path relative to the working directory, if that is shorter."""
     try:
         here = os.path.relpath(name)
     except (OSError, ValueError):
@@ -229,15 +229,15 @@ _PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w
 
 
 def is_function(model: str) -> bool:
-    """Whether `model` reads `package.module:function` or `file.py:function`, and is no other file of that name."""
+    """Return whether `model` is `package.module:function` or `file.py:function`, and no other file of that name."""
     return file_and_function(model) is not None or (_PATTERN.fullmatch(model) is not None and not Path(model).exists())
 
 
 def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[Any, ...]]:
-    """The module and the inputs that a function of the user's returns, called without arguments.
+    """Return the module and the inputs from a user's function, called without arguments.
 
-    Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. What is next to a file is
-    importable for it, and for `package.module:function` the working directory, as it is for `python -m`.
+    Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. A file can import its
+    neighbours, and `package.module:function` the working directory, as with `python -m`.
     """
     import torch
 
@@ -272,7 +272,7 @@ def _called(function: Callable[[], Any], model: str) -> Any:
 
 
 def check_module(name: str, module: torch.nn.Module) -> None:
-    """Refuse a module that cannot be moved, counted or watched; `name` is what the message calls it."""
+    """Refuse a module that cannot be moved, counted or watched; `name` is its name in the message."""
     import torch
     from torch.nn.parameter import is_lazy
 
@@ -287,7 +287,7 @@ def check_module(name: str, module: torch.nn.Module) -> None:
 
 @contextmanager
 def _module(model: str) -> Iterator[tuple[ModuleType, str]]:
-    """The module that has the function, and the name of the function in it."""
+    """Yield the module that has the function, and the name of the function in it."""
     named = file_and_function(model)
     if named is not None:
         with imported_file(named[0]) as module:

@@ -1,4 +1,4 @@
-"""From the options of a run to a module with weights and a batch for it, on the device."""
+"""Turn the options of a run into a module with weights and a batch for it, on the device."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 #: Samples in a batch by default.
 BATCH: Final = 8
-#: What a function decides that makes its own model.
+#: Options that a function decides if it makes its own model.
 _OF_THE_MODEL: Final = frozenset(
     {"batch", "seq", "layers", "settings", "task", "attention", "weights", "hub", "texts", "padding", "tokenizer"}
 )
@@ -56,8 +56,8 @@ _OF_THE_MODEL: Final = frozenset(
 class Prepared:
     """A module and its inputs (a dict of keyword arguments or a tuple), both on the device, ready for a step.
 
-    `changes` says what settings changed, such as `layers 24 -> 2`; `attention` is the implementation in force, `None`
-    for a model without attention; `seed` is that of weights and batch where these were made here.
+    `changes` lists the effects of settings, such as `layers 24 -> 2`; `attention` is the implementation in use, `None`
+    for a model without attention; `seed` is that of weights and batch if they were made here.
     """
 
     module: torch.nn.Module
@@ -72,13 +72,13 @@ class Prepared:
     attention: str | None = None
     seed: int | None = None
     changes: tuple[str, ...] = ()
-    #: The batches that the texts of the run make; `inputs` is one of them.
+    #: The batches of the run's texts; `inputs` is one of them.
     texts: TextInputs | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """The model of a run, as far as it goes without weights."""
+    """The model of a run, without weights."""
 
     name: str
     source: str
@@ -90,17 +90,17 @@ class Plan:
     architecture: str
     parameters: int
     changes: tuple[str, ...]
-    #: The implementation of attention in force.
+    #: The attention implementation in use.
     attention: str | None
-    #: How many layers each stack of like layers has.
+    #: The number of layers in each stack of like layers.
     stacks: tuple[int, ...] = ()
     texts: TextPlan | None = None
 
 
 def plan_of(options: RunOptions) -> Plan | None:
-    """What `prepare` will make, without its weights; `None` for a function, which makes its own model.
+    """Return the plan of `prepare`, without weights; `None` for a function, which makes its own model.
 
-    `ModelError` or `UsageError` says in one line what cannot be.
+    Raises `ModelError` or `UsageError` with one line for an impossible run.
     """
     if is_function(options.model):
         return None
@@ -110,16 +110,16 @@ def plan_of(options: RunOptions) -> Plan | None:
 
 
 def prepare(options: RunOptions, plan: Plan | None = None) -> Prepared:
-    """The module and the batch of a run on `options.device`, by its plan where that is made already."""
+    """Return the module and the batch of a run on `options.device`, by its plan if that is made already."""
     plan = plan or plan_of(options)
     return _prepare_function(options) if plan is None else _prepare_plan(plan, options)
 
 
 def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> Prepared:
-    """A module of the caller's own and its inputs, as they are."""
+    """Return the caller's own module and its inputs, unchanged."""
     first = next(iter(tensors_of(module, inputs)), None)
     batch, length = sizes(inputs)
-    name = type(getattr(module, "_orig_mod", module)).__name__  # of a compiled module the one that was compiled
+    name = type(getattr(module, "_orig_mod", module)).__name__  # the original of a compiled module
     return Prepared(
         module=module, inputs=inputs, name=name, architecture=name, source="object", batch=batch,
         sequence_length=length, dtype=None if first is None else data_type_name(first.dtype),
@@ -127,7 +127,7 @@ def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> 
 
 
 def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
-    """What a capture records of the model, its batch and the options."""
+    """Return the capture's record of the model, its batch and the options."""
     parameters = list(prepared.module.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     small = [parameter for parameter in trained if parameter.numel() < SMALL]
@@ -196,7 +196,7 @@ def _weights_dtype(module: torch.nn.Module, options: RunOptions) -> str:
 
 
 def data_type_name(dtype: torch.dtype) -> str:
-    """What a report calls a data type."""
+    """Return the name of a data type in reports."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -215,7 +215,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
     _use_cache(config, options.inference)
     task, auto_class = choose_task(config, options.task)
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
-        config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
+        config.pad_token_id = 0  # a decoder looks for the last token that is not padding; ours never is padding
     module = build_on_meta(config, auto_class, options.attention, trust)
     if options.generate is not None:
         check_generates(module, as_flag(GENERATE, options.generate))
@@ -242,7 +242,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
 
 @contextmanager
 def _readable(name: str, options: RunOptions) -> Iterator[None]:
-    """A configuration can hold anything: whatever it makes fail is said in one line."""
+    """Report any failure caused by a configuration, which can hold anything, in one line."""
     given = ", ".join(f"{key}={value}" for key, value in options.settings)
     try:
         yield
@@ -261,7 +261,7 @@ def _readable(name: str, options: RunOptions) -> Iterator[None]:
 
 
 def _use_cache(config: Any, inference: bool) -> None:
-    """Keep no key-value cache in training; inference keeps what the configuration says."""
+    """Keep no key-value cache in training; inference keeps the configuration's setting."""
     parts = [config, *(getattr(config, name, None) for name in ("text_config", "decoder", "encoder"))]
     for part in parts:
         if not inference and hasattr(part, "use_cache"):
@@ -269,14 +269,14 @@ def _use_cache(config: Any, inference: bool) -> None:
 
 
 def attention_of(module: torch.nn.Module) -> str | None:
-    """The attention implementation in force; `None` for a model without attention, or that does not say."""
+    """Return the attention implementation in use; `None` for a model without attention, or without that setting."""
     if not any("attention" in type(layer).__name__.lower() for layer in module.modules()):
         return None
     return getattr(getattr(module, "config", None), "_attn_implementation", None)
 
 
 def _seed(seed: int) -> None:
-    """Seed all that weights, dropout and the masks of speech models draw from."""
+    """Seed all generators for weights, dropout and the masks of speech models."""
     import numpy as np
     import torch
 
@@ -289,7 +289,7 @@ def _seed(seed: int) -> None:
 
 
 def _prepare_function(options: RunOptions) -> Prepared:
-    """The module and inputs of a function, left as they are but for the requested device, data type and inference."""
+    """Return the module and inputs of a function, changed only by the requested device, data type and inference."""
     import torch
 
     for option in RUN:
@@ -324,7 +324,7 @@ def _prepare_function(options: RunOptions) -> Prepared:
 
 
 def _modes(model: torch.nn.Module) -> tuple[str, ...]:
-    """That modules of a function's model do not train, which is left as it is: a frozen normalization, all of it."""
+    """Return a note on modules of a function's model in evaluation mode (a frozen normalization, or all of it)."""
     modules = list(model.modules())
     evaluating = sum(not module.training for module in modules)
     return (
@@ -335,24 +335,24 @@ def _modes(model: torch.nn.Module) -> tuple[str, ...]:
 
 
 def either(parts: list[str]) -> str:
-    """The parts as a choice: "a, b or c"."""
+    """Return the parts as a choice: "a, b or c"."""
     return listed(parts, "or")
 
 
 def listed(parts: list[str], last: str) -> str:
-    """The parts as words of a sentence, `last` before the last of them: "a, b and c"."""
+    """Join the parts as words of a sentence, with `last` before the last of them: "a, b and c"."""
     return f" {last} ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
 
 
 def batch_and_length(batch: int | None, length: int | None) -> list[str]:
-    """What of the batch can be lowered: a number that the model has, and that is above 1."""
+    """Return the sizes of the batch that can be lowered: known numbers above 1."""
     names = [name for name, size in (("--batch", batch), ("--seq", length)) if size is not None and size > 1]
     return [f"lower {either(names)}"] if names else []
 
 
 @contextmanager
 def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
-    """Where the inputs do not fit next to the weights, raise `OutOfMemory` that says what makes either smaller."""
+    """Raise `OutOfMemory` with ways to save memory if the inputs do not fit next to the weights."""
     try:
         yield
     except Exception as error:
@@ -363,7 +363,7 @@ def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
 
 
 def fewer_weights(dtype: str | None) -> list[str]:
-    """What makes the weights of a model that is built by its configuration smaller."""
+    """Return ways to make the weights of a model from a configuration smaller."""
     return ["keep fewer --layers", *(["use --dtype bfloat16"] if _is_wide(dtype) else [])]
 
 

@@ -1,1 +1,1 @@
-"""Run the profiled step: warm-up, timing, ranges, export, and what Kineto drops."""
+"""Run the profiled step: warm-up, timing, ranges, export, and observations that Kineto drops."""

@@ -1,4 +1,4 @@
-"""What to lower when memory ran out: what there is in that phase, of the options that were not used yet."""
+"""Advise on lowering memory when it ran out, by options that have an effect in that phase and are not used yet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from opanatomy.records.workload import Workload
 if TYPE_CHECKING:
     import torch
 
-#: Those that are advised; of two that need the same none is advised for the other.
+#: The optimizers to advise; of two with the same need neither is advised for the other.
 _ADVISED: Final = ("adamw", "sgd", "adamw8bit", "adafactor")
 
 
 def less_memory(phase: Phase, subject: Subject, options: RunOptions, *, recorded: bool = False) -> str:
-    """What takes less memory in `phase`, as options of the verb, or as Python for a module of the caller's own.
+    """Return ways to save memory in `phase`, as options of the verb, or as Python for the caller's own module.
 
     In `Phase.OTHER` the step has not begun, or is `recorded` already.
     """
@@ -75,7 +75,7 @@ def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
 
 
 def _fewer_tokens(phase: Phase, options: RunOptions, spelled: Spelling) -> list[str]:
-    """What of a generation can be lowered."""
+    """Return the sizes of a generation that can be lowered."""
     parts = []
     if (options.beams or 1) > 1:
         parts.append(f"search with fewer than {spelled(BEAMS, options.beams)}")
@@ -85,7 +85,7 @@ def _fewer_tokens(phase: Phase, options: RunOptions, spelled: Spelling) -> list[
 
 
 def _more_parts(workload: Workload) -> list[int]:
-    """The next number of micro-batches that the batch can be cut into, where there is a backward to accumulate."""
+    """Return the next number of micro-batches for the batch, if there is a backward to accumulate."""
     batch, now = workload.batch or 1, workload.accumulate or 1
     if workload.inference:
         return []
@@ -93,7 +93,7 @@ def _more_parts(workload: Workload) -> list[int]:
 
 
 def smaller_optimizers(chosen: str | None) -> list[str]:
-    """The optimizers that need less than the chosen one, of those that are installed."""
+    """Return the installed optimizers that need less than the chosen one."""
     if chosen is None:
         return []
     needed = _update_bytes(chosen)
@@ -102,12 +102,12 @@ def smaller_optimizers(chosen: str | None) -> list[str]:
 
 
 def _update_bytes(name: str) -> float:
-    """What an update needs for each float32 parameter."""
+    """Return the bytes that an update needs for each float32 parameter."""
     return BY_NAME[name].update_bytes(ITEM_SIZE["float32"])
 
 
 def _only_weights(phase: Phase) -> bool:
-    """Whether what depends on the batch is not there yet, or freed by then."""
+    """Return whether tensors that depend on the batch are not there yet, or freed by then."""
     return phase in (Phase.OPTIMIZER, Phase.OTHER)
 
 

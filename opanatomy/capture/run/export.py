@@ -1,4 +1,4 @@
-"""The profiler's trace as a file: with our metadata as its first key, without secrets and without the host's name."""
+"""Write the profiler's trace to a file: with our metadata as its first key, without secrets or the host's name."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.trace.redact_trace import NOT_DECODABLE, Redaction
 
 _END_BYTES: Final = 256
-#: This much text is looked at at once.
+#: Read this much text at once.
 _CHUNK: Final = 1 << 20
 #: Kineto writes its own keys, and those of `add_metadata`, before the events.
 _LONGEST_HEAD: Final = 64 << 20
 _EVENTS: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
-#: How Kineto ends an event and begins the next; no string of JSON has a line end in it.
+#: Kineto's separator of two events; no string of JSON has a line end in it.
 _BETWEEN: Final = b"\n  },\n  {"
 _END: Final = b"\n  }"
-#: Kineto writes names as they are, quotes and backslashes too; nothing else in an event is a user's own text.
+#: Kineto writes names unescaped, even quotes and backslashes; nothing else in an event is a user's own text.
 _NAMES: Final = tuple(
     re.compile(rb'^(.*?"name": ")(.*)(' + end + rb")$", re.MULTILINE) for end in (rb'",', rb'", "p(?:id|h)": .*')
 )
@@ -39,11 +39,11 @@ _texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 def export_trace(
     profiler: Any, capture: Capture, path: Path, *, everything: bool = False, renamed: Mapping[bytes, bytes] = NO_NAMES
 ) -> None:
-    """Write the trace of `profiler` and what `capture` knows to `path`; gzip where the name ends in `.gz`.
+    """Write the trace of `profiler` and the metadata of `capture` to `path`; gzip if the name ends in `.gz`.
 
-    `add_metadata_json` would do for the metadata, but it takes effect only while the profiler runs, and part of the
-    metadata is known only after. With `everything` paths, arguments, hosts and users are left out too. `renamed`
-    has the texts of names of ours, in quotes, and what stands there instead.
+    `add_metadata_json` takes effect only while the profiler runs, and part of the metadata is known only after. With
+    `everything` paths, arguments, hosts and users are left out too. `renamed` maps our own names, in quotes, to their
+    replacements.
     """
     with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
         plain = Path(folder) / "trace.json"
@@ -63,7 +63,7 @@ def copy_redacted(
     source: BinaryIO, target: BinaryIO, capture: Capture, *, everything: bool = False,
     renamed: Mapping[bytes, bytes] = NO_NAMES,
 ) -> None:  # fmt: skip
-    """The trace in `source`, as Kineto writes it, with `capture` before it and without what must not be written.
+    """Copy the trace in `source`, as Kineto writes it, with `capture` before it and without secrets.
 
     An event without a secret keeps its text; memory does not grow with the trace.
     """
@@ -81,7 +81,7 @@ def copy_redacted(
 
 
 def _head(source: BinaryIO) -> tuple[dict[str, object], bytes]:
-    """The metadata before the events, and what was read of the events."""
+    """Return the metadata before the events, and the part of the events read so far."""
     text = b""
     while len(text) < _LONGEST_HEAD and (more := source.read(_CHUNK)):
         text += more
@@ -92,7 +92,7 @@ def _head(source: BinaryIO) -> tuple[dict[str, object], bytes]:
 
 
 def _metadata(text: bytes) -> dict[str, object]:
-    """The keys besides the events; one that is no JSON (the text of an `add_metadata` with a quote) costs its line."""
+    """Return the keys other than the events; invalid JSON (an `add_metadata` text with a quote) costs its line."""
     for tried in (text, b"\n".join(line for line in text.split(b"\n") if _is_sound(line))):
         try:
             return msgspec.json.decode(tried.rstrip(b", \t\r\n") + b"}", type=dict[str, object])
@@ -102,7 +102,7 @@ def _metadata(text: bytes) -> dict[str, object]:
 
 
 def _is_sound(line: bytes) -> bool:
-    """Whether a line is no key with a text, or one that can be read."""
+    """Return whether a line can be read, or is not a key with a text."""
     pair = re.match(rb'\s*"[^"]*":\s*(".*")\s*,?\s*$', line)
     try:
         return pair is None or msgspec.json.decode(pair[1]) is not None
@@ -111,7 +111,7 @@ def _is_sound(line: bytes) -> bool:
 
 
 def _chunks(source: BinaryIO, text: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Whole events, and whether they are the last, with what follows them."""
+    """Yield whole events, and whether they are the last, with the text after them."""
     while more := source.read(_CHUNK):
         text += more
         end = text.rfind(_BETWEEN)
@@ -122,7 +122,7 @@ def _chunks(source: BinaryIO, text: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _cleaned(chunk: bytes, redaction: Redaction, then: bytes = b"") -> bytes:
-    """The events of a chunk, which ends with one, and what separates them from more; as they stand where all may be."""
+    """Return the redacted events of a chunk, which ends with one, and their separator; unchanged without secrets."""
     is_sound = _are_events(chunk)
     if is_sound and not redaction.touches(chunk):
         return chunk + then
@@ -132,7 +132,7 @@ def _cleaned(chunk: bytes, redaction: Redaction, then: bytes = b"") -> bytes:
 
 
 def _are_events(text: bytes) -> bool:
-    """Whether the text is JSON: otherwise it is not known where a string begins."""
+    """Return whether the text is JSON: otherwise the begin of a string is unknown."""
     try:
         return bool(_texts.decode(b"[" + text + b"]")) and (text.isascii() or bool(text.decode()))
     except NOT_DECODABLE:
@@ -140,7 +140,7 @@ def _are_events(text: bytes) -> bool:
 
 
 def _escaped(event: bytes) -> bytes:
-    """The event with the name that makes it no JSON escaped; as it is where that is not what makes it none."""
+    """Return the event with its name escaped, if that makes it valid JSON; else unchanged."""
     if _are_events(event):
         return event
     for name in _NAMES:
@@ -155,7 +155,7 @@ def _as_json(text: bytes) -> bytes:
 
 
 def _last(text: bytes, redaction: Redaction) -> bytes:
-    """The last events and the keys after them, of which one is the name of Kineto's file."""
+    """Return the last events and the keys after them, one of them the name of Kineto's file."""
     end = _END_OF_ALL.search(text)
     if end is None:
         if text.lstrip().startswith(b"]"):
@@ -167,7 +167,7 @@ def _last(text: bytes, redaction: Redaction) -> bytes:
 
 
 def _check_end(plain: Path) -> None:
-    """Raise where the device filled up in the last write, which nothing else reports."""
+    """Raise an error if the device filled up in the last write, which nothing else reports."""
     with plain.open("rb") as file:
         file.seek(-min(_END_BYTES, plain.stat().st_size), 2)
         if not file.read().rstrip().endswith(b"}"):

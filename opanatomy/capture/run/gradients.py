@@ -1,4 +1,4 @@
-"""What of each module's products needs a gradient, seen in one forward: theory of the backward is made from it."""
+"""Observe in one forward which operands of each module's products need a gradient, for the theory of backward."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from opanatomy.capture.model.parts import own_modules
 if TYPE_CHECKING:
     import torch
 
-#: A weight that multiplies: a bias or a scale is none.
+#: The dimensions of a weight that multiplies; a bias or a scale has fewer.
 _MIN_DIMENSIONS = 2
 
 
 def observed_gradients(module: torch.nn.Module) -> AbstractContextManager[dict[str, str]]:
-    """`gradients_by_path` of all modules inside `module`."""
+    """Return `gradients_by_path` of all modules inside `module`."""
     return gradients_by_path({id(child): path for path, child in own_modules(module)})
 
 
@@ -26,10 +26,10 @@ def gradients_by_path(paths: Mapping[int, str]) -> Iterator[dict[str, str]]:
 
     Gives path -> "weight", "input", "both" or "none" for each module that runs.
 
-    Of a module with weights of its own (a linear layer, a convolution) it says whether these and its input need
-    gradients; of one without, whose products are of activations (attention), "both" where its output does. What needs a
-    gradient in one of several calls needs it: reentrant checkpointing runs forward a first time without gradients. A
-    module whose input comes by keyword only is left out where its weights do not tell. One global hook, removed
+    For a module with weights of its own (a linear layer, a convolution) it says whether these and its input need
+    gradients; for one without, whose products are of activations (attention), "both" if its output does. A gradient
+    needed in one of several calls counts: reentrant checkpointing runs forward a first time without gradients. A module
+    whose input comes by keyword only is left out unless its weights decide. It uses one global hook, removed
     afterwards: no module of the user gets one.
     """
     from torch.nn.modules.module import register_module_forward_hook
@@ -56,7 +56,7 @@ _NAMES = {(False, False): "none", (True, False): "weight", (False, True): "input
 
 
 def _needs(module: torch.nn.Module, arguments: Any, output: Any) -> tuple[bool, bool] | None:
-    """Whether the weights and the input of a call need gradients; `None` where the input is not seen."""
+    """Return whether the weights and the input of a call need gradients; `None` if the input is not seen."""
     import torch
 
     if not torch.is_grad_enabled():
@@ -72,7 +72,7 @@ def _needs(module: torch.nn.Module, arguments: Any, output: Any) -> tuple[bool, 
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in nested arguments or outputs."""
+    """Return the tensors in nested arguments or outputs."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The first step of the warm-up, watched; where an instrument breaks the model's code, the step again without it."""
+"""Run the first warm-up step under instruments; if one breaks the model's code, run the step again without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Instrument(Enum):
-    """What watches the first step: its name, and what is not known without it."""
+    """A watch of the first step: its name, and the facts unknown without it."""
 
     OBSERVER = (
         "the observer of calls (a dispatch mode)",
@@ -51,13 +51,13 @@ class Instrument(Enum):
     PROGRESS = ("the progress display (module hooks)", "")
 
 
-#: What torch says where it cannot handle an instrument, not the model.
+#: torch's messages about an instrument that it cannot handle, rather than the model.
 _SAYS: Final = (
     (Instrument.SAVES, re.compile(r"saved[ _]tensors?[ _](un)?(pack[ _])?hooks?", re.IGNORECASE)),
     (Instrument.SAVES, re.compile(r"saved tensor pack hook", re.IGNORECASE)),
     (Instrument.OBSERVER, re.compile(r"torch_dispatch|dispatch ?mode|\bmode\b.*\bobserver\b", re.IGNORECASE)),
 )
-#: Where the code of an instrument is that runs inside of the model's.
+#: The files of instrument code that runs inside the model's.
 _CODE: Final = (
     (Instrument.SAVES, (saved, storages)), (Instrument.PROGRESS, (progress,)),
     (Instrument.GRADIENTS, (gradients,)),
@@ -65,7 +65,7 @@ _CODE: Final = (
 
 
 class _Failure(Struct, frozen=True, kw_only=True):
-    """A watched step that broke: which instruments the error names (`None`: it names none), and its text."""
+    """A watched step that broke: the instruments that the error names (`None`: it names none), and its text."""
 
     blamed: set[Instrument] | None
     what: str
@@ -73,7 +73,7 @@ class _Failure(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Instruments:
-    """Runs a step under the instruments in `active`; keeps what they saw, and what a failure leaves unknown."""
+    """The instruments in `active` around a step; their observations, and the facts lost by a failure."""
 
     stepper: Stepper
     module: torch.nn.Module
@@ -82,17 +82,17 @@ class Instruments:
     progress: Progress
     active: set[Instrument]
     observation: Observation | None = None
-    #: Which step of the warm-up `observation` is of.
+    #: The warm-up step that `observation` describes.
     observed_step: int = 1
-    #: Module path -> what of its products needs a gradient, as `Capture.gradients`.
+    #: Module path -> the operands that need a gradient, as `Capture.gradients`.
     gradients: dict[str, str] = field(default_factory=dict)
     failed: set[Instrument] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
 
     def run(self, step: Callable[[], int]) -> int:
-        """One step by `step`, which is watched as far as the model lets it be; the time of the one that ran through.
+        """Run one step, watched as far as the model allows; return the time of the run that succeeded.
 
-        Before each new try all that a step changes is put back. The error that is raised is one of the plain step.
+        Before each new try everything that a step changes is restored. A raised error is one of the plain step.
         """
         active = set(self.active)
         while active:
@@ -107,18 +107,18 @@ class Instruments:
 
     @property
     def can_count_again(self) -> bool:
-        """Whether the calls of the first step could be counted."""
+        """Return whether the calls of the first step could be counted."""
         return Instrument.OBSERVER in self.active - self.failed and self.observation is not None
 
     def count_again(self, number: int, step: Callable[[], int]) -> int:
-        """One step more, of this number, whose calls are counted instead of the first one's; its time."""
+        """Run one more step, of this number, to replace the first one's count of calls; return its time."""
         with observing(lambda: self.stepper.phase) as observation:
             duration = step()
         self.observation, self.observed_step = observation, number
         return duration
 
     def saves_again(self, saves: ForwardSaves, step: Callable[[], int]) -> None:
-        """One step more: `saves` counts what its forward keeps, in place of the first one's where that was counted."""
+        """Run one more step to replace the first one's count of forward's saves, if they were counted."""
         instruments = (self.active & {Instrument.SAVES, Instrument.CASTS}) - self.failed
         if Instrument.SAVES not in instruments:
             return
@@ -127,7 +127,7 @@ class Instruments:
             step()
 
     def _tried(self, step: Callable[[], int], active: set[Instrument]) -> int | _Failure:
-        """The time of the step, or what broke it; then all is as before it."""
+        """Return the time of the step, or its failure after restoring everything."""
         optimizer = self.stepper.optimizer
         fresh = optimizer is not None and not optimizer.state
         try:
@@ -143,20 +143,20 @@ class Instruments:
         return duration
 
     def _as_before(self, error: Exception, *, fresh: bool) -> None:
-        # The frames of the failure hold the graph and all that it saved.
+        # The frames of the failure hold the graph and all its saved tensors.
         traceback.clear_frames(error.__traceback__)
         self.observation = None
         self.gradients = {}
         self.saves.bytes = self.saves.cast_bytes = None
         self.stepper.start_again(fresh=fresh)
-        for part in self.module.modules():  # FSDP: what forward gathered is scattered again
+        for part in self.module.modules():  # FSDP: scatter again the weights that forward gathered
             scatter = getattr(type(part), "reshard", None)
             if scatter is not None:
                 scatter(part)
         self.kept.put_back_values()
 
     def _one_by_one(self, step: Callable[[], int], active: set[Instrument]) -> int:
-        """The plain step, whose failure is the model's; where it runs, each instrument alone, to tell which it was."""
+        """Run the plain step, whose failure is the model's; then each instrument alone, to find the cause."""
         duration = step()
         if self.stepper.optimizer is not None:
             self.kept.let_go_of_weights()
@@ -187,7 +187,7 @@ class Instruments:
 
     @contextmanager
     def _watching(self, active: set[Instrument]) -> Iterator[None]:
-        """The instruments around a step."""
+        """Watch a step by the instruments."""
         before = self.stepper.watch
         self.saves.look_for_casts = Instrument.CASTS in active
         with ExitStack() as stack:
@@ -207,7 +207,7 @@ class Instruments:
 
 
 def blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
-    """The instruments that the error itself names, or whose code it came from; `None` where it names none."""
+    """Return the instruments that the error names, or whose code it came from; `None` if it names none."""
     text = f"{type(error).__name__}: {error}"
     for instrument, pattern in _SAYS:
         if instrument in active and pattern.search(text):
@@ -220,10 +220,10 @@ def blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
 
 
 def _kin(instrument: Instrument) -> set[Instrument]:
-    """What falls with an instrument: casts are watched by a dispatch mode, and only together with saved tensors."""
+    """Return the instruments that stop with this one: casts are watched only together with saved tensors."""
     return {instrument} if instrument in (Instrument.PROGRESS, Instrument.GRADIENTS) else {instrument, Instrument.CASTS}
 
 
 def _last_files(trace: TracebackType | None) -> list[str]:
-    """The files of the last frames of a failure."""
+    """Return the files of the last frames of a failure."""
     return [frame.filename for frame in traceback.extract_tb(trace)[-3:]]

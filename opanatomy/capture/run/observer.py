@@ -1,6 +1,6 @@
-"""A second count of a step: what a dispatch mode sees run, operator by operator, below autograd and autocast.
+"""Count a step a second time: a dispatch mode sees each operator that runs, below autograd and autocast.
 
-It knows nothing of the trace, of its attribution or of the formulas in `opanatomy.cost`: that is its worth.
+It is valuable because it is independent of the trace, its attribution and the formulas in `opanatomy.cost`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 
-# FLOPs of contractions a second time: by torch's own registry, or by hand where that has none or a wrong one.
+# Count FLOPs of contractions a second time: by torch's own registry, or by hand if it lacks one or has a wrong one.
 #
-# A formula by hand counts from the tensors that really came out: two for each element of the result and each index that
-# is summed over. It shares nothing with `opanatomy.cost`, which reads the shapes that went in from a trace.
+# A formula by hand counts from the real results: two for each element of the result and each index that is summed over.
+# It shares nothing with `opanatomy.cost`, which reads the shapes of the inputs from a trace.
 
 
 REGISTRY = "torch.utils.flop_counter"
@@ -34,10 +34,10 @@ BY_HAND = "counted by hand"
 
 
 class SecondCount(Struct, frozen=True):
-    """How the FLOPs of an operator are counted a second time.
+    """The second count of the FLOPs of an operator.
 
-    `arguments` takes what a call was given and gave, and keeps of it what can be compared and costs little: the shapes
-    for torch's `formula`, the FLOPs themselves (or `None`) where there is none.
+    `arguments` takes the arguments and result of a call, and keeps a cheap, comparable part: the shapes for torch's
+    `formula`, or the FLOPs themselves (or `None`) without one.
     """
 
     source: str
@@ -46,7 +46,7 @@ class SecondCount(Struct, frozen=True):
 
 
 def second_count_of(function: Any) -> SecondCount | None:
-    """The second count of an operator (an `OpOverload`); `None` where it has none."""
+    """Return the second count of an operator (an `OpOverload`); `None` if it has none."""
     from torch.utils.flop_counter import flop_registry
 
     by_hand = _BY_HAND.get(function._schema.name)
@@ -57,7 +57,7 @@ def second_count_of(function: Any) -> SecondCount | None:
 
 
 def flops_of(second: SecondCount, arguments: Any) -> int | None:
-    """The FLOPs of a call by what `second.arguments` kept of it; `None` where they are not known."""
+    """Return the FLOPs of a call from the result of `second.arguments`; `None` if they are not known."""
     if second.formula is None or arguments is None or isinstance(arguments, int):
         return None if arguments is None else int(arguments)
     args, kwargs, result = arguments
@@ -67,11 +67,11 @@ def flops_of(second: SecondCount, arguments: Any) -> int | None:
         return None  # the formula does not know this form of the operator
 
 
-# ---------------------------------------------------------------------------------------------------- what is kept
+# ----------------------------------------------------------------------------------------------- compact arguments
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    """The call with shapes for tensors; its FLOPs where a matrix is sparse or lengths are data."""
+    """Return the call with shapes for tensors, or its FLOPs if a matrix is sparse or lengths are data."""
     if any(_is_sparse(value) for value in args):
         return _sparse_product(args, kwargs)
     return (
@@ -81,7 +81,7 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
     )
 
 
-#: Where a result goes says nothing of its FLOPs, and a registry's formula does not take it.
+#: The destination of a result does not affect its FLOPs, and a registry's formula does not take it.
 _DESTINATIONS = frozenset({"out"})
 
 
@@ -114,7 +114,7 @@ def _is_sparse(value: Any) -> bool:
 
 
 def _stored(matrix: Any) -> int:
-    """Elements that a sparse matrix stores, zeros inside of its blocks included."""
+    """Return the number of elements that a sparse matrix stores, zeros inside its blocks included."""
     import torch
 
     values = matrix._values() if matrix.layout is torch.sparse_coo else matrix.values()
@@ -122,9 +122,10 @@ def _stored(matrix: Any) -> int:
 
 
 def _sparse_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Two for each stored element and each column (row) of the dense matrix that it meets; the last two are factors.
+    """Count two for each stored element and each column (row) of the dense factor; the last two are factors.
 
-    `None` for two sparse factors: which elements meet is data. A sparse sum with dense factors is sampled where it is.
+    `None` for two sparse factors: which elements meet is data. A sparse sum with dense factors is sampled at its
+    elements.
     """
     import torch
 
@@ -144,7 +145,7 @@ def _sparse_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None
 
 
 def _summed(result: Any, factor: Any, *_: Any, **__: Any) -> int:
-    """A product over the last dimension of the first factor."""
+    """Count a product over the last dimension of the first factor."""
     result = result[0] if isinstance(result, (list, tuple)) else result
     return 2 * int(result.numel()) * int(factor.shape[-1])
 
@@ -158,7 +159,7 @@ def _added_batches(result: Any, _added: Any, factor: Any, *_: Any, **__: Any) ->
 
 
 def _filter(x: Any, weight: Any, y: Any, *, transposed: bool) -> int:
-    """A convolution: each element that slides meets the filters of one channel, of its own group alone."""
+    """Count a convolution: each element that slides meets the filters of one channel, only of its own group."""
     sliding = x if transposed else y
     return 2 * int(sliding.numel()) * int(weight[:1].numel())
 
@@ -175,18 +176,18 @@ def _convolution_backward(_result: Any, grad: Any, x: Any, weight: Any, sizes: A
 
 
 def _attention(result: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """(b, h, s, d) @ (b, h, d, t), then (b, h, s, t) @ (b, h, t, e); the heads are those of the query."""
+    """Count (b, h, s, d) @ (b, h, d, t), then (b, h, s, t) @ (b, h, t, e); the heads are those of the query."""
     return 2 * int(query.shape[:-1].numel()) * int(key.shape[-2]) * int(query.shape[-1] + value.shape[-1])
 
 
 def _attention_backward(result: Any, grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """The scores again, and two products for each of the forward's."""
+    """Count the scores again, and two products for each of the forward's."""
     scores = 2 * int(query.shape[:-1].numel()) * int(key.shape[-2])
     return scores * int(3 * query.shape[-1] + 2 * value.shape[-1])
 
 
 def _recurrent(result: Any, x: Any, weight: Any, recurrent: Any, *_: Any, **__: Any) -> int:
-    """One layer in one direction: at each position of each sequence all of both matrices."""
+    """Count one layer in one direction: at each position of each sequence all of both matrices."""
     return 2 * int(x.shape[:-1].numel()) * int(weight.numel() + recurrent.numel())
 
 
@@ -195,12 +196,12 @@ def _recurrent_backward(result: Any, x: Any, weight: Any, recurrent: Any, *_: An
 
 
 def _distances(result: Any, first: Any, *_: Any, **__: Any) -> int:
-    """(m, k + 2) @ (k + 2, n): the squares of both norms are two more columns."""
+    """Count (m, k + 2) @ (k + 2, n): the squares of both norms are two more columns."""
     return 2 * int(result.numel()) * (int(first.shape[-1]) + 2)
 
 
 def _self_attention(result: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int | None:
-    """Projections of query, key, value and result, and the two products of attention, over (b, s, e)."""
+    """Count projections of query, key, value and result, and the two products of attention, over (b, s, e)."""
     if query.is_nested:
         return None  # lengths are data
     (b, s, e), t = query.shape, int(key.shape[1])
@@ -208,7 +209,7 @@ def _self_attention(result: Any, query: Any, key: Any, value: Any, *_: Any, **__
 
 
 def _encoder_layer(result: Any, x: Any, *rest: Any, **_: Any) -> int | None:
-    """Attention over itself, and two matrices of the feed-forward part."""
+    """Count attention over itself, and two matrices of the feed-forward part."""
     attention = _self_attention(result, x, x, x)
     feed_forward = [value for value in rest if getattr(value, "ndim", 0) == 2][-2:]
     if attention is None or len(feed_forward) != 2:
@@ -217,7 +218,7 @@ def _encoder_layer(result: Any, x: Any, *rest: Any, **_: Any) -> int | None:
 
 
 def _all_layers(result: Any, x: Any, weights: Any, *_: Any, **__: Any) -> int:
-    """All layers in all directions: at each position all matrices."""
+    """Count all layers in all directions: at each position all matrices."""
     return 2 * int(x.shape[:-1].numel()) * sum(int(weight.numel()) for weight in weights if weight.dim() == 2)
 
 
@@ -227,10 +228,10 @@ def _all_layers_backward(result: Any, x: Any, weights: Any, *rest: Any, **named:
 
 
 def _grouped(result: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Each row meets the matrix of its group: over all groups the rows are those of the one matrix.
+    """Count each row with the matrix of its group: over all groups the rows are those of the one matrix.
 
     (m, k) @ (g, k, n), (g, m, k) @ (k, n), (g, m, k) @ (g, k, n), and (m, k) @ (k, n) with the groups along k, where
-    each element of the g results sums over its own group's part of k alone.
+    each element of the g results sums only over its own group's part of k.
     """
     if a.dim() == b.dim() == 2:
         return 2 * int(a.shape[0] * a.shape[1] * b.shape[1])
@@ -239,7 +240,7 @@ def _grouped(result: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 def _trilinear(result: Any, first: Any, second: Any, third: Any, expand1: Any, expand2: Any, expand3: Any,
                sum_dim: Any, *_: Any, **__: Any) -> int:  # fmt: skip
-    """The pairwise products that torch makes of it, one after the other, over the dimensions that each has."""
+    """Count torch's pairwise products, one after the other, over the dimensions of each."""
     total = first.dim() + len(expand1)
     sizes = [
         {place: int(tensor.shape[at]) for at, place in enumerate(p for p in range(total) if p not in missing)}
@@ -260,7 +261,7 @@ def _with_forms(forms: dict[Callable[..., int | None], str]) -> Iterator[tuple[s
             yield name if "::" in name else f"aten::{name}", count
 
 
-#: What torch's registry lacks or has wrong: it counts 0 of these, and ignores `groups` in a convolution's backward.
+#: Operators that torch's registry lacks or has wrong: it counts 0, and ignores `groups` in a convolution's backward.
 _BY_HAND: dict[str, Callable[..., int | None]] = dict(
     _with_forms(
         {
@@ -290,15 +291,15 @@ _BY_HAND: dict[str, Callable[..., int | None]] = dict(
 )
 
 
-# What tensors and weights in a form of their own keep: sparse matrices, packed weights of quantized layers.
+# The contents of special tensors and weights: sparse matrices, packed weights of quantized layers.
 
 
-#: What packed weights of a convolution have besides the weight, in the order in which the formula reads them.
+#: The other fields of a convolution's packed weights, in the order in which the formula reads them.
 _GEOMETRY = ("stride", "padding", "output_padding", "dilation", "groups", "transpose")
 
 
 def is_sparse(value: torch.Tensor) -> bool:
-    """Whether a tensor is stored by its elements and their indices."""
+    """Return whether a tensor is stored by its elements and their indices."""
     import torch
 
     layouts = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -306,7 +307,7 @@ def is_sparse(value: torch.Tensor) -> bool:
 
 
 def stored_parts(value: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None:
-    """The values and the indices of a sparse tensor; `None` for another layout (oneDNN's)."""
+    """Return the values and the indices of a sparse tensor; `None` for another layout (oneDNN's)."""
     import torch
 
     if value.is_sparse:
@@ -319,7 +320,7 @@ def stored_parts(value: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor,
 
 
 def packed_weights(value: torch.ScriptObject) -> list[Any] | None:
-    """[weight, bias] of packed parameters, of a convolution with [stride, padding, ...] after; `None` if unknown."""
+    """Return [weight, bias] of packed parameters, then a convolution's [stride, padding, ...]; `None` if unknown."""
     import torch
 
     packed: Any = value
@@ -344,25 +345,26 @@ def _plain_sequence(value: Any) -> Any:
     return list(value) if isinstance(value, (list, tuple)) else value
 
 
-# The arguments that Kineto does not record, observed in a step of their own.
+# The arguments that Kineto does not record, observed in a separate step.
 #
-# Indices of `aten::index`, strings, how much a sparse tensor stores, and the packed weights of quantized layers.
+# Indices of `aten::index`, strings, the number of elements in a sparse tensor, and the packed weights of quantized
+# layers.
 
 
-#: Argument types, as a schema prints them, of which a trace has nothing.
+#: Argument types, as a schema prints them, that are missing in a trace.
 _DROPPED = ("List[Optional[Tensor]]", "str", "Optional[str]")
 #: The types of packed weights begin like this.
 _PACKED = "__torch__.torch.classes.quantized."
 
 
 def is_incomplete(function: Any) -> bool:
-    """Whether Kineto drops an argument of an operator (an `OpOverload`) of each call."""
+    """Return whether Kineto drops an argument of each call of an operator (an `OpOverload`)."""
     types = (str(argument.type) for argument in function._schema.arguments)
     return any(kind in _DROPPED or kind.startswith(_PACKED) for kind in types)
 
 
 def arguments_text(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments of a call in the order of the schema, defaults filled in, as JSON."""
+    """Return the arguments of a call in the order of the schema, defaults filled in, as JSON."""
     values = []
     for place, argument in enumerate(function._schema.arguments):
         if place < len(args):
@@ -387,7 +389,7 @@ def _plain(value: Any) -> Any:
 
 
 def _tensor(value: torch.Tensor) -> dict[str, Any] | None:
-    """A tensor as its shape, type and strides; a sparse one with what it stores; a ragged one is not said."""
+    """Return a tensor as shape, type and strides; a sparse one with its stored sizes; `None` for a ragged one."""
     import torch
 
     shape = list(value.shape)
@@ -406,26 +408,26 @@ def _tensor(value: torch.Tensor) -> dict[str, Any] | None:
 
 _PHASES = tuple(Phase)
 _BACKWARD, _RECOMPUTE = _PHASES.index(Phase.BACKWARD), _PHASES.index(Phase.RECOMPUTE)
-#: What a backward starts from where it is given no gradient.
+#: The start of a backward without a given gradient.
 _SEED = "aten::ones_like"
-#: The place of what runs while its phase is not known yet.
+#: The place of calls whose phase is not known yet.
 _UNDECIDED = len(_PHASES)
 
 
 @dataclass(slots=True)
 class _Operator:
-    """What is to be done with the calls of one operator, looked up once, and how many there were in each phase."""
+    """One operator: the handling of its calls, looked up once, and their number in each phase."""
 
     name: str
     #: Whether Kineto drops some of its arguments.
     is_incomplete: bool
-    #: Whether it is made of other operators, which are what runs.
+    #: Whether it is made of other operators, which run in its place.
     is_composite: bool
     second_count: SecondCount | None
-    #: Its function where `torch.library.custom_op` made it: the operators that it calls are what runs.
+    #: Its function if `torch.library.custom_op` made it: the operators that it calls run in its place.
     written_in_python: Callable[..., Any] | None = None
     calls: list[int] = field(default_factory=lambda: [0] * (len(_PHASES) + 1))
-    #: For each phase the calls by what their FLOPs are a function of.
+    #: For each phase the calls by the values that determine their FLOPs.
     contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in (*_PHASES, None)])
 
     def add(self, place: int, operands: Any) -> None:
@@ -435,7 +437,7 @@ class _Operator:
             self.contractions[place][operands] += 1
 
     def decide(self, place: int) -> None:
-        """Give what was not decided to a phase."""
+        """Assign undecided calls to a phase."""
         if self.calls[_UNDECIDED]:
             self.calls[place] += self.calls[_UNDECIDED]
             self.contractions[place].update(self.contractions[_UNDECIDED])
@@ -443,7 +445,7 @@ class _Operator:
             self.contractions[_UNDECIDED].clear()
 
     def count(self, place: int) -> ObservedCount:
-        """All calls in one phase, and their FLOPs where each has a second formula."""
+        """Return all calls in one phase, and their FLOPs if each has a second formula."""
         flops = None
         if self.second_count is not None:
             counted = self.contractions[place].items()
@@ -458,22 +460,22 @@ class _Operator:
 
 @dataclass(slots=True)
 class Observation:
-    """What ran while an `observing` was open."""
+    """The operators that ran during an `observing`."""
 
-    #: In order, the calls of operators of which Kineto drops an argument.
+    #: In order, the calls of operators with an argument that Kineto drops.
     incomplete: list[ObservedCall] = field(default_factory=list)
-    #: The higher-order operators that ran what the mode did not see.
+    #: The higher-order operators whose calls the mode did not see.
     unseen: set[str] = field(default_factory=set)
     #: By the identity of the overload, which torch keeps.
     operators: dict[int, _Operator] = field(default_factory=dict)
-    #: The calls of the autograd node that runs, and how many of them are recomputation: up to the last one known to be,
-    #: the part of the forward before it that ran without gradients too.
+    #: The calls of the running autograd node, and how many of them are recomputation: up to the last one known to be,
+    #: including the part of the forward before it that ran without gradients too.
     _pending: list[tuple[_Operator, Any]] = field(default_factory=list)
     _recomputed: int = 0
     _node: Any = None
 
     def add_backward(self, operator: _Operator, operands: Any, node: Any, *, recomputes: bool) -> None:
-        """Count a call that autograd's engine makes; `operands` is what its FLOPs are a function of."""
+        """Count a call by autograd's engine; `operands` determine its FLOPs."""
         if node is not self._node:
             self._settle()
             self._node = node
@@ -491,19 +493,19 @@ class Observation:
         self._recomputed = 0
 
     def decide(self, phase: Phase) -> None:
-        """Give what ran while no phase was known to this one."""
+        """Assign calls of unknown phase to this one."""
         place = _PHASES.index(phase)
         for operator in self.operators.values():
             operator.decide(place)
 
     def close(self) -> None:
-        """Count what is pending, and release the node, which holds a graph."""
+        """Count pending calls, and release the node, which holds a graph."""
         self._settle()
         self.decide(Phase.OTHER)
         self._node = None
 
     def counts(self) -> tuple[ObservedCount, ...]:
-        """Calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
+        """Return calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
         counts = [
             operator.count(place)
             for operator in self.operators.values()
@@ -517,11 +519,11 @@ class Observation:
 def observing(
     phase_of: Callable[[], Phase | None], differentiates_again: Callable[[], bool] = lambda: False
 ) -> Iterator[Observation]:
-    """Count every operator that runs while inside; `phase_of` says which phase of the step it is then.
+    """Count every operator that runs inside the block; `phase_of` returns the current phase of the step.
 
-    `None` is a phase that `Observation.decide` gets later. What an autograd node runs with gradient mode on, or
-    torch's checkpointing in it, is recomputation, for the engine turns that mode off, and so is what it ran before; but
-    not where the engine leaves it on, which `differentiates_again` says (`create_graph`).
+    `None` is a phase that `Observation.decide` assigns later. Calls of an autograd node with gradient mode on, or by
+    torch's checkpointing in it, are recomputation, since the engine turns that mode off, and so are its earlier calls;
+    but not if the engine leaves it on, as `differentiates_again` reports (`create_graph`).
     """
     observation = Observation()
     try:
@@ -533,7 +535,7 @@ def observing(
 
 @dataclass(slots=True)
 class _CallCounter:
-    """Runs and counts the calls that the dispatch mode is given; each is kept to a few microseconds."""
+    """A counter of the dispatch mode's calls; each takes only a few microseconds."""
 
     observation: Observation
     phase_of: Callable[[], Phase | None]
@@ -548,7 +550,7 @@ class _CallCounter:
     )
 
     def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What `function` gives for the arguments; `mode` sees the operators that a composite one is made of."""
+        """Return the result of `function`; `mode` sees the operators inside a composite one."""
         operators = self.observation.operators
         operator = operators.get(id(function))
         if operator is None:
@@ -571,7 +573,7 @@ class _CallCounter:
         return result
 
     def _is_sparse(self, args: tuple[Any, ...]) -> bool:
-        """Whether an argument has another layout than strides: looked up faster than a type, and a loop than `any`."""
+        """Return whether an argument is not strided; this lookup is faster than a type check, and a loop than `any`."""
         strided = self.strided
         for argument in args:  # noqa: SIM110
             if getattr(argument, "layout", strided) is not strided:
@@ -593,7 +595,7 @@ class _CallCounter:
 
 
 def _is_checkpointed(node: Any) -> bool:
-    """Whether what runs in a node is run again by checkpointing: a Python function has no gradient mode in it."""
+    """Return whether checkpointing runs the calls of a node again: a Python function has no gradient mode in it."""
     import torch
 
     top: Callable[..., Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
@@ -605,7 +607,7 @@ def _is_checkpointed(node: Any) -> bool:
 def _mode(
     observation: Observation, phase_of: Callable[[], Phase | None], differentiates_again: Callable[[], bool]
 ) -> Any:
-    """The dispatch mode that counts into `observation`."""
+    """Return the dispatch mode that counts into `observation`."""
     import torch
     from torch._ops import HigherOrderOperator
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -614,7 +616,7 @@ def _mode(
         observation, phase_of, differentiates_again, HigherOrderOperator, torch.strided, torch.is_grad_enabled,
         torch._C._current_autograd_node,
     )  # fmt: skip
-    # Keeping dynamo from compiling the mode itself costs as much as the mode, and imports dynamo.
+    # Keeping dynamo from compiling the mode costs as much as the mode, and imports dynamo.
     dynamo_may_run = "torch._dynamo" in sys.modules
 
     class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
@@ -632,7 +634,7 @@ def _mode(
             if types and any(map(_is_fake, types)):
                 return function(*args, **({} if kwargs is None else kwargs))  # DTensor looks for a shape: nothing runs
             if types and any(map(_answers, types)):
-                return NotImplemented  # the subclass runs it on what it is made of, which is what is counted
+                return NotImplemented  # the subclass runs it on its parts, whose calls are counted
             return calls.call(self, function, args, {} if kwargs is None else kwargs)
 
     make: Any = Observer
@@ -644,7 +646,7 @@ def _is_fake(kind: type) -> bool:
 
 
 def _answers(kind: type) -> bool:
-    """Whether tensors of a subclass answer calls in Python: DTensor, ragged and quantized ones."""
+    """Return whether tensors of a subclass answer calls in Python: DTensor, ragged and quantized ones."""
     import torch
 
     plain: Any = torch.Tensor  # torch does not declare the method
@@ -653,7 +655,7 @@ def _answers(kind: type) -> bool:
 
 
 def _run_inside(observation: Observation, mode: Any, function: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Run a higher-order operator as eager does; `mode` sees the operators in those that let it, the others are kept.
+    """Run a higher-order operator as eager does; `mode` sees its operators if it allows that, else it is noted.
 
     `torch.cond` runs the branch that is taken; flex attention runs by its composition of plain operators.
     """
@@ -673,7 +675,7 @@ def _run_inside(observation: Observation, mode: Any, function: Any, args: tuple[
 
 
 def _is_composite(function: Any) -> bool:
-    """Whether all devices run the operator by its decomposition; some of those with one have kernels of their own."""
+    """Return whether all devices run the operator by its decomposition; some with one have kernels of their own."""
     from torch._C import DispatchKey
 
     own = (DispatchKey.CPU, DispatchKey.CUDA, DispatchKey.CompositeExplicitAutograd)
@@ -692,7 +694,7 @@ def _looked_up(function: Any) -> _Operator:
 
 
 def _written_in_python(function: Any) -> Callable[..., Any] | None:
-    """The Python function of a custom operator that has one for all devices; torch's own `prims` are counted."""
+    """Return the Python function of a custom operator for all devices; torch's own `prims` are counted."""
     try:
         from torch._library.custom_ops import OPDEFS
     except ImportError:

@@ -1,4 +1,4 @@
-"""The options of a run -> a trace file: the capture stage from end to end."""
+"""Turn the options of a run into a trace file: the capture stage from end to end."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def capture_model(
 ) -> None:  # fmt: skip
     """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do.
 
-    `command` is what the trace says it was made by. With `joined` ranks the step is one of them
-    all, and the trace that of this one.
+    `command` is the trace's record of its origin. With `joined` ranks the step is shared by all, and the trace is that
+    of this one.
     """
     check_installed(options.optimizer)
     check_peft(options.lora)
@@ -69,8 +69,7 @@ def capture_model(
 
 
 def _prepared(options: RunOptions) -> tuple[Plan | None, Prepared]:
-    """(the plan of the model, where it is not a function's; the module and its batch); on the CPU within the memory
-    that there is."""
+    """Return (the plan of the model, `None` for a function's; the module and batch), within the CPU's free memory."""
     on_host = options.device == "cpu"
     guard: AbstractContextManager[None] = limited_to_available() if on_host else nullcontext()
     try:
@@ -93,7 +92,7 @@ def _prepared(options: RunOptions) -> tuple[Plan | None, Prepared]:
 
 
 def _check_it_can_fit(plan: Plan, options: RunOptions) -> None:
-    """Refuse at once what cannot fit the host: weights, and gradients and optimizer state where all is trained."""
+    """Refuse at once a model too large for the host: weights, and gradients and optimizer state if all is trained."""
     available = available_bytes()
     trains_all = not (options.inference or options.freeze or options.lora)
     optimizer = BY_NAME.get(options.optimizer or "") if trains_all else None

@@ -1,4 +1,4 @@
-"""The profiled steps: on an accelerator after one more such step, in which the profiler itself warms up."""
+"""Run the profiled steps, after one profiler warm-up step on accelerators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_RANGE: Final = "ProfilerStep#"
 
 
 class StepProfiler:
-    """The profiler, with calls where its steps begin and end.
+    """The profiler, with calls at the begin and end of its steps.
 
     With `warm` the first of them (`None` is its number) runs while the profiler is ready but records nothing, as in
     `torch.profiler.schedule`: the first use of CUPTI is not in the figures, nor in the trace.
@@ -28,7 +28,7 @@ class StepProfiler:
         plan = schedule(wait=0, warmup=1, active=steps, repeat=1) if warm else None
         activities = accelerators.profiler_activities(device)
         self.profiler: Any = profile(activities=activities, record_shapes=True, schedule=plan)
-        # With a schedule torch would write ranges of its own, numbered from the warm-up on, around more than the step.
+        # With a schedule torch would write its own ranges, numbered from the warm-up on, around more than the step.
         self.profiler.record_steps = False
         self.times_ns: list[int] = []
         self._range: Any = None
@@ -40,7 +40,7 @@ class StepProfiler:
             self.profiler.__enter__()
 
     def begin(self, number: int | None) -> None:
-        """A step begins."""
+        """Begin a step."""
         from torch.profiler import record_function
 
         if number is None:
@@ -53,7 +53,7 @@ class StepProfiler:
         self._range.__enter__()
 
     def end(self) -> None:
-        """The step that began is done."""
+        """End the step."""
         if self._range is None:
             return
         self._range.__exit__(None, None, None)
@@ -79,8 +79,8 @@ def profile_steps(
 ) -> Profiled:
     """Run `steps` steps under the profiler, each in its range `ProfilerStep#N`, `N` from 0 on.
 
-    `begin` is called before each with its number, outside of the clock. With `warm` the profiler warms up in one more
-    step before them, whose number is `None`; `None` is where Kineto records the device.
+    `begin` is called before each with its number, off the clock. With `warm` the profiler warms up in one more step
+    before them, whose number is `None`; the default is to do so if Kineto records the device.
     """
     warm = accelerators.kineto_records(device) if warm is None else warm
     profiler = StepProfiler(device, steps=steps, warm=warm)

@@ -1,4 +1,4 @@
-"""How far the first step is, by hooks on modules and gradients."""
+"""Report the progress of the first step, by hooks on modules and gradients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Is called with what is going on."""
+    """A display of the current work."""
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
-        """A stage begins; a like one took `expected_ns`, `steps_after` steps follow it."""
+        """Begin a stage; one like it took `expected_ns`, `steps_after` steps follow it."""
 
     def advance(self, fraction: float) -> None:
-        """This share of the stage is done."""
+        """Report this share of the stage as done."""
 
 
 class NullProgress:
@@ -34,10 +34,10 @@ class NullProgress:
 
 @contextmanager
 def watched(module: torch.nn.Module, progress: Progress, passes: int = 1) -> Iterator[None]:
-    """Report how far the first step is: modules done in forward (a third of the work), gradients made in backward, over
-    that many passes.
+    """Report the progress of the first step over that many passes.
 
-    Compiled parts have no hooks, and no share.
+    It counts modules done in forward (a third of the work) and gradients made in backward. Compiled parts have no
+    hooks, and no share.
     """
     inside = compiled_modules(module)
     outside = [child for child in module.modules() if id(child) not in inside]
@@ -53,7 +53,7 @@ def watched(module: torch.nn.Module, progress: Progress, passes: int = 1) -> Ite
         progress.advance((forward + 2 * backward) / 3)
 
     def forward_done(child: torch.nn.Module, _inputs: object, _output: object) -> None:
-        if share.get(id(child)):  # what the forward itself has made of a module is none of these
+        if share.get(id(child)):  # modules that the forward itself creates have no share
             done[0] += share[id(child)]
             advance()
 

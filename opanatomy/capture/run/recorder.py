@@ -1,4 +1,4 @@
-"""A model and a batch -> one trace file with its description; the model is left as it was, whatever happens."""
+"""Record a model and a batch as one trace file with its description, and restore the model, even after an error."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Progress | None = None) -> None:
     """Run the step and write its trace to `trace` (`.json` or `.json.gz`).
 
-    It runs on `options.device`; the device "auto" is the one that the module and its inputs are on.
-    The module has its modes, buffers, gradients and, without an optimizer, its weights back afterwards, the process
-    its random states and settings; after an error and an interrupt too. Raises `OutOfMemory` where the step does not
-    fit, `CaptureError` where it cannot run.
+    It runs on `options.device`; the device "auto" is the one that the module and its inputs are on. The module has its
+    modes, buffers, gradients and, without an optimizer, its weights back afterwards, the process its random states and
+    settings; after an error and an interrupt too. Raises `OutOfMemory` if the step does not fit, `CaptureError` if it
+    cannot run.
     """
     if options.device == DEVICE.default:
         options = replace(options, device=device_of(subject.module, subject.inputs))
@@ -87,8 +87,8 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
 
 @contextmanager
 def _kept(subject: Subject, options: RunOptions) -> Iterator[Kept]:
-    """What the steps change, put back at the end; of a module of our own only for the first step."""
-    # Weights may change where there is an optimizer, and then their values are needed for a second try only.
+    """Save the state that the steps change, restored at the end; for our own module only for the first step."""
+    # With an optimizer weights may change, and their values are needed only for a second try.
     weights = subject.borrowed or options.optimizer is not None
     kept = Kept.of(subject.module, subject.inputs, options.device, weights=weights)
     try:
@@ -111,7 +111,7 @@ def _strangers(stepper: Stepper) -> Iterator[None]:
 def _memory_at_failure(
     error: Exception, stepper: Stepper, subject: Subject, options: RunOptions, points: Snapshots
 ) -> tuple[MemoryObservations | None, str]:
-    """What was allocated when it broke, seen in a second try under the same limit; or what to say of why it is unknown.
+    """Return the memory when the step broke, observed in a second try under the same limit; or why it is unknown.
 
     Whatever breaks there, memory ran out before, and that is the error.
     """
@@ -144,7 +144,7 @@ def _out_of_memory_line(
 
 
 def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
-    """What runs the steps that the options ask for."""
+    """Return the stepper for the options."""
     import torch
 
     training = subject.training
@@ -175,7 +175,7 @@ def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
 
 
 def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The inputs that backward makes a gradient of."""
+    """Return the inputs that backward makes a gradient of."""
     known = {id(parameter) for parameter in parameters}
     return tuple(
         tensor for tensor in tensors_in(inputs) if tensor.requires_grad and tensor.is_leaf and id(tensor) not in known

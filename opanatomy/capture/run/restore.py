@@ -1,4 +1,4 @@
-"""What a step changes of a module, its inputs and the process, as it was before, to be put back."""
+"""Save the state of a module, its inputs and the process that a step changes, and restore it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opanatomy.capture.memory.storages import tensors_in, unpacked
 if TYPE_CHECKING:
     import torch
 
-#: Of the memory that there is, copies may take one part in this many: the step needs the rest.
+#: Copies may take one part in this many of the available memory: the step needs the rest.
 _PART: Final = 16
 
 
@@ -28,7 +28,7 @@ class _Copied:
     copy: torch.Tensor
 
     def put_back(self) -> None:
-        """Write the copy where the tensor is another now."""
+        """Restore the tensor from its copy if it has changed."""
         import torch
 
         with torch.no_grad():
@@ -53,7 +53,7 @@ class RandomState:
 
     @classmethod
     def of(cls, device: str) -> RandomState:
-        """The states as they are."""
+        """Return the current states."""
         import numpy as np
         import torch
 
@@ -63,7 +63,7 @@ class RandomState:
         )  # fmt: skip
 
     def put_back(self) -> None:
-        """Make them so again."""
+        """Restore the states."""
         import numpy as np
         import torch
 
@@ -78,7 +78,7 @@ class RandomState:
 class Kept:
     """Random states, buffers, gradients, modes and flags of a module, and the values of parameters and inputs.
 
-    Copies are kept on the host, in what little of its memory a step can spare; `left_out` has what did not fit.
+    Copies are kept on the host, in the little memory that a step can spare; `left_out` has those that did not fit.
     """
 
     random: RandomState
@@ -91,7 +91,7 @@ class Kept:
 
     @classmethod
     def of(cls, module: torch.nn.Module, inputs: Any, device: str, *, weights: bool) -> Kept:
-        """The current state; the values of the parameters where `weights`."""
+        """Return the current state; with `weights` also the values of the parameters."""
         modules = list(module.modules())
         buffers = [(part, name, buffer) for part in modules for name, buffer in part._buffers.items()]
         leaves = [*module.parameters(), *tensors_in(inputs)]
@@ -109,7 +109,7 @@ class Kept:
         return kept
 
     def _copy(self, tensors: Iterable[torch.Tensor], into: list[_Copied], left: int) -> int:
-        """Copy what fits into `left` bytes; what of them is left."""
+        """Copy tensors that fit into `left` bytes; return the bytes still left."""
         seen = set()
         for tensor in unpacked(tensors):
             size = tensor.numel() * tensor.element_size()
@@ -125,7 +125,7 @@ class Kept:
 
     @property
     def host_bytes(self) -> int:
-        """How much host memory the copies take."""
+        """Return the host memory of the copies."""
         return sum(kept.copy.numel() * kept.copy.element_size() for kept in (*self.values, *self.weights))
 
     def let_go_of_weights(self) -> None:
@@ -133,7 +133,7 @@ class Kept:
         self.weights.clear()
 
     def put_back_values(self) -> None:
-        """Make random states, buffers, inputs and parameters what they were; for the next try of a step."""
+        """Restore random states, buffers, inputs and parameters, for the next try of a step."""
         for module, name, buffer in self.buffers:
             module._buffers[name] = buffer
         for kept in (*self.values, *self.weights):
@@ -141,7 +141,7 @@ class Kept:
         self.random.put_back()
 
     def put_back_all(self) -> None:
-        """`put_back_values`, and modes, gradients and flags."""
+        """Restore the values, and modes, gradients and flags."""
         self.put_back_values()
         for module, mode in self.modes:
             module.training = mode
@@ -152,7 +152,7 @@ class Kept:
                 leaf.grad = gradient
 
     def changed(self) -> int:
-        """Bytes that were too many to copy and have been written since."""
+        """Return the bytes that were too many to copy and have been written since."""
         return sum(
             tensor.numel() * tensor.element_size() for tensor, version in self.left_out if _version(tensor) != version
         )
@@ -167,7 +167,7 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def own_inputs(module: torch.nn.Module, inputs: Any) -> Any:
-    """The inputs, those that require a gradient as leaves of our own: backward stops there, and leaves the caller's."""
+    """Return the inputs, with detached leaves for those that require a gradient, so that backward stops there."""
     parameters = {id(parameter) for parameter in module.parameters()}
     return _replaced(inputs, parameters)
 
@@ -190,7 +190,7 @@ def _replaced(value: Any, parameters: set[int]) -> Any:
 
 @contextmanager
 def process_as_it_was(*, compiled: bool) -> Iterator[None]:
-    """Quiet Kineto and name compiled kernels while inside; the process has its own settings back after it."""
+    """Quiet Kineto and name compiled kernels inside the block; then restore the settings of the process."""
     import torch
 
     dtype = torch.get_default_dtype()
@@ -206,7 +206,7 @@ def process_as_it_was(*, compiled: bool) -> Iterator[None]:
 
 @contextmanager
 def quiet_kineto() -> Iterator[None]:
-    """Have Kineto say nothing of its own while inside, unless the environment says how much."""
+    """Silence Kineto's messages inside the block, unless the environment sets their level."""
     level = os.environ.get("KINETO_LOG_LEVEL")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:
@@ -217,7 +217,7 @@ def quiet_kineto() -> Iterator[None]:
 
 
 def _kernel_profile(wanted: bool) -> bool | None:
-    """Have inductor name its CPU kernels in a trace, or not; what it was (`None`: this release has no such thing)."""
+    """Set whether inductor names its CPU kernels in a trace; return the old setting (`None`: not in this release)."""
     with suppress(ImportError, AttributeError):
         import torch._inductor.config as inductor
 

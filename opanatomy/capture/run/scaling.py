@@ -1,4 +1,4 @@
-"""Find the scale of the loss before the warm-up, and say which updates it skipped from then on."""
+"""Find the scale of the loss before the warm-up, and report the updates skipped from then on."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def scale_of(stepper: Stepper) -> float | None:
-    """The scale in force, `None` without one."""
+    """Return the current scale, `None` without one."""
     return None if stepper.loss_scale is None else stepper.loss_scale.now()
 
 
 def prepared_loss_scale(stepper: Stepper, kept: Kept, progress: Progress) -> list[str]:
-    """Find the scale at which no gradient overflows, in steps before the warm-up that are undone; what to warn of.
+    """Find the scale at which no gradient overflows, in steps before the warm-up that are undone; return warnings.
 
-    It is the default one where nothing overflows at it, else the half of the largest power of two at which nothing
-    does: a factor of two to spare for the steps that follow. By bisection, in at most seven runs.
+    It is the default one if nothing overflows at it, else half of the largest power of two at which nothing does: a
+    factor of two to spare for the steps that follow. By bisection, in at most seven runs.
     """
     optimizer = stepper.optimizer
     if optimizer is None or stepper.inference:
@@ -51,7 +51,7 @@ def _largest_that_fits(
     def fits(exponent: int) -> bool:
         loss_scale.start(2.0**exponent)
         stepper.gradients_only()
-        stepper.phase = Phase.OPTIMIZER  # what the scaler cannot unscale would break the update
+        stepper.phase = Phase.OPTIMIZER  # tensors that the scaler cannot unscale would break the update
         overflowed = loss_scale.overflowed(optimizer)
         stepper.phase = Phase.OTHER
         stepper.free_gradients()
@@ -70,7 +70,7 @@ def _largest_that_fits(
 
 
 def skipped_updates(stepper: Stepper, before: float | None, updates: int, kind: str) -> list[str]:
-    """A warning where updates were skipped in the steps since the scale was `before`."""
+    """Warn if updates were skipped in the steps since the scale was `before`."""
     if before is None or stepper.loss_scale is None or stepper.optimizer is None:
         return []
     skipped = stepper.loss_scale.skipped_since(before, updates)
@@ -85,7 +85,7 @@ def skipped_updates(stepper: Stepper, before: float | None, updates: int, kind: 
 _MIN_EXPONENT: Final = -16
 
 
-#: What a run says of its gradients.
+#: The warnings about the gradients of a run.
 _HOPELESS: Final = (
     "gradients are not finite in float16 at any loss scale from 65,536 down to 2^-16: each update is skipped"
 )

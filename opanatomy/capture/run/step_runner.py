@@ -1,4 +1,4 @@
-"""Warm-up, unprofiled timing, the profiled steps of one capture."""
+"""Run warm-up, unprofiled timing and the profiled steps of one capture."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     import torch
 
 
-# Unprofiled steps over all batches of the texts of a run.
+# Time unprofiled steps over all batches of the texts of a run.
 
 
-#: Rounds over the batches are repeated until there are this many, or until they have taken this long.
+#: Rounds over the batches are repeated up to this number, or until they have taken this long.
 _ROUNDS: Final = 5
 _ROUNDS_NS: Final = 2 * 10**9
 
@@ -53,9 +53,9 @@ _ROUNDS_NS: Final = 2 * 10**9
 def timed_on_texts(
     texts: TextInputs, stepper: Stepper, clocked: Callable[[], int], progress: Progress, *, steps: int, warm: bool
 ) -> TextObservations:
-    """The texts with the wall times of steps on each batch, in rounds so that a drift of the machine is in all alike.
+    """Return the texts with the wall times of steps on each batch, in rounds so that machine drift affects all alike.
 
-    `warm` has a round before that is not counted, where the first step on a new length does what later ones do not.
+    `warm` adds an uncounted round before, for a first step on a new length that does more than later ones.
     """
     times: list[list[int]] = [[] for _ in texts.batches]
     rounds, number = max(steps, 1), -1 if warm else 0
@@ -80,7 +80,7 @@ def timed_on_texts(
 
 
 def tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """The distinct tensor lists as text, and External id -> the lists of that call, from the profiler's own tree."""
+    """Return the distinct tensor lists as text, and External id -> the lists of that call, from the profiler's tree."""
     from torch._C._profiler import _EventType
 
     texts: dict[str, int] = {}
@@ -106,11 +106,11 @@ def _list_text(values: list[Any]) -> str:
     )
 
 
-# What the profiler itself sums up of a profile: a second source for the times of the report.
+# The profiler's own totals of a profile: a second source for the times of the report.
 
 
 def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
-    """The time of each operator by its name, as `key_averages` has it: device time, on the CPU self time."""
+    """Return the time of each operator by its name from `key_averages`: device time, on the CPU self time."""
     figure = "self_device_time_total" if on_device else "self_cpu_time_total"
     times_ns: dict[str, int] = {}
     for row in profiler.key_averages():
@@ -120,18 +120,18 @@ def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
     return {name: time for name, time in times_ns.items() if time}
 
 
-#: Unprofiled steps are repeated until there are this many, or until they have taken this long.
+#: Unprofiled steps are repeated up to this number, or until they have taken this long.
 _TIMED_STEPS: Final = 5
 _TIMED_NS: Final = 10**9
-#: A first step no longer than this is followed by a second one to count in, where no number of warm-up steps was asked.
+#: A first step no longer than this is followed by a second one to count in, unless warm-up steps were requested.
 _COUNTED_AGAIN_NS: Final = 5 * 10**9
-#: This many warm-up steps more may follow while `torch.compile` still compiles in them.
+#: At most this many more warm-up steps follow while `torch.compile` still compiles in them.
 _COMPILING_STEPS: Final = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One capture: its steps in order, and what each of them measured."""
+    """One capture: its steps in order, and the measurements of each."""
 
     subject: Subject
     options: RunOptions
@@ -142,15 +142,15 @@ class Run:
     kept: Kept
     instruments: Instruments = field(init=False)
     memory: MemoryObservations = field(default_factory=MemoryObservations)
-    #: Of each timed generation the time to its first new token.
+    #: The time to the first new token of each timed generation.
     first_token_ns: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    #: Whether a part of the model is compiled, and whether it is in every step anew.
+    #: Whether a part of the model is compiled, and whether every step compiles it again.
     compiled: bool = False
     compiles_always: bool = False
-    #: What the texts of the run are, with the times of their batches.
+    #: The description of the run's texts, with the times of their batches.
     texts: TextObservations | None = None
-    #: Every device of the model; one of a model that is sharded goes on when the first is done.
+    #: Every device of the model; a sharded one may still run when the first is done.
     devices: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -166,13 +166,13 @@ class Run:
         )  # fmt: skip
 
     def _saves(self, inputs: Iterable[torch.Tensor]) -> ForwardSaves:
-        """The watch of what forward keeps of a batch for backward."""
+        """Return the watch of the tensors of a batch that forward keeps for backward."""
         module = self.subject.module
         weights = module.parameters() if self.options.amp is not None else ()
         return ForwardSaves([*module.parameters(), *module.buffers(), *inputs], self.points, weights)
 
     def _instruments(self) -> set[Instrument]:
-        """The instruments that this step can have, without any that would make torch run compiled parts uncompiled."""
+        """Return the instruments for this step, except those that make torch run compiled parts uncompiled."""
         active = {Instrument.OBSERVER, Instrument.PROGRESS}
         if not self.options.inference:
             active |= {Instrument.SAVES, Instrument.GRADIENTS}
@@ -183,7 +183,7 @@ class Run:
         if self.stepper.generator is not None:
             active.remove(Instrument.PROGRESS)  # a generation reports its own, by tokens
         if self.compiled:
-            active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
+            active -= {Instrument.GRADIENTS}  # global module hooks would compile it again
         if self.compiled and not mode_keeps_compiled():
             active &= {Instrument.PROGRESS}
             self.warnings.append(
@@ -194,7 +194,7 @@ class Run:
 
     @property
     def training(self) -> Training:
-        """How the steps train."""
+        """Return the training of the steps."""
         return self.subject.training
 
     def record(self, trace: Path) -> None:
@@ -241,7 +241,7 @@ class Run:
         return last
 
     def _warm_up_step(self, number: int) -> int:
-        """The first is run under all instruments, a later one counted again: what the first do once is not in it.
+        """Run a warm-up step, the first under all instruments; a later one is counted again, free of one-time work.
 
         Both draw the same random numbers.
         """
@@ -271,12 +271,12 @@ class Run:
         return time.perf_counter_ns() - begin
 
     def _step(self) -> None:
-        """One step, until every device that has a part of the model is done with it."""
+        """Run one step, and wait for every device with a part of the model."""
         self.stepper.run()
         synchronize(self.devices)
 
     def _timed(self, expected: int) -> list[int]:
-        """The wall times of unprofiled steps: as many as requested, of short ones more; none that starts cold."""
+        """Return the wall times of unprofiled steps: as many as requested, more short ones; none that starts cold."""
         times: list[int] = []
         cold = not expected
         planned = self._planned(expected or _TIMED_NS)
@@ -305,8 +305,10 @@ class Run:
         return times
 
     def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
-        """The wall times of unprofiled steps on the profiled batch, and those on the other batches; then a step on the
-        longest batch, which the memory is of, and stays the current one."""
+        """Return the wall times of unprofiled steps on the profiled batch and on the others.
+
+        Then run a step on the longest batch, which stays the current one for the memory.
+        """
         translated, scale = compilations(), scale_of(self.stepper)
         cold = self.compiled or self.options.device != "cpu" or not expected
         self.texts = timed_on_texts(
@@ -324,11 +326,11 @@ class Run:
         return list(times)
 
     def _planned(self, step_ns: int) -> int:
-        """How many unprofiled steps of that length give a stable time."""
+        """Return how many unprofiled steps of that length give a stable time."""
         return max(self.options.steps, min(_TIMED_STEPS, -(-_TIMED_NS // max(step_ns, 1))))
 
     def _after_step(self) -> MemoryObservations:
-        """The storages as they stand after the timed steps, and their peak."""
+        """Return the storages after the timed steps, and their peak."""
         saves = self.instruments.saves
         observations = storages_observed(holders_of(self.stepper, self.subject.module), saves.bytes, saves.cast_bytes)
         buckets = self.training.bucket_bytes()
@@ -338,7 +340,7 @@ class Run:
         )
 
     def _memory_observed(self) -> MemoryObservations:
-        """All that is observed of the run's memory."""
+        """Return all memory observations of the run."""
         module, device = self.subject.module, self.options.device
         return replace(
             self.memory,
@@ -375,7 +377,7 @@ class Run:
         )  # fmt: skip
 
     def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
-        """The profile, the wall time of each step in it, and the modules that have ranges there."""
+        """Return the profile, the wall time of each step in it, and the modules that have ranges there."""
         before, scale = compilations(), scale_of(self.stepper)
         ranges = not self.options.compile
         profile = self._profile(expected, ranges=ranges)
@@ -384,7 +386,7 @@ class Run:
         if self.compiles_always or not compiled:
             return profile
         if ranges:
-            # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
+            # A part is compiled without a sign on the module: profile again without ranges, which it compiles in.
             before, scale = compilations(), scale_of(self.stepper)
             profile = self._profile(expected, ranges=False)
             self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
@@ -412,7 +414,7 @@ class Run:
         steps = self.options.steps
         text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
         self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
-        # As the step that was watched began: the same dropout, the same layers left out, the same routes.
+        # Begin as the watched step did: the same dropout, the same layers left out, the same routes.
         self.kept.random.put_back()
 
     def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
@@ -450,7 +452,7 @@ class Run:
         )
 
     def _not_observed(self) -> str | None:
-        """Why no step, or not all of it, was watched."""
+        """Return why no step, or only part of it, was watched."""
         if self.instruments.observation is not None:
             unseen = sorted(self.instruments.observation.unseen)
             return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None

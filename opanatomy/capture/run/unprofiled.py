@@ -1,4 +1,4 @@
-"""A model and what steps it, made anew, for steps that nothing watches."""
+"""Build a fresh model and stepper for uninstrumented runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def ready_to_step(
     options: RunOptions, change: Callable[[torch.nn.Module], None] = lambda module: None
 ) -> Iterator[tuple[Prepared, Stepper]]:
-    """The model, after `change`, and its stepper, the loss scale found; on the CPU within the memory that there is."""
+    """Yield the model, after `change`, and its stepper with the loss scale found; on the CPU within free memory."""
     device = choose_device(options.device)
     options = replace(options, device=device)
     guard: AbstractContextManager[None] = limited_to_available() if device == "cpu" else nullcontext()
@@ -54,16 +54,16 @@ def ready_to_step(
 # The wall time of steps without profiler, hooks or observers.
 
 
-#: Steps are repeated until there are this many, or until they have taken this long.
+#: Steps are repeated within these numbers, or until they have taken this long.
 _MIN_STEPS, _MAX_STEPS, _LONG_NS = 3, 50, 2 * 10**9
-#: Steps before, where no number is given: the first makes the optimizer's state, the second settles.
+#: The default number of warm-up steps: the first makes the optimizer's state, the second settles.
 _WARMUP: Final = 2
 
 
 def step_times(options: RunOptions) -> tuple[int, ...]:
-    """Times of single steps in nanoseconds, after the warm-up; the model is made anew.
+    """Return the times of single steps in nanoseconds, after the warm-up of a fresh model.
 
-    Of a run on texts each is the mean over its batches.
+    For a run on texts each is the mean over its batches.
     """
     with ready_to_step(options) as (prepared, stepper):
         for _ in range(_WARMUP if options.warmup is None else options.warmup):
@@ -83,7 +83,7 @@ def _clocked(stepper: Stepper) -> int:
 
 
 def _mean_over(batches: Sequence[dict[str, Any]], stepper: Stepper) -> int:
-    """The mean of a step on each batch."""
+    """Return the mean time of a step on each batch."""
     total = 0
     for batch in batches:
         stepper.take(batch)
@@ -91,12 +91,12 @@ def _mean_over(batches: Sequence[dict[str, Any]], stepper: Stepper) -> int:
     return total // len(batches)
 
 
-# What a step makes: its loss, gradients and updated weights, without dropout, to be compared with another run's.
+# Compare a step's loss, gradients and updated weights, without dropout, with those of another run.
 
 
-#: The unit of rounding of float32, which all is compared in.
+#: The unit of rounding of float32, the type of all comparisons.
 _EPSILON: Final = float(np.finfo(np.float32).eps)
-#: Results of one operator that are further apart, in parts of the sum of magnitudes, are no rounding of it.
+#: Results of one operator that differ by more than this part of the sum of magnitudes differ beyond rounding.
 _DIFFERS: Final = 1e-4
 
 
@@ -109,7 +109,7 @@ class _Call(Struct, frozen=True):
 
     @property
     def kind(self) -> tuple[str, tuple[tuple[int, ...], ...]]:
-        """What calls that can be compared have in common."""
+        """Return the common key of calls that can be compared."""
         return self.operator, self.shapes
 
 
@@ -121,32 +121,32 @@ class _Summed(Struct, frozen=True):
 
 
 class _Files(Struct, frozen=True):
-    """Where the arrays of a run are."""
+    """The files of a run's arrays."""
 
     folder: Path
 
     def array(self, kind: str, name: str) -> Path:
-        """The file of one parameter's gradient or weight."""
+        """Return the file of one parameter's gradient or weight."""
         return self.folder / f"{kind}.{name}.npy"
 
     def name_of(self, file: str) -> str:
-        """The parameter that a file of it is of."""
+        """Return the parameter of a file."""
         return file.partition(".")[2].removesuffix(".npy")
 
 
 class LossWatch(StepObserver):
-    """Sums up what backward starts from, over the parts of a step."""
+    """The sum of the tensors that backward starts from, over the parts of a step."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Take in the loss; outputs that are no single number are summed."""
+        """Add the loss; outputs that are no single number are summed."""
         self.losses.append(sum(float(root.detach().double().sum()) for root in roots))
 
 
 def keep_outcome(options: RunOptions, folder: Path) -> float | None:
-    """Run one step and keep its gradients and weights in `folder`; its loss."""
+    """Run one step and keep its gradients and weights in `folder`; return its loss."""
     folder.mkdir(parents=True, exist_ok=True)
     files = _Files(folder)
     with _stepped(options) as (module, loss):
@@ -156,7 +156,7 @@ def keep_outcome(options: RunOptions, folder: Path) -> float | None:
 
 
 def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sameness:
-    """Run one step and hold it against the one that `keep_outcome` kept."""
+    """Run one step and compare it with the one from `keep_outcome`."""
     files = _Files(folder)
     sums = {"gradient": [0.0, 0.0], "weight": [0.0, 0.0]}
     worst: dict[str, Difference] = {}
@@ -184,8 +184,10 @@ def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sa
 
 
 def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
-    """The first operator of the step that gives another result than the like call of the baseline; `None` where each
-    gives the same, the steps have no like calls, or this torch cannot say."""
+    """Return the first operator of the step whose result differs from that of the like call of the baseline.
+
+    `None` if all results agree, the steps have no like calls, or this torch cannot tell.
+    """
     theirs, ours = _logged(baseline), _logged(options)
     matcher = SequenceMatcher(a=[call.kind for call in theirs], b=[call.kind for call in ours], autojunk=False)
     for block in matcher.get_matching_blocks():
@@ -197,7 +199,7 @@ def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
 
 
 def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
-    """The loss of each of `steps` steps, one after the other on the one batch."""
+    """Return the loss of each of `steps` steps, one after the other on the one batch."""
     with ready_to_step(options, without_dropout) as (_, stepper):
         watch = LossWatch()
         stepper.watch = watch
@@ -214,7 +216,7 @@ def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
 
 @contextmanager
 def _stepped(options: RunOptions) -> Iterator[tuple[torch.nn.Module, float | None]]:
-    """The model after one step, and the loss of it."""
+    """Yield the model after one step, and its loss."""
     with ready_to_step(options, without_dropout) as (prepared, stepper):
         watch = LossWatch()
         stepper.watch = watch
@@ -223,7 +225,7 @@ def _stepped(options: RunOptions) -> Iterator[tuple[torch.nn.Module, float | Non
 
 
 def _logged(options: RunOptions) -> list[_Call]:
-    """The calls of a step, forward and backward, with sums of their results; none where torch has no debug mode."""
+    """Return the calls of a step with sums of their results; empty without torch's debug mode."""
     try:
         from torch.utils._debug_mode import DebugMode
     except ImportError:
@@ -257,7 +259,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def without_dropout(module: torch.nn.Module) -> None:
-    """Take every dropout out of a model: what it draws is another number for each way to run the same step."""
+    """Remove every dropout from a model: it draws another number for each way to run the same step."""
     import torch
 
     for child in module.modules():
@@ -269,7 +271,7 @@ def without_dropout(module: torch.nn.Module) -> None:
 
 
 def _arrays(module: torch.nn.Module) -> Iterator[tuple[str, str, Any]]:
-    """Gradients and weights of the parameters that are trained, as float32 arrays by name."""
+    """Yield gradients and weights of the trained parameters, as float32 arrays by name."""
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             yield "gradient", name, parameter.grad.detach().float().cpu().numpy()
@@ -282,33 +284,33 @@ def _squares(array: Any) -> float:
 
 
 def _units(difference: float, size: float) -> float:
-    """The norm of a difference over the norm of what it is of, in units of rounding."""
+    """Return the norm of a difference over the norm of its operand, in units of rounding."""
     if not difference:
         return 0.0
     return float("inf") if not size else (difference / size) ** 0.5 / _EPSILON
 
 
-# How many gradient elements become zero under float16, with the loss scaled and without.
+# Count gradient elements that become zero under float16, with the loss scaled and without.
 
 
 _UNSCALED: Final = 1.0
 
 
 class _Reference(Struct, frozen=True):
-    """Of each parameter with a gradient which of its elements are finite and not zero without autocast, on the host."""
+    """The finite and nonzero elements of each parameter's gradient without autocast, on the host."""
 
     nonzero: dict[str, torch.Tensor]
 
     @property
     def elements(self) -> int:
-        """All elements of the gradients."""
+        """Return the number of elements of the gradients."""
         return sum(mask.numel() for mask in self.nonzero.values())
 
 
 def gradient_underflow(options: RunOptions) -> Underflow:
-    """The gradients of one step of a run under float16 autocast compared with those without, at each scale of the loss.
+    """Compare the gradients of one step under float16 autocast with those without, at each scale of the loss.
 
-    Raises `CaptureError` where the run does not scale its loss, or where this torch computes in another data type.
+    Raises `CaptureError` if the run does not scale its loss, or if this torch computes in another data type.
     """
     with ready_to_step(options, without_dropout) as (prepared, stepper):
         loss_scale = stepper.loss_scale
@@ -331,8 +333,10 @@ def gradient_underflow(options: RunOptions) -> Underflow:
 
 
 def _runner(stepper: Stepper, loss_scale: LossScale) -> Callable[[float | None], None]:
-    """What makes the gradients of a step at a scale of the loss, without autocast where there is none; each step draws
-    the same random numbers."""
+    """Return a function that makes the gradients of a step at a scale of the loss, or without autocast for `None`.
+
+    Each step draws the same random numbers.
+    """
     random, amp = RandomState.of(stepper.device), stepper.amp
 
     def run(scale: float | None) -> None:
@@ -346,7 +350,7 @@ def _runner(stepper: Stepper, loss_scale: LossScale) -> Callable[[float | None],
 
 
 def _check_float16(stepper: Stepper) -> None:
-    """Refuse where a product under autocast is none of float16: its gradients would tell nothing."""
+    """Refuse if a product under autocast is not float16: its gradients would show nothing."""
     import torch
 
     factor = torch.ones(1, 1, device=stepper.device)
@@ -357,7 +361,7 @@ def _check_float16(stepper: Stepper) -> None:
 
 
 def _compared(module: torch.nn.Module, reference: _Reference, scale: float) -> ScaledGradients:
-    """What became of the gradients; one that is not there (an expert that got no token) is zero."""
+    """Compare the gradients with the reference; a missing one (an expert that got no token) is zero."""
     gradients = dict(_gradients(module))
     zeros = 0
     for name, mask in reference.nonzero.items():
@@ -372,7 +376,7 @@ def _nonzero(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The gradient of each parameter that has one, by name."""
+    """Yield the gradient of each parameter that has one, by name."""
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             gradient = parameter.grad.detach()

@@ -1,4 +1,4 @@
-"""A generation as a step: prefill to the first new token, then decoding, each in its phase range."""
+"""Run a generation as a step: prefill to the first new token, then decoding, each in its phase range."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Generator:
-    """Runs generations of `new_tokens` for each sample: no sampling, and no end before the last token.
+    """Generations of `new_tokens` for each sample: no sampling, and no end before the last token.
 
-    A phase lasts from the preparation of a forward to that of the next: forward, the choice of the token, the cache put
-    in the order of the beams. Prefill is all to the end of the first, decoding the rest.
+    A phase lasts from the preparation of a forward to that of the next: forward, the choice of the token, and the
+    reordering of the cache for the beams. Prefill is all to the end of the first, decoding the rest.
     """
 
     module: Any
@@ -33,21 +33,21 @@ class Generator:
     beams: int
     #: Called with the phase that begins.
     enter: Callable[[Phase], None] = lambda phase: None
-    #: Called with the share of the tokens that is done, in a step that nothing times.
+    #: Called with the completed share of the tokens, in a step that nothing times.
     advance: Callable[[float], None] | None = None
-    #: How many forwards the last generation ran, and the time to its first token.
+    #: The number of forwards in the last generation, and the time to its first token.
     forwards: int = field(default=0, init=False)
     first_token_ns: int = field(default=0, init=False)
 
     def run(self) -> None:
-        """One generation; `CaptureError` where the model's own `generate` made another number of tokens."""
+        """Run one generation; `CaptureError` if the model's own `generate` made another number of tokens."""
         self.forwards = 0
         begin = time.perf_counter_ns()
         with open_phase(self.enter, Phase.PREFILL) as switch:
 
             def before_forward() -> None:
                 if self.forwards == 1:
-                    # The token is on the host by now: whether to go on was asked of it.
+                    # The token is on the host by now, to decide whether to go on.
                     self.first_token_ns = time.perf_counter_ns() - begin
                     switch(Phase.DECODING)
                 if self.advance is not None:
@@ -67,7 +67,7 @@ class Generator:
 
     @contextmanager
     def telling(self, advance: Callable[[float], None]) -> Iterator[None]:
-        """Report to `advance` the share of the tokens that is done while inside."""
+        """Report to `advance` the completed share of the tokens inside the block."""
         self.advance = advance
         try:
             yield
@@ -75,7 +75,7 @@ class Generator:
             self.advance = None
 
     def _settings(self) -> dict[str, Any]:
-        """Over what the model's own generation settings say: the same tokens in every step, and that many."""
+        """Return settings over the model's own generation settings: the same tokens in every step, and that many."""
         own = self.module.generation_config
         padding = getattr(own, "pad_token_id", None)
         return {
@@ -93,7 +93,7 @@ def method_hook(
     before: Callable[[], None] = lambda: None,
     after: Callable[[Any], None] = lambda result: None,
 ) -> Iterator[None]:
-    """Have `before` called before each call of a method of this object while inside, and `after` with its result."""
+    """Call `before` before each call of a method of this object inside the block, and `after` with its result."""
     plain = getattr(module, method)
 
     @functools.wraps(plain)
@@ -114,9 +114,9 @@ def method_hook(
 
 
 def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, option: str) -> Generator | None:
-    """What runs the generations of a run, `None` where its steps are none; `UsageError` where the model has none.
+    """Return the generator of a run, `None` for other steps; `UsageError` if the model does not generate.
 
-    `option` is what a message calls the option.
+    `option` is the name of the option in messages.
     """
     if options.generate is None:
         return None

@@ -1,4 +1,4 @@
-"""The scale of the loss under float16: found before the warm-up, watched from then on."""
+"""Scale the loss under float16: the scale is found before the warm-up, watched from then on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from opanatomy.capture.device.accelerators import kind_of
 if TYPE_CHECKING:
     import torch
 
-#: `torch.amp.GradScaler`'s own first scale and the smallest one that is tried, as powers of two.
+#: `torch.amp.GradScaler`'s own first scale and the smallest one tried, as powers of two.
 MAX_EXPONENT: Final = 16
 FIRST: Final = 2.0**MAX_EXPONENT
-#: This many updates without an overflow before it would grow, which makes a later step overflow: never in a profile.
+#: Updates without an overflow before it would grow, which makes a later step overflow: never in a profile.
 _NEVER: Final = 2**31 - 1
 
 
@@ -31,21 +31,21 @@ class LossScale:
         self.start(self.first)
 
     def start(self, scale: float) -> None:
-        """Begin anew with `scale`; a scaler that a broken step leaves takes its gradients for unscaled."""
+        """Restart with `scale`; a scaler left by a broken step would skip unscaling its gradients."""
         import torch
 
         self.first = scale
         self.scaler = torch.amp.GradScaler(kind_of(self.device), init_scale=scale, growth_interval=_NEVER)
 
     def start_again(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Forget a step that broke, and what it left at a fused optimizer, which would be applied once more."""
+        """Forget a step that broke, and its leftovers at a fused optimizer, which would be applied once more."""
         self.start(self.now())
         for name in ("grad_scale", "found_inf"):
             with suppress(AttributeError):
                 delattr(optimizer, name)
 
     def scaled(self, roots: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """What backward starts from, times the scale."""
+        """Return the tensors that backward starts from, times the scale."""
         return tuple(self.scaler.scale(root) for root in roots)
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -54,15 +54,15 @@ class LossScale:
         self.scaler.update()
 
     def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether a gradient is inf or NaN, as the scaler itself judges; it is unscaled by that."""
+        """Return whether a gradient is inf or NaN, by the scaler's own check, which unscales it."""
         self.scaler.unscale_(optimizer)
         return any(flag.item() for flag in self.scaler._found_inf_per_device(optimizer).values())
 
     def now(self) -> float:
-        """The scale in force; on an accelerator this waits for it, so not within a profile."""
+        """Return the current scale; on an accelerator this waits for it, so do not call it within a profile."""
         return float(self.scaler.get_scale())
 
     def skipped_since(self, scale: float, updates: int) -> int:
-        """How many of `updates` were skipped since the scale was `scale`: each of them halved it."""
+        """Return how many of `updates` were skipped since the scale was `scale`: each of them halved it."""
         now = self.now()
         return updates if now <= 0 or scale <= 0 else min(round(math.log2(scale / now)), updates)

@@ -1,4 +1,4 @@
-"""Phase and module ranges in the trace, at 2.5 us each: `_RecordFunctionFast` is what torch itself uses."""
+"""Mark phase and module ranges in the trace, at 2.5 us each by `_RecordFunctionFast`, as torch itself does."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 if TYPE_CHECKING:
     import torch
 
-# Which parts of a model `torch.compile` runs, and whether it compiled while a step ran.
+# Find the parts of a model run by `torch.compile`, and whether it compiled while a step ran.
 
 
-#: What `torch.compile` leaves on the function that it returns, and `torch.compiler.disable` does not.
+#: `torch.compile` leaves this on the function that it returns, `torch.compiler.disable` does not.
 _MARK = "get_compiler_config"
 
 
 def compiled_modules(module: torch.nn.Module) -> frozenset[int]:
-    """The `id` of every module that runs, or may run, inside compiled code: hooks on these would compile it again."""
+    """Return the `id` of every module that may run inside compiled code: hooks on these would compile it again."""
     compiled: set[int] = set()
     for part in module.modules():
         if id(part) not in compiled and _runs_compiled(part):
@@ -31,12 +31,12 @@ def compiled_modules(module: torch.nn.Module) -> frozenset[int]:
 
 
 def has_compiled_parts(module: torch.nn.Module) -> bool:
-    """Whether a module or a function that the model's code calls is compiled."""
+    """Return whether a module or a function that the model's code calls is compiled."""
     return bool(compiled_modules(module)) or any(_calls_compiled(part) for part in module.modules())
 
 
 def _runs_compiled(part: torch.nn.Module) -> bool:
-    """Whether the module, its forward or a function among its attributes is compiled."""
+    """Return whether the module, its forward or a function among its attributes is compiled."""
     if getattr(part, "_compiled_call_impl", None) is not None or hasattr(part, "_orig_mod"):
         return True
     attributes = [*vars(part).values(), *(value for kind in _own_classes(part) for value in vars(kind).values())]
@@ -44,12 +44,12 @@ def _runs_compiled(part: torch.nn.Module) -> bool:
 
 
 def _calls_compiled(part: torch.nn.Module) -> bool:
-    """Whether the code of the module's class sees a compiled function: a global of it, or in its closure."""
+    """Return whether the code of the module's class sees a compiled function: a global of it, or in its closure."""
     return any(_is_compiled(value) for kind in _own_classes(part) for value in _seen_by(kind))
 
 
 def _own_classes(part: torch.nn.Module) -> list[type]:
-    """The classes of a module that are not torch's own."""
+    """Return the classes of a module that are not torch's own."""
     return [kind for kind in type(part).__mro__ if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
 
 
@@ -75,13 +75,13 @@ def _is_compiled(value: Any) -> bool:
 
 
 def compilations() -> int:
-    """How often `torch.compile` has translated code in this process; what it disables does not count."""
+    """Return how often `torch.compile` has translated code in this process; disabled code does not count."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["frames"]["total"])
 
 
 def mode_keeps_compiled() -> bool:
-    """Whether a dispatch mode can say to this torch that compiled code stays compiled under it."""
+    """Return whether a dispatch mode can keep compiled code compiled in this torch."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     return hasattr(TorchDispatchMode, "ignore_compile_internals")
@@ -89,7 +89,7 @@ def mode_keeps_compiled() -> bool:
 
 @contextmanager
 def phase_range(phase: Phase) -> Iterator[None]:
-    """Mark what runs inside as `phase`."""
+    """Mark the work inside the block as `phase`."""
     from torch._C._profiler import _RecordFunctionFast
 
     with _RecordFunctionFast(PHASE_RANGE + phase):
@@ -97,14 +97,14 @@ def phase_range(phase: Phase) -> Iterator[None]:
 
 
 class OpenRanges:
-    """The ranges of the modules that run now; `names` has the name of each range by the `id` of its module."""
+    """The ranges of the running modules; `names` has the name of each range by the `id` of its module."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self.names = names
         self._open: list[tuple[int, Any]] = []
 
     def enter(self, child: torch.nn.Module, _inputs: object) -> None:
-        """The forward of a module begins."""
+        """Begin the forward of a module."""
         from torch._C._profiler import _RecordFunctionFast
 
         name = self.names.get(id(child))
@@ -114,19 +114,19 @@ class OpenRanges:
             self._open.append((id(child), entered))
 
     def leave(self, child: torch.nn.Module, *_: object) -> None:
-        """The forward of a module is done."""
+        """End the forward of a module."""
         if self._open and self._open[-1][0] == id(child):
             self._open.pop()[1].__exit__(None, None, None)
 
     def close(self) -> None:
-        """End all that are open."""
+        """End all open ranges."""
         while self._open:
             self._open.pop()[1].__exit__(None, None, None)
 
 
 @contextmanager
 def open_phase(enter: Callable[[Phase], None], first: Phase) -> Iterator[Callable[[Phase], None]]:
-    """Mark what runs inside as `first`, and from each call of what this gives on as the phase that it is given.
+    """Mark the work inside the block as `first`, then as each phase passed to the yielded function.
 
     `enter` is called with each phase that begins.
     """
@@ -150,7 +150,7 @@ def open_phase(enter: Callable[[Phase], None], first: Phase) -> Iterator[Callabl
 
 @contextmanager
 def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
-    """Mark the forward of every submodule while inside; gives module path -> class name.
+    """Mark the forward of every submodule inside the block; yield module path -> class name.
 
     Submodules inside compiled code are left out: their ranges would be compiled into it.
     """
@@ -168,12 +168,12 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
 def forward_hooks(
     module: torch.nn.Module, before: Callable[..., None] | None, after: Callable[..., None], *, always: bool
 ) -> Iterator[None]:
-    """Call `before` and `after` around the forward of submodules while inside, `after` one that fails if `always`.
+    """Call `before` and `after` around the forward of submodules inside the block; with `always` also if it fails.
 
-    Global hooks, not hooks of the modules: `nn.TransformerEncoderLayer` and others take another path through their
-    code when they have a hook, copies that a forward makes of its modules would have them too, and nothing must
-    stay behind on the user's model. Global hooks make `torch.compile` compile again: a model with compiled parts has
-    hooks on the modules outside of these.
+    Global hooks, not hooks of the modules: `nn.TransformerEncoderLayer` and others take another path through their code
+    when they have a hook, copies that a forward makes of its modules would have them too, and nothing must stay behind
+    on the user's model. Global hooks make `torch.compile` compile again: a model with compiled parts has hooks on the
+    modules outside these.
     """
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 

@@ -1,4 +1,4 @@
-"""The numbers of a model's configuration that the closed formulas of its memory take."""
+"""Read the numbers in a model's configuration for the closed formulas of its memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from opanatomy.records.memory import CacheShape, ModelShape
 if TYPE_CHECKING:
     import torch
 
-#: Model type of a configuration -> the closed formula that is its own.
+#: Model type of a configuration -> its closed formula.
 _KINDS: Final = {"bert": "bert", "roberta": "bert", "gpt2": "gpt2", "llama": "llama"}
 
 
 def shape_of(module: torch.nn.Module, device: str) -> ModelShape | None:
-    """The shape of a transformer that a closed formula knows, else `None`."""
+    """Return the shape of a transformer that has a closed formula, else `None`."""
     config: Any = getattr(module, "config", None)
     kind = _KINDS.get(getattr(config, "model_type", ""))
     if kind is None:
@@ -58,27 +58,27 @@ def _named(config: Any, *names: str) -> Any:
     return next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
 
 
-# The numbers of a model's configuration that the key-value cache of its generations is a function of.
+# Read the numbers in a model's configuration that determine the key-value cache of its generations.
 
 
 #: The kinds of layers that keep keys and values of all tokens, and of those in a window.
 _FULL: Final = frozenset({"full_attention"})
 _SLIDING: Final = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-#: Configurations with one of these keep something else than keys and values of one size in each layer.
+#: Configurations with one of these do not keep keys and values of one size in each layer.
 _OTHERWISE: Final = (
     "kv_lora_rank", "v_head_dim", "kv_sharing_modes", "num_kv_shared_layers", "multi_query", "num_kv_heads",
     "new_decoder_architecture", "cross_attention_layers", "state_size",
 )  # fmt: skip
-#: What a prompt is called; with other inputs besides it more is repeated for each beam.
+#: The names of a prompt; other inputs besides it are repeated for each beam too.
 _PROMPTS: Final = ("input_ids", "inputs", "input_features")
 
 
 def cache_shape_of(generator: Generator) -> CacheShape | None:
-    """What the cache of these generations is a function of; `None` where that is not known."""
+    """Return the numbers that determine the cache of these generations; `None` if they are not known."""
     config: Any = getattr(generator.module, "config", None)
     if not hasattr(config, "get_text_config"):
         return None
-    # That of a decoder in an encoder-decoder says its own numbers next to those of its encoder.
+    # The configuration of a decoder in an encoder-decoder has its own numbers next to those of its encoder.
     text = config if config.is_encoder_decoder else config.get_text_config(decoder=True)
     cached = getattr(generator.module.generation_config, "use_cache", None) is not False
     if not cached or any(getattr(text, name, None) for name in _OTHERWISE):
@@ -96,7 +96,7 @@ def cache_shape_of(generator: Generator) -> CacheShape | None:
 
 
 def _prompted(shape: CacheShape, generator: Generator) -> CacheShape | None:
-    """The shape with the prompt of a decoder alone; its positions are copied for beams where its forward takes them."""
+    """Return the shape with the prompt of a decoder alone; beams copy its positions if its forward takes them."""
     length = _length(generator.arguments)
     if length is None:
         return None
@@ -106,7 +106,7 @@ def _prompted(shape: CacheShape, generator: Generator) -> CacheShape | None:
 
 
 def _encoded(shape: CacheShape, config: Any, generator: Generator) -> CacheShape | None:
-    """The shape with what the decoder keeps of its encoder: as many tokens of text, half of Whisper's audio frames."""
+    """Return the shape with the encoder's part of the cache: as many tokens of text, half of Whisper's audio frames."""
     length = _length(generator.arguments)
     if length is None and "input_features" in generator.arguments:
         length = getattr(config, "max_source_positions", None)
@@ -116,13 +116,13 @@ def _encoded(shape: CacheShape, config: Any, generator: Generator) -> CacheShape
 
 
 def _length(arguments: dict[str, Any]) -> int | None:
-    """The tokens of a prompt of text."""
+    """Return the tokens of a prompt of text."""
     shapes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in _PROMPTS]
     return next((int(shape[1]) for shape in shapes if len(shape) == 2), None)
 
 
 def _windows(text: Any, layers: int | None) -> tuple[int, ...] | None:
-    """The window of each layer, 0 where there is none; `None` where a layer is of another kind."""
+    """Return the window of each layer, 0 without one; `None` if a layer is of another kind."""
     if layers is None:
         return None
     kinds = getattr(text, "layer_types", None)

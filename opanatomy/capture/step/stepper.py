@@ -1,4 +1,4 @@
-"""One training step: forward, backward and optimizer, each in its phase range."""
+"""Run one training step: forward, backward and optimizer, each in its phase range."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from opanatomy.records.workload import SharedWeights
 if TYPE_CHECKING:
     import torch
 
-# What backward starts from: the loss of a model's output where there is one, else all that requires a gradient.
+# The tensors that backward starts from: the loss of a model's output if it has one, else all that require a gradient.
 
 
-#: The keys and values that a decoder gives back for its next call are no output of this one.
+#: The keys and values that a decoder returns for its next call are no output of this one.
 _CACHES: Final = ("past_key_values", "past_key_value")
-#: How deep objects of unknown classes are looked into.
+#: How deep objects of unknown classes are searched.
 _DEPTH: Final = 8
 
 
 class Roots(Struct, frozen=True, kw_only=True):
-    """The tensors that backward starts from, the gradient of each (`None`: one), and what to call them."""
+    """The tensors that backward starts from, the gradient of each (`None`: one), and their name in messages."""
 
     tensors: tuple[torch.Tensor, ...] = ()
     gradients: tuple[torch.Tensor | None, ...] = ()
@@ -53,7 +53,7 @@ class _Leaf(Struct, frozen=True, kw_only=True):
 
 
 def materialized(output: Any) -> Any:
-    """The output with every generator in it run to its end: what it yields is computed only then."""
+    """Return the output with every generator in it run to its end: only that computes its values."""
     if isinstance(output, (GeneratorType, map, filter, zip)):
         return tuple(materialized(item) for item in output)
     if type(output) in (tuple, list):
@@ -64,7 +64,7 @@ def materialized(output: Any) -> Any:
 
 
 def backward_roots(output: Any) -> Roots:
-    """What backward starts from; `CaptureError` where nothing requires a gradient."""
+    """Return the tensors that backward starts from; `CaptureError` if nothing requires a gradient."""
     leaves = list(_leaves(output, "output", "", set(), 0))
     loss = _loss(leaves)
     if loss is not None:
@@ -91,8 +91,11 @@ def _without_backward() -> str:
 
 
 def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
-    """What the backward of one of that many micro-batches starts from: a single number, which is a mean over its
-    samples, is divided; outputs that start with a gradient of ones are summed over the samples as they are."""
+    """Return the tensors that the backward of one of that many micro-batches starts from.
+
+    A single number, which is a mean over its samples, is divided; outputs that start with a gradient of ones are summed
+    over the samples as they are.
+    """
     return tuple(
         root / parts if gradient is None else root
         for root, gradient in zip(roots.tensors, roots.gradients, strict=True)
@@ -100,7 +103,7 @@ def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
 
 
 def _loss(leaves: list[_Leaf]) -> _Leaf | None:
-    """The tensor called `loss`: on the outermost level that has one, and the only one there."""
+    """Return the tensor called `loss`: on the outermost level that has one, and the only one there."""
     named = [leaf for leaf in leaves if leaf.name == "loss"]
     if not named:
         return None
@@ -115,7 +118,7 @@ def _roots(leaves: list[_Leaf], text: str) -> Roots:
 
 
 def _start(root: torch.Tensor) -> torch.Tensor | None:
-    """The gradient that backward starts with: ones, which torch takes by itself for a single real number."""
+    """Return the gradient that backward starts with: ones, torch's default for a single real number."""
     import torch
 
     return torch.ones_like(root) if root.numel() != 1 or root.is_complex() else None
@@ -141,7 +144,7 @@ def _ones(leaves: list[_Leaf]) -> str:
 
 
 def _leaves(value: Any, path: str, name: str, seen: set[int], depth: int) -> Iterator[_Leaf]:
-    """Every tensor in an output, each once, in the order in which it stands there."""
+    """Yield every tensor in an output, each once, in its order there."""
     import torch
 
     if name in _CACHES or id(value) in seen:
@@ -158,7 +161,7 @@ def _leaves(value: Any, path: str, name: str, seen: set[int], depth: int) -> Ite
 
 
 def _items(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
-    """(path, name, value) of what an output holds: of mappings, sequences, records and objects of other classes."""
+    """Yield (path, name, value) of an output's items: of mappings, sequences, records and objects of other classes."""
     import torch
 
     if isinstance(value, Mapping):
@@ -194,7 +197,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _property(value: Any, name: str) -> Any:
-    """What a property of an object of the model's gives; one that fails gives nothing."""
+    """Return the value of a property of the model's object; `None` if it fails."""
     import torch
 
     if name not in dir(type(value)):
@@ -207,7 +210,7 @@ def _property(value: Any, name: str) -> Any:
 
 
 def leaves_below(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors of a graph that backward accumulates a gradient in."""
+    """Return the tensors of a graph that backward accumulates a gradient in."""
     roots = tuple(roots)
     leaves = [root for root in roots if root.is_leaf]
     waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
@@ -224,31 +227,31 @@ def leaves_below(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return leaves
 
 
-# How a step trains: its backward, its update, and what it decides; of one process here, of ranks together in
+# The training of a step: its backward, its update, and its decisions; here for one process, for ranks together in
 # `opanatomy.capture.distributed`.
 
 
 class Training:
     """The training of one process."""
 
-    #: What forward is called on, and the optimizer of its parameters, where these are made already.
+    #: The callable of forward, and the optimizer of its parameters, if these are made already.
     model: torch.nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
 
-    #: The step of the warm-up in which nothing happens any more that happens only once.
+    #: The first warm-up step without one-time work.
     counted_step = 2
 
     @property
     def is_shared(self) -> bool:
-        """Whether other ranks take part in each step."""
+        """Return whether other ranks take part in each step."""
         return False
 
     def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """Is open around forward and backward of a micro-batch."""
+        """Return the context of forward and backward of a micro-batch."""
         return nullcontext()
 
     def backward(self, roots: Roots, *, parts: int, scale: LossScale | None) -> None:
-        """Run backward from `roots`, of one of `parts` micro-batches."""
+        """Run backward from `roots`, for one of `parts` micro-batches."""
         import torch
 
         loss = averaged(roots, parts) if parts > 1 else roots.tensors
@@ -265,48 +268,48 @@ class Training:
         optimizer.step()
 
     def after_update(self) -> None:
-        """The weights are updated; not a part of the update."""
+        """Act after the update of the weights; not a part of the update."""
 
     def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
-        """The weights of `module` that ranks share, after a step."""
+        """Return the weights of `module` that ranks share, after a step."""
         return ()
 
     def bucket_bytes(self) -> int | None:
-        """The buckets in which DDP reduces gradients; `None` without DDP."""
+        """Return the bytes of the buckets in which DDP reduces gradients; `None` without DDP."""
         return None
 
-    # ----------------------------------------------------------------------------------- what all ranks must do alike
+    # --------------------------------------------------------------------------------------------- agreement of ranks
 
     def longest_ns(self, duration_ns: int) -> int:
-        """The longest of the ranks' durations."""
+        """Return the longest of the ranks' durations."""
         return duration_ns
 
     def any_rank(self, is_so: bool) -> bool:
-        """Whether it is so on any rank."""
+        """Return whether it is so on any rank."""
         return is_so
 
     def all_failed(self, *, failed: bool) -> bool:
-        """Whether a step that was tried failed on this rank, and on all others too, so that all try again.
+        """Return whether an attempted step failed on this rank, and on all others too, so that all try again.
 
-        `CaptureError` where it failed on some only: these have left the others behind.
+        Raises `CaptureError` if it failed only on some: these have left the others behind.
         """
         return failed
 
 
-# Which state the finished updates of an optimizer left, so that one that breaks halfway can be taken again.
+# The state left by the finished updates of an optimizer, so that an interrupted update can run again.
 
 
-#: What `torch.optim` and bitsandbytes call the number of updates of a parameter; a number or a tensor of one.
+#: The name in `torch.optim` and bitsandbytes for a parameter's number of updates: a number or a tensor of one.
 _COUNTER: Final = "step"
 
 
 @dataclass(slots=True, kw_only=True)
 class FinishedState:
-    """The names of each parameter's state after the last update that ran through; no value is copied or read."""
+    """The names of each parameter's state after the last complete update; no value is copied or read."""
 
     optimizer: torch.optim.Optimizer
     names: dict[Any, tuple[str, ...]] = field(default_factory=dict)
-    #: How many updates ran through; `None` where the optimizer was not new.
+    #: How many updates were completed; `None` if the optimizer was not new.
     updates: int | None = 0
 
     def __post_init__(self) -> None:
@@ -315,7 +318,7 @@ class FinishedState:
             self._look()
 
     def updated(self) -> None:
-        """An update ran through. What it costs is paid where it made new state: in the first, as a rule."""
+        """Note a complete update; the cost is that of its new state, usually in the first."""
         if self.updates is not None:
             self.updates += 1
         if len(self.optimizer.state) != len(self.names):
@@ -325,9 +328,9 @@ class FinishedState:
         self.names = {parameter: tuple(state) for parameter, state in self.optimizer.state.items()}
 
     def put_back(self) -> None:
-        """Drop what a broken update began to make and count it back; values of moments stay as they are.
+        """Drop the beginnings of a broken update and count it back; values of moments stay as they are.
 
-        A state with some of its entries only is taken for whole by the next update, which then misses the others.
+        The next update would take a state with only some of its entries for complete, and then miss the others.
         """
         state = self.optimizer.state
         for parameter in [*state]:
@@ -338,7 +341,7 @@ class FinishedState:
                 self._count_back(state[parameter])
 
     def _count_back(self, state: dict[str, Any]) -> None:
-        """A parameter is updated once at most in each update."""
+        """Count back one update at most: a parameter has no more in each."""
         if self.updates is not None and _COUNTER in state and float(state[_COUNTER]) > self.updates:
             state[_COUNTER] -= 1
 
@@ -352,11 +355,11 @@ class FinishedState:
 
 
 def keep_embeddings_in_32_bits(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
-    """Have `optimizer`, which has not stepped yet, keep the state of every look-up of `module` in 32 bits.
+    """Make `optimizer`, which has not stepped yet, keep the state of every look-up of `module` in 32 bits.
 
     bitsandbytes asks a `GlobalOptimManager`, one for the whole process, whose overrides are by the place of a parameter
-    in its group: the next optimizer would take them for its own. This optimizer gets a manager of its own, which also
-    knows nothing of what others have registered.
+    in its group: the next optimizer would inherit them. This optimizer gets a manager of its own, which also knows
+    nothing registered by others.
     """
     import torch
     from bitsandbytes.optim import GlobalOptimManager
@@ -371,14 +374,14 @@ def keep_embeddings_in_32_bits(optimizer: torch.optim.Optimizer, module: torch.n
 
 
 def check_installed(name: str | None) -> None:
-    """Refuse an optimizer that needs a package that is not there, before anything is built."""
+    """Refuse an optimizer that needs a missing package, before anything is built."""
     optimizer = None if name is None else BY_NAME[name]
     if optimizer is not None and optimizer.package is not None and find_spec(optimizer.package) is None:
         raise CaptureError(_not_installed(optimizer))
 
 
 def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
+    """Return the optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
     check_installed(name)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
@@ -395,7 +398,7 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def _alike(parameters: list[torch.nn.Parameter]) -> Any:
-    """The parameters; those that are spread over ranks in a group of their own, where others are not."""
+    """Return the parameters; if only some are spread over ranks, those are in a separate group."""
     spread = [parameter for parameter in parameters if hasattr(parameter, "device_mesh")]
     if len(spread) in (0, len(parameters)):
         return parameters
@@ -410,28 +413,28 @@ def _not_installed(optimizer: Optimizer) -> str:
 
 
 class StepObserver:
-    """Is called where a step begins and ends its phases; this one does nothing."""
+    """Callbacks at the begin and end of a step's phases; these do nothing."""
 
     def forward(self) -> AbstractContextManager[Any]:
-        """Is open around forward."""
+        """Return the context of forward."""
         return nullcontext()
 
     def inputs(self, tensors: list[torch.Tensor]) -> None:
-        """A forward in a user's own loop had these tensors from outside of it."""
+        """Note the outside tensors of a forward in a user's own loop."""
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Forward is done; of its output only what backward starts from, `roots`, still lives."""
+        """Act after forward; only the `roots` of its output, from which backward starts, still live."""
 
     def after_backward(self) -> None:
-        """The gradients are there."""
+        """Act after backward, when the gradients exist."""
 
     def after_optimizer(self) -> None:
-        """The weights are updated."""
+        """Act after the update of the weights."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Stepper:
-    """Runs steps of one model on one batch; `phase` is the one it is in, for messages when a step fails."""
+    """Steps of one model on one batch; `phase` is the current one, for messages when a step fails."""
 
     module: Callable[..., Any]
     parameters: tuple[torch.nn.Parameter, ...]
@@ -441,25 +444,25 @@ class Stepper:
     optimizer: torch.optim.Optimizer | None = None
     inference: bool = False
     training: Training = field(default_factory=Training)
-    #: Where a step is a generation.
+    #: Set if a step is a generation.
     generator: Generator | None = None
     #: The norm that gradients are scaled down to before the update.
     clip: float | None = None
     #: The arguments of each forward of a step, which accumulate their gradients for one update: `inputs`, or its parts.
     micro_batches: tuple[dict[str, Any] | tuple[Any, ...], ...] = ()
-    #: Under float16 autocast, in training.
+    #: Set under float16 autocast, in training.
     loss_scale: LossScale | None = None
     phase: Phase = Phase.OTHER
-    #: How many steps have run through.
+    #: How many steps were completed.
     steps: int = 0
-    #: What a broken update is put back to.
+    #: The state to restore after a broken update.
     finished: FinishedState | None = None
     watch: StepObserver = field(default_factory=StepObserver)
-    #: What the last backward started from.
+    #: The start of the last backward.
     backward_from: str | None = None
     #: Leaves besides the parameters whose gradients belong to one step, such as inputs.
     other_leaves: tuple[torch.Tensor, ...] = ()
-    #: Leaves that no module and no input holds, with the gradients that they had; `None` before the first backward.
+    #: Leaves in no module and no input, with their old gradients; `None` before the first backward.
     strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
@@ -473,13 +476,13 @@ class Stepper:
 
     @property
     def has_float16_gradients(self) -> bool:
-        """Whether a weight that is trained is float16: `GradScaler` refuses to unscale its gradients."""
+        """Return whether a trained weight is float16: `GradScaler` refuses to unscale its gradients."""
         import torch
 
         return any(parameter.dtype == torch.float16 and parameter.requires_grad for parameter in self.parameters)
 
     def run(self) -> None:
-        """One step; the gradients are freed before it, not after, so that they can be measured."""
+        """Run one step; the gradients are freed before it, not after, so that they can be measured."""
         self.free_gradients()
         try:
             if self.generator is None:
@@ -500,7 +503,7 @@ class Stepper:
         self.micro_batches = micro_batches(self.inputs, len(self.micro_batches))
 
     def gradients_only(self) -> None:
-        """Forward and backward of a step, without the update."""
+        """Run forward and backward of a step, without the update."""
         self.free_gradients()
         try:
             self._passes()
@@ -509,7 +512,7 @@ class Stepper:
         self.phase = Phase.OTHER
 
     def start_again(self, *, fresh: bool) -> None:
-        """Forget a step that broke: what it began to make of the optimizer's state, all where that was `fresh`."""
+        """Forget a step that broke: its beginnings of the optimizer's state, or all of that if it was `fresh`."""
         self.phase = Phase.OTHER
         self.free_gradients()
         if self.finished is not None:
@@ -518,7 +521,7 @@ class Stepper:
             self.loss_scale.start_again(self.optimizer)
 
     def give_back_strangers(self) -> None:
-        """Give the leaves that no module holds the gradients that they had."""
+        """Restore the gradients of the leaves that no module holds."""
         for leaf, gradient in self.strangers or ():
             leaf.grad = gradient
 
@@ -536,7 +539,7 @@ class Stepper:
             leaf.grad = None
 
     def _passes(self) -> None:
-        """Forward and backward of each micro-batch."""
+        """Run forward and backward of each micro-batch."""
         for place, inputs in enumerate(self.micro_batches, start=1):
             with self.training.micro_step(is_last=place == len(self.micro_batches)):
                 self._forward_backward(inputs)
@@ -584,7 +587,7 @@ class Stepper:
         self.finished.updated()
 
     def _clip(self, norm: float, optimizer: torch.optim.Optimizer) -> None:
-        """Clip the gradients by the norm of all of them; scaled ones are unscaled before."""
+        """Clip the gradients by the norm of all of them, after unscaling scaled ones."""
         if self.loss_scale is not None:
             self.loss_scale.scaler.unscale_(optimizer)
         self.training.clip(self.parameters, norm)
@@ -595,7 +598,7 @@ class Stepper:
         return materialized(self.module(*inputs))
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Is open around forward: what products are computed in."""
+        """Return the context of forward, which sets the data type of products."""
         import torch
 
         if self.amp is None:
@@ -607,6 +610,3 @@ class Stepper:
     def synchronize(self) -> None:
         """Wait for the device."""
         accelerators.synchronize(self.device)
-
-
-# What is recorded.

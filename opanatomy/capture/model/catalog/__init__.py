@@ -1,8 +1,8 @@
-"""The embedded configurations: one `config.json` of the Hub per model, `<owner>--<model>.json`.
+"""Read the embedded configurations: one `config.json` of the Hub per model, `<owner>--<model>.json`.
 
 The values are those published; label names are given as their number (`num_labels`) and preferences of text generation
-are left out, since neither changes a training step. Under the key `catalog` stands what is known of the model that is
-built of it: its class, task and size, which `opanatomy catalog` lists. Adding a model is adding its file.
+are left out, since neither changes a training step. The key `catalog` has the class, task and size of the model built
+from the file, which `opanatomy catalog` lists. Adding a model is adding its file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-#: The key of a file that is not of the published configuration.
+#: The key that is not part of the published configuration.
 _OWN_KEY: Final = "catalog"
 #: A word of a name, without its numbers.
 _LETTERS: Final = re.compile(r"[a-z]{3,}")
@@ -30,19 +30,19 @@ class Entry(Struct, frozen=True, kw_only=True):
     architecture: str
     task: str
     parameters: int
-    #: `None` where it has no layers of one kind, one after another.
+    #: `None` without layers of one kind, one after another.
     layers: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
 
 
 def catalog_names() -> tuple[str, ...]:
-    """The Hub ids of the embedded models, sorted."""
+    """Return the Hub ids of the embedded models, sorted."""
     names = (entry.name for entry in files(__name__).iterdir() if entry.name.endswith(".json"))
     return tuple(sorted((name[: -len(".json")].replace("--", "/", 1) for name in names), key=str.lower))
 
 
 def find_name(model: str) -> str | None:
-    """The Hub id of the embedded model that `model` means, `None` where there is none.
+    """Return the Hub id of the embedded model that `model` means, `None` if there is no match.
 
     The full id and the part after its slash (`bert-large-uncased`, `gpt2`) are understood, in any case.
     """
@@ -54,14 +54,14 @@ def find_name(model: str) -> str | None:
 
 
 def read_configuration(name: str) -> dict[str, Any]:
-    """The content of the `config.json` of the embedded model `name` (its full Hub id)."""
+    """Return the content of the `config.json` of the embedded model `name` (its full Hub id)."""
     content = _content(name)
     content.pop(_OWN_KEY)
     return content
 
 
 def catalog_entries() -> tuple[Entry, ...]:
-    """The embedded models by name."""
+    """Return the embedded models by name."""
     return tuple(map(_entry, catalog_names()))
 
 
@@ -77,7 +77,7 @@ def _content(name: str) -> dict[str, Any]:
 
 
 def near_names(model: str, count: int = 3) -> tuple[str, ...]:
-    """The Hub ids of embedded models whose full or short name is near `model`, then those of its family; nearest first.
+    """Return the Hub ids of embedded models with a similar full or short name, then of its family; nearest first.
 
     The family of `Llama-2-7b` is `llama`: a word of the name that begins with it, whatever the organisation.
     """
