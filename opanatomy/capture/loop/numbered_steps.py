@@ -155,8 +155,9 @@ class NumberedSteps(LoopRecording):
     def _warnings(self, profiled: Profiled) -> Iterator[str]:
         yield from super()._warnings(profiled)
         step_ns = median(self.session.unprofiled_ns or profiled.profiler.times_ns)
-        if self.loading_ns and (share := median(self.loading_ns) / step_ns) > NOTED_LOADING:
-            yield f"batches are loaded between the steps, for {share:.0%} of a step's time: that is in no figure here"
+        if self.loading_ns and (loading_ns := median(self.loading_ns)) > NOTED_LOADING * step_ns:
+            took = f"{loading_ns / 1e6:.1f} ms each time"
+            yield f"batches are loaded between the steps, {took}: that is in no figure here"
 
     def _memory(self) -> MemoryObservations:
         """Return the memory after a step of the training; forward's saves are observed after the steps on the clock."""
