@@ -1,4 +1,4 @@
-"""The command `opanatomy`; an interrupt is one line from the start, even while Python still imports the rest."""
+"""Run the command `opanatomy`; an interrupt is one line from the start, even while Python still imports the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return the exit code."""
     try:
         if argv is None:
             _leave_at_once_on_interrupt()
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_at_once_on_interrupt() -> None:
-    """An exception would go through whatever is being imported, which may print it, keep it or make another of it."""
+    """End the process on an interrupt: whatever is being imported could print, keep or replace an exception."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -40,9 +40,9 @@ def _leave_at_once_on_interrupt() -> None:
 
 
 def _prepare_for_analysis() -> None:
-    """What makes an analysis fast, before the imports; only for a verb that never imports torch.
+    """Make an analysis fast, before the imports; only for a verb that never imports torch.
 
-    An analysis makes no cycles worth collecting and does no linear algebra. Its allocator keeps what is freed, as the
+    An analysis makes no cycles worth collecting and does no linear algebra. Its allocator keeps freed memory, as the
     next batch of events needs as much; columns, which are larger than a batch, still go back to the system.
     """
     import gc
@@ -55,7 +55,7 @@ def _prepare_for_analysis() -> None:
         try:
             allocator_option = ctypes.CDLL(None).mallopt
         except (AttributeError, OSError):
-            return  # musl has none
+            return  # musl does not have it
         for option, value in _ALLOCATOR_OPTIONS:
             allocator_option(option, value)
 

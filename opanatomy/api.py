@@ -1,4 +1,4 @@
-"""The Python entry points: a module or a trace -> `Anatomy`."""
+"""Analyze a trace or profile a module and get an `Anatomy`: the Python entry points."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def analyze(
     dask: str | None = None,
     jobs: int | None = None,
 ) -> Anatomy:
-    """The anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
+    """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
     Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
     (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
-    script under `if __name__ == "__main__":`). The summary of each is kept in the folder `summaries`, by
-    default in the user's cache folder, and a trace that has not changed is not read again. `phases` maps a phase
-    ("forward", "backward", "recompute", "optimizer", "other") to a regular expression, or several, that is searched for
-    in the names of the trace's own ranges: what runs in them is of that phase, whatever is inferred. With
-    `redact` paths, arguments, hosts and users are left out, secrets always. Raises `TraceError` where nothing can be
-    read and `UsageError` for an unknown phase or an invalid regular expression.
+    script under `if __name__ == "__main__":`). The summary of each is kept in the folder `summaries`, by default in the
+    user's cache folder, and a trace that has not changed is not read again. `phases` maps a phase ("forward",
+    "backward", "recompute", "optimizer", "other") to a regular expression, or several, searched for in the names of the
+    trace's own ranges: what runs in them belongs to that phase, whatever is inferred. With `redact` paths, arguments,
+    hosts and users are left out; secrets always are. Raises `TraceError` if nothing can be read and `UsageError` for an
+    unknown phase or an invalid regular expression.
     """
     rules = phase_rules_of({} if phases is None else phases)
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
@@ -96,9 +96,9 @@ def analyze(
 
 
 def read(report: Name) -> Anatomy | Comparison:
-    """The `Anatomy` or the `Comparison` in a JSON report, equal to the one that was written.
+    """Return the `Anatomy` or the `Comparison` in a JSON report, equal to the one that was written.
 
-    Reports are what `to_json` of either, `opanatomy ... -f json` and `-o FILE.json` write.
+    Reports are written by `to_json` of either, `opanatomy ... -f json` and `-o FILE.json`.
 
     Raises `UsageError` for an invalid file name, `OpanatomyError` for a file that is not a report: a trace is
     analyzed by `opanatomy.analyze`.
@@ -140,29 +140,29 @@ def profile(
     check: bool = False,
     redact: bool = False,
 ) -> Anatomy:
-    """The anatomy of one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
+    """Profile one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
-    The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
-    one, the only single number that requires a gradient; without that, every output that does, with a gradient of
-    ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
-    of that name; `force` overwrites an old one. `steps` are profiled, after `warmup` ones that are not.
-    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module, and with `inference` the
-    step is a forward alone. With `accumulate` the batch, the first dimension of each input,
-    is cut into that many micro-batches, whose gradients one update takes together; `clip` is the norm that they are
-    scaled down to before it. With `generate` the step is `module.generate(**inputs)` with that many new tokens for each
-    sample, by beam search with `beams` above 1. `memory` traces the memory of one more step, block by block.
-    Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
-    With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
+    The module runs where its parameters are, in its current mode. Backward starts from its output's `loss`; without
+    one, from the only single number that requires a gradient; without that, from every output that does, with a
+    gradient of ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in
+    a new file of that name; `force` overwrites an old one. `steps` are profiled, after `warmup` ones that are not.
+    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module, and with `inference` the step
+    is a forward alone. With `accumulate` the batch, the first dimension of each input, is cut into that many
+    micro-batches, whose gradients go into one update; `clip` is the norm to which they are scaled down before it. With
+    `generate` the step is `module.generate(**inputs)` with that many new tokens for each sample, by beam search with
+    `beams` above 1. `memory` traces the memory of one more step, block by block. Every run is counted a second time
+    (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`. With `redact` paths, arguments,
+    hosts and users are left out of the report and the trace; secrets always are.
 
     With `processes` the module is trained on that many processes, forks of this one started by Accelerate's
     `notebook_launcher`; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view`
     say how. Each has its copy of the module and of these inputs, which are those of one rank; what it changes stays
-    there, weights too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`).
-    A module that its ranks share already (in DDP, sharded) is profiled on all of them by a call on each, which gives
-    the anatomy of that rank.
+    there, weights too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`). To
+    profile a module that its ranks share already (in DDP, sharded), make the call on each rank; each returns the
+    anatomy of its own rank.
 
-    The module is left as it was: modes, buffers, gradients, flags, and with them the inputs, their gradients and the
-    random states. Its weights change only with `optimizer`, which updates them in every step that is run.
+    The module is left as it was: modes, buffers, gradients and flags; so are the inputs, their gradients and the random
+    states. Its weights change only with `optimizer`, which updates them in every step.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
     from opanatomy.trace.redact import of_process
@@ -196,7 +196,7 @@ def profile(
 
 
 def _of_rank(target: Path, module: torch.nn.Module) -> Path:
-    """The file of a rank, where ranks share the module."""
+    """Return the file of a rank if ranks share the module."""
     from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 
     place = place_in_group() if parallel_kind([module]) else None
@@ -215,7 +215,7 @@ def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Su
 
 @contextmanager
 def _recorded(subject: Subject, options: RunOptions, target: Path | None, force: bool) -> Iterator[Path]:
-    """The trace of the step: in `target`, whole or not at all, or in a file that is gone afterwards."""
+    """Give the trace of the step: in `target`, whole or not at all, or in a temporary file."""
     from opanatomy.capture.run.recorder import record_step
 
     if target is None:
@@ -233,7 +233,7 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
 
 
 def _arguments(inputs: object) -> Inputs:
-    """What the module is called with: by name or by place."""
+    """Return the arguments to call the module with, by name or by place."""
     import torch
 
     if isinstance(inputs, torch.Tensor):
@@ -246,7 +246,7 @@ def _arguments(inputs: object) -> Inputs:
 
 
 def _cluster_settings(summaries: object, dask: object, jobs: int | None) -> ClusterSettings:
-    """How ranks are read; `UsageError` for what is no folder, no address, no number."""
+    """Return how to read ranks; raise `UsageError` for an invalid folder, address or number."""
     folder = None
     if summaries is not None:
         path_of("analyze: summaries", summaries)
@@ -257,7 +257,7 @@ def _cluster_settings(summaries: object, dask: object, jobs: int | None) -> Clus
 
 
 def _check_readable(path: Path) -> None:
-    """Raise `OpanatomyError` for what is no file that can be read; a pipe is not opened."""
+    """Raise `OpanatomyError` for anything but a readable file; a pipe is not opened."""
     try:
         if path.is_dir():
             raise OpanatomyError(f"read: cannot read {path}: it is a folder - give the name of a report")
@@ -270,7 +270,7 @@ def _check_readable(path: Path) -> None:
 
 
 def _trace(name: object) -> Path | Address:
-    """The path of a trace to read, or its address."""
+    """Return the path of a trace to read, or its address."""
     path = path_of("analyze", name)
     if not isinstance(name, str):
         return Path(path)
@@ -284,9 +284,9 @@ def _trace(name: object) -> Path | Address:
 def profiled_on(
     processes: int, subject: Subject, options: RunOptions, target: Path | None, *, force: bool
 ) -> Anatomy:  # fmt: skip
-    """The anatomy over that many ranks that train the subject's module together, each on the inputs that it has.
+    """Return the anatomy over that many ranks that train the subject's module together, each on its own inputs.
 
-    The traces are those of `target`, each with its rank in its name; without it they are gone afterwards.
+    The traces are those of `target`, each with its rank in its name; without it they are temporary.
     """
     from opanatomy.capture.device.accelerators import device_of
     from opanatomy.capture.distributed.notebook import on_processes
@@ -313,7 +313,7 @@ def profiled_on(
 
 
 def _summary(subject: Subject, options: RunOptions, files: Sequence[tuple[Path, str | None]]) -> bytes:
-    """What this rank's trace comes to."""
+    """Return the packed summary of this rank's trace."""
     from opanatomy.capture.distributed.ranks import joined
     from opanatomy.capture.distributed.sharing import shared
     from opanatomy.capture.run.recorder import record_step
@@ -340,7 +340,7 @@ def record(
     redact: bool = False,
     force: bool = False,
 ) -> Recorder:
-    """A recorder of the training loop inside its `with` block; it writes a trace and has its `anatomy`.
+    """Return a recorder of the training loop inside its `with` block; it writes a trace and has its `anatomy`.
 
         with opanatomy.record("step.json.gz") as recorder:
             for batch, labels in loader:
@@ -354,12 +354,12 @@ def record(
     `step()` ends an iteration. The first `warmup` are not profiled (5: one cold, one in which calls are counted a
     second time, the rest on the clock), the next `steps` are (on an accelerator after one in which the profiler warms
     up), with `memory` one more is traced allocation by allocation, and in one more calls are counted again, to know
-    whether the steps are alike. Then the trace is written, and the loop goes on as if nothing were there; where it ends
-    before, what was recorded is written. Without a call of `step()` the whole block is one step, profiled as it runs:
-    nothing is known of its time without a profiler, and a warning says where it held several iterations. Only the
-    loop's own code is run; its results are those it has without this.
+    whether the steps are alike. Then the trace is written, and the loop goes on undisturbed; if it ends earlier, what
+    was recorded is written. Without a call of `step()` the whole block is one step, profiled as it runs: its time
+    without a profiler is unknown, and a warning says if it held several iterations. Only the loop's own code is run;
+    its results are those it has without this.
 
-    **Forward** is each outermost call of a module (of those in `module` where some are given), and what runs after it
+    **Forward** is each outermost call of a module (of those in `module` if some are given), and what runs after it
     until backward begins: the loss, however it is computed; before the first module what autograd differentiates. A
     call without gradients is forward only while it lasts.
     **Backward** is what `torch.autograd` runs and the scaling of the loss before it, **optimizer** each optimizer's
@@ -368,12 +368,11 @@ def record(
 
     `module` also says whose paths the report has; a dictionary names several. Without it they are the modules that the
     loop calls. With `check` a second count that does not agree raises `GateError` at the end of the block. `force`
-    writes in place of an old file. On several ranks each records itself, in a file that has its rank in its name
-    (`step.rank0.json.gz`). `redact` leaves paths, arguments, hosts and users out; without `trace` no file is
-    kept.
-    Raises `UsageError`, `ModelError` and `OutputError` for what it is given, `CaptureError` where a profiler or
-    another recorder runs already and, at the end, where the loop was too short. An error of the block goes through as
-    it is; then no trace is written that was not before.
+    overwrites an old file. On several ranks each records itself, in a file that has its rank in its name
+    (`step.rank0.json.gz`). `redact` leaves paths, arguments, hosts and users out; without `trace` no file is kept.
+    Raises `UsageError`, `ModelError` and `OutputError` for invalid arguments, `CaptureError` if a profiler or another
+    recorder runs already and, at the end, if the loop was too short. An error of the block goes through as it is; then
+    no trace is written that was not before.
     """
     from opanatomy.trace.redact import of_process
 
@@ -385,7 +384,7 @@ def record(
 
 
 class Recorder:
-    """Records a loop: a context manager, or `start()` and `stop()` where a `with` block does not fit."""
+    """Record a loop, as a context manager, or with `start()` and `stop()` if a `with` block does not fit."""
 
     def __init__(
         self,
@@ -420,7 +419,7 @@ class Recorder:
             warnings.warn(hint, stacklevel=2)
 
     def start(self) -> None:
-        """The first iteration begins."""
+        """Begin the first iteration."""
         if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was started already - make another one")
         if running:
@@ -439,7 +438,7 @@ class Recorder:
             raise
 
     def step(self) -> None:
-        """An iteration of the loop is done."""
+        """End an iteration of the loop."""
         if self._is_over:
             return
         recording = self._started()
@@ -452,7 +451,7 @@ class Recorder:
             self._abort()
 
     def stop(self) -> None:
-        """The loop is done; writes the trace where that has not been done."""
+        """End the loop; write the trace if that has not been done."""
         if not self._is_over:
             recording = self._started()
             try:
@@ -466,7 +465,7 @@ class Recorder:
 
     @property
     def anatomy(self) -> Anatomy:
-        """The anatomy of what was recorded; `CaptureError` before all of it is."""
+        """Return the anatomy of the recorded steps; raise `CaptureError` before it is complete."""
         if self._anatomy is None:
             if self._trace is None:
                 raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
@@ -487,7 +486,7 @@ class Recorder:
         return self._recording
 
     def _take_file(self) -> None:
-        """Take the trace's file, a rank its own; a temporary one lives as long as the recorder does."""
+        """Open the trace's file, on each rank its own; a temporary one lives as long as the recorder does."""
         from opanatomy.capture.distributed.group import place_in_group
 
         if self._target is not None:
@@ -516,7 +515,7 @@ class Recorder:
         self._trace = self._output.target
 
     def _abort(self) -> None:
-        """Release everything, the models too; what is written stays."""
+        """Release everything, the models too; files already written stay."""
         if self in running:
             running.remove(self)
         if self._recording is not None:
@@ -535,7 +534,7 @@ running: list[Recorder] = []
 
 
 def _modules(module: Any) -> dict[str, torch.nn.Module]:
-    """The modules by the names that begin their paths; one has none."""
+    """Return the modules by the names that begin their paths; a single module has no name."""
     import torch
 
     if module is None:
@@ -556,10 +555,10 @@ def _modules(module: Any) -> dict[str, torch.nn.Module]:
     return named or by_class(list(module))
 
 
-# What a user gives to compare -> sides: anatomies, their JSON reports, traces, folders of ranks or of runs.
+# Arguments of a comparison -> sides: anatomies, their JSON reports, traces, folders of ranks or of runs.
 
 
-#: An anatomy, or the name of what is one.
+#: An anatomy, or the name of a file or folder to read one from.
 Given: TypeAlias = "Anatomy | str | os.PathLike[str]"
 _REPORT_ENDINGS: Final = (".json", ".json.gz")
 
@@ -570,9 +569,9 @@ def comparison_of(
     redact: bool = False,
     advance: Callable[[float], None] = lambda share: None,
 ) -> ComparisonRecord:
-    """The sides next to each other: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
+    """Compare the sides: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
 
-    Raises `UsageError` for fewer than two sides, and what reading raises.
+    Raises `UsageError` for fewer than two sides, and the errors of reading them.
     """
     if len(sides) < 2:
         raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
@@ -584,15 +583,15 @@ def comparison_of(
 
 
 def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), redact: bool = False) -> Comparison:
-    """What changed from one side to the next, and of two sides where the difference of the step comes from.
+    """Return what changed from one side to the next, and for two sides the causes of the difference of the step.
 
     A side is an `Anatomy`, the path of a JSON report or of a trace, a folder (the ranks of a run, or the reports of
     several runs), or a list of any of these, which are several runs of it. The parts of `Comparison.decomposition` sum
     to both steps in whole nanoseconds; `figures` has each figure on all sides, with ranges, and with four runs a side
     that took turns the p of a Mann-Whitney test.
-    With `fail_if`, a gate such as `"time > +5%"` or several, `GateError` is raised where one is not met. With `redact`
-    paths, arguments, hosts and users are left out. Raises `UsageError` for fewer than two sides and for what is no
-    gate, and what `analyze` and `read` raise.
+    With `fail_if`, a gate such as `"time > +5%"` or several, raises `GateError` if one is not met. With `redact` paths,
+    arguments, hosts and users are left out. Raises `UsageError` for fewer than two sides and for an invalid gate, and
+    the errors of `analyze` and `read`.
     """
     from opanatomy.report.gates import gates_of, judged, require_met
 
@@ -621,14 +620,14 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
 
 
 def _redacted(side: SideInput) -> SideInput:
-    """The side without what `redact` leaves out: parts of a difference are texts made of names and arguments."""
+    """Redact the side: parts of a difference are texts made of names and arguments."""
     texts = Texts(everything=True)
     runs = (replace(run, anatomy=redacted(run.anatomy, texts)) for run in side.runs)
     return SideInput(name=side.name, runs=tuple(runs))
 
 
 def _runs(given: Any, *, redact: bool) -> list[RunInput]:
-    """The run of a report, a trace or the ranks in a folder; for a folder of reports all of them."""
+    """Return the run of a report, a trace or the ranks in a folder; for a folder of reports all of them."""
     if isinstance(given, AnatomyRecord):
         return [_run(given)]
     name = path_of("compare", given)
@@ -647,7 +646,7 @@ def _runs(given: Any, *, redact: bool) -> list[RunInput]:
 
 
 def reports_among(folder: Path) -> Iterator[tuple[Path, AnatomyRecord]]:
-    """The JSON reports that lie in a folder, by their names, and the anatomies in them."""
+    """Yield the JSON reports in a folder, by their names, and the anatomies in them."""
     files = sorted(file for file in folder.iterdir() if file.name.endswith(_REPORT_ENDINGS))
     return ((file, anatomy) for file in files if (anatomy := report_in(file)) is not None)
 
@@ -665,7 +664,7 @@ def _name(given: Any) -> str:
 
 
 def _with_own_names(sides: Sequence[SideInput]) -> list[SideInput]:
-    """The sides by the ends of their names that tell them apart; alike they are counted."""
+    """Name the sides by the ends of their names that tell them apart; number equal ones."""
     names = [side.name for side in sides]
     parts = [name.split("/") for name in names]
     for count in range(1, max(map(len, parts)) + 1):
@@ -683,7 +682,7 @@ _REPORT_BYTES: Final = 1 << 20
 
 
 class _Report:
-    """What a user can ask of every report that he holds."""
+    """Methods of every report that a user holds."""
 
     __slots__ = ()
 
@@ -695,7 +694,7 @@ class _Report:
     def to_json(self, path: Name | None = None, *, force: bool = False) -> str:
         """Return the JSON report, which `opanatomy.read` takes back, and write it to the new file `path` if given.
 
-        `force` writes in place of an old file. Raises `OutputError` where it cannot be written.
+        `force` writes in place of an old file. Raises `OutputError` if it cannot be written.
         """
         text = json_report(cast("Report", self))
         if path is not None:
@@ -719,7 +718,7 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101 
         return {name: metric.value for name, metric in metrics_of(self).items()}
 
     def to_pandas(self, table: str = "operators") -> Any:
-        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` where not known.
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
 
         Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
         blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
@@ -772,11 +771,11 @@ class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa:
         return {name: metric.value for name, metric in metrics_of_comparison(self).items()}
 
     def to_pandas(self, table: str | None = None) -> Any:
-        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` where not known.
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
 
-        Tables: parts (of the difference, where it is known: by default), figures (a column `values.SIDE` for each side:
-        by default where there are no parts), sides, kinds, gates, metrics. Raises `UsageError` with all names for
-        another one, `OpanatomyError` without pandas (the extra `data`).
+        Tables: parts (of the difference, if it is known: by default), figures (a column `values.SIDE` for each side: by
+        default where there are no parts), sides, kinds, gates, metrics. Raises `UsageError` with all names for another
+        one, `OpanatomyError` without pandas (the extra `data`).
         """
         return pandas_frame(self, table)
 
@@ -822,7 +821,7 @@ Name: TypeAlias = "str | os.PathLike[str]"
 
 
 def check_module(function: str, module: object) -> None:
-    """Raise `UsageError` for what is no module, `ModelError` for one that cannot be watched."""
+    """Raise `UsageError` for anything but a module, `ModelError` for one that cannot be watched."""
     import torch
 
     from opanatomy.capture.model.user_function import check_module
@@ -834,7 +833,7 @@ def check_module(function: str, module: object) -> None:
 
 
 def check_no_profiler(function: str) -> None:
-    """Two profilers would stop each other."""
+    """Raise if a profiler runs already: two would stop each other."""
     from torch._C._autograd import _profiler_enabled
 
     if _profiler_enabled():
@@ -845,7 +844,7 @@ def check_no_profiler(function: str) -> None:
 
 
 def trace_target(function: str, trace: Name) -> Path:
-    """The file for the trace, checked before the step is run."""
+    """Return the file for the trace, checked before the step is run."""
     path = path_of(f"{function}: trace", trace)
     if not path.name.endswith((".json", ".json.gz")):
         raise UsageError(f"{function}: trace {path}: the name must end in .json or .json.gz")
@@ -860,7 +859,7 @@ def check_switch(name: str, value: object) -> None:
 
 
 def path_of(what: str, name: object) -> Path:
-    """The path that a name is; `UsageError` that begins with `what` for what is none."""
+    """Return the path for a name; raise `UsageError` that begins with `what` for anything else."""
     if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
         raise UsageError(f"{what}: a path is text, not {kind_of(name)} - give the name of a file")
     if not os.fspath(name):
@@ -871,7 +870,7 @@ def path_of(what: str, name: object) -> Path:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in a word or two."""
+    """Name the type of a value in a word or two."""
     if value is None:
         return "None"
     if isinstance(value, type):

@@ -1,16 +1,16 @@
-"""The errors a user can act on: what failed, which value, what to do next. Each carries its exit code."""
+"""Errors that a user can act on: what failed, which value, what to do next. Each carries its exit code."""
 
 from __future__ import annotations
 
 
 class OpanatomyError(Exception):
-    """A run that could not be done; the message is one line for the user."""
+    """A run that failed; the message is one line for the user."""
 
     exit_code = 1
 
 
 class UsageError(OpanatomyError):
-    """An argument that makes no sense."""
+    """An invalid argument."""
 
     exit_code = 2
 
@@ -32,7 +32,7 @@ class EstimateError(OpanatomyError):
 
 
 class SaidByRank(CaptureError):
-    """The end of a run on several processes, of which one failed; without a message where that one has said why."""
+    """The end of a run on several processes after one of them failed; without a message if that one has said why."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

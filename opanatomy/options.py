@@ -1,7 +1,7 @@
-"""Every option, declared once: the command line, its checks, those of `opanatomy.profile`, and what a report records.
+"""Declare every option once: the command line, its checks, those of `opanatomy.profile`, and the fields of a report.
 
-An option of a run is one `Option` here, its field of `run_options.RunOptions`, and where Python takes it a keyword of
-`opanatomy.profile`; a test holds the three equal.
+An option of a run is one `Option` here, its field of `run_options.RunOptions`, and a keyword of `opanatomy.profile` if
+Python takes it; a test holds the three equal.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from msgspec.structs import force_setattr
 from opanatomy.errors import UsageError
 from opanatomy.records.taxonomy import DATA_TYPES, OPTIMIZERS
 
-# One option as it is declared, and what its value may be: by name, by text of the command line, or by Python.
+# One option as it is declared, and its possible values: by name, by text of the command line, or by Python.
 #
-# Choices are forgiving: case, `-` and `_` do not matter, and the names that torch, the Hub and the Trainer have for the
-# same are taken too.
+# Choices are forgiving: case, `-` and `_` do not matter, and the names of torch, the Hub and the Trainer are accepted
+# too.
 
 
 class Kind(Enum):
-    """What the value of an option is."""
+    """The type of an option's value."""
 
     TEXT = "text"
     NUMBER = "a whole number"
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 
 class Choice(Struct, frozen=True):
-    """A value of an option, and what else it is called."""
+    """A value of an option, and its other names."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Option(Struct, frozen=True, kw_only=True):
     """An option by its name in Python; on the command line it is `--name` unless `flag` says otherwise.
 
     In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` other values than
-    the `choices` are taken as they are. `bare` is the value of a flag that comes without one. `recorded` is the field
+    the `choices` are accepted unchanged. `bare` is the value of a flag that comes without one. `recorded` is the field
     of `Workload` that has the value of a run.
     """
 
@@ -67,40 +67,40 @@ class Option(Struct, frozen=True, kw_only=True):
     metavar: str | None = None
     flag: str = ""
     short_flag: str = ""
-    #: A heading of the help; none for what stands before all of them.
+    #: A heading of the help; empty for options before all headings.
     group: str = ""
-    #: How many values an argument without a flag takes, as `argparse` says it; empty for a flag.
+    #: The number of values of an argument without a flag, as `argparse` writes it; empty for a flag.
     positional: str = ""
-    #: The functions of `opanatomy` that it is a keyword of.
+    #: The functions of `opanatomy` that have it as a keyword.
     python: tuple[str, ...] = ()
     recorded: str = ""
-    #: What makes a text canonical; a `ValueError` of it says what is wrong.
+    #: Makes a text canonical; its `ValueError` says what is wrong.
     canonical: Callable[[str], str] | None = None
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The names on the command line, the long one last."""
+        """Return the names on the command line, the long one last."""
         long = self.flag or "--" + self.name.replace("_", "-")
         return (self.short_flag, long) if self.short_flag else (long,)
 
     @property
     def description(self) -> str:
-        """The help, filled in."""
+        """Return the help, filled in."""
         return self.help.replace("{choices}", _listed(self.choices)).replace("{default}", str(self.default))
 
 
-#: How a message writes an option and its value.
+#: Writes an option and its value in a message.
 Spelling: TypeAlias = Callable[[Option, object], str]
 
 
 def as_flag(option: Option, value: object) -> str:
-    """`--batch 0`, as the command line has it."""
+    """Return `--batch 0`, the spelling of the command line."""
     flag = option.flags[-1]
     return flag if value is True else f"{flag} {value}"
 
 
 def as_argument(option: Option, value: object) -> str:
-    """`batch=0`, as Python has it."""
+    """Return `batch=0`, the spelling of Python."""
     return f"{option.name}={value!r}"
 
 
@@ -109,7 +109,7 @@ _ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on_command_line", default=False
 
 @contextmanager
 def on_command_line() -> Iterator[None]:
-    """Messages inside name flags; elsewhere they name Python's arguments."""
+    """Have messages inside name flags; elsewhere they name Python's arguments."""
     token = _ON_COMMAND_LINE.set(True)
     try:
         yield
@@ -118,12 +118,12 @@ def on_command_line() -> Iterator[None]:
 
 
 def as_asked(of_command_line: str, of_python: str) -> str:
-    """The wording for how this is run: with flags on the command line, or with Python's arguments."""
+    """Return the wording for how this is run: with flags on the command line, or with Python's arguments."""
     return of_command_line if _ON_COMMAND_LINE.get() else of_python
 
 
 def spelled(option: Option, value: object) -> str:
-    """An option and its value as the user writes them: on the command line or in Python."""
+    """Return an option and its value as the user writes them: on the command line or in Python."""
     return as_flag(option, value) if _ON_COMMAND_LINE.get() else as_argument(option, value)
 
 
@@ -140,7 +140,7 @@ def _amount(option: Option, value: Any, spelled: Spelling) -> float:
 
 
 def from_text(option: Option, text: str) -> Any:
-    """The value that the command line's `text` gives an option; `UsageError` that speaks of the flag."""
+    """Return the value that the command line's `text` gives an option; raise `UsageError` that names the flag."""
     if option.kind is Kind.PAIRS:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -160,7 +160,7 @@ def from_text(option: Option, text: str) -> Any:
 
 
 def checked(option: Option, value: Any, spelled: Spelling) -> Any:
-    """The value of an option, a choice by its own name; `UsageError` for one that it cannot have."""
+    """Return the value of an option, a choice by its own name; raise `UsageError` for an invalid one."""
     if value is None and option.default is None:
         return None
     if option.kind is Kind.NUMBER:
@@ -198,7 +198,7 @@ def _number(option: Option, value: Any, spelled: Spelling) -> int:
 
 
 def named(value: object, names: Iterable[str], spelled: str) -> str:
-    """The one of `names` that `value` means; `UsageError` that begins with `spelled` where it is none."""
+    """Return the one of `names` that `value` means; raise `UsageError` that begins with `spelled` if there is none."""
     choices = [Choice(name) for name in names]
     name = choice_of(value, choices)
     if name is None:
@@ -207,7 +207,7 @@ def named(value: object, names: Iterable[str], spelled: str) -> str:
 
 
 def choice_of(value: object, choices: Iterable[Choice]) -> str | None:
-    """The name of the choice that `value` means (`torch.bfloat16` is `bfloat16`), `None` where there is none."""
+    """Return the name of the choice that `value` means (`torch.bfloat16` is `bfloat16`), `None` if there is none."""
     wanted = _plain(str(value))
     return next(
         (choice.name for choice in choices if wanted in map(_plain, (choice.name, *choice.aliases))),
@@ -216,7 +216,7 @@ def choice_of(value: object, choices: Iterable[Choice]) -> str | None:
 
 
 def instead_of(value: object, names: Iterable[str]) -> str:
-    """What to give instead of `value`: the nearest name, and all of them."""
+    """Suggest what to give instead of `value`: the nearest name, and all of them."""
     from difflib import get_close_matches
 
     plain = {_plain(name): name for name in names}
@@ -233,7 +233,7 @@ def _listed(choices: Iterable[Choice]) -> str:
 
 
 def _data_type(torch_name: str, name: str | None = None) -> Choice:
-    """A data type as a choice, by torch's name or another of its own."""
+    """Return a data type as a choice, by torch's name or another of its own."""
     return next(Choice(name or kind.name, (kind.name, *kind.short)) for kind in DATA_TYPES if kind.name == torch_name)
 
 
@@ -318,7 +318,7 @@ TOKENIZER: Final = Option(
     name="tokenizer", group=_BATCH, metavar="KIND", choices=(Choice("fast"), Choice("slow", ("python",))),
     help="fast: the tokenizer in Rust, the default where there is one; slow: the one in Python",
 )  # fmt: skip
-#: What says how texts become batches, and nothing without any.
+#: Options of how texts become batches, without effect if there are no texts.
 OF_TEXTS: Final = (PADDING, TOKENIZER)
 ACCUMULATE: Final = Option(
     name="accumulate", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
@@ -328,12 +328,12 @@ CLIP: Final = Option(
     name="clip", group=_STEP, kind=Kind.AMOUNT, metavar="NORM", python=("profile",), recorded="clip",
     help="scale gradients down to this norm, before the update",
 )  # fmt: skip
-#: What can be frozen; `layers` with how many.
+#: Parts that can be frozen; `layers` with how many.
 FROZEN_PARTS: Final = ("embeddings", "layers", "all-but-biases", "all-but-head")
 
 
 def frozen_parts(text: str) -> str:
-    """The parts of `--freeze` in one spelling: `embeddings,layers:3`; `ValueError` where one is none."""
+    """Return the parts of `--freeze` in one spelling: `embeddings,layers:3`; raise `ValueError` for an unknown one."""
     parts = []
     for word in filter(None, text.split(",")):
         part, colon, number = word.partition(":")
@@ -429,13 +429,13 @@ BUCKET_VIEW: Final = Option(
     name="bucket_view", group=_RANKS, kind=Kind.SWITCH, default=False, python=("profile",),
     help="gradients are views of DDP's buckets, not copies",
 )  # fmt: skip
-#: What says how ranks train together, and nothing of one process.
+#: Options of how ranks train together, without effect on one process.
 OF_RANKS: Final = (PARALLEL, BUCKET_MB, BUCKET_VIEW)
 
-#: What changes backward or the update, and nothing without them.
+#: Options that change backward or the update, without effect if a run has neither.
 OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
 
-#: What a run is made of, field by field that of `RunOptions`.
+#: The options of a run, field by field those of `RunOptions`.
 RUN: Final = (
     Option(name="model", positional="1", metavar="MODEL", default="",
            help="catalog name, Hub id, local folder, config.json, file.py:function or package.module:function"),
@@ -499,7 +499,7 @@ SORT: Final = Option(
     help="order of the operators: {choices} (default: {default})",
     choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
 )  # fmt: skip
-#: What of a report readers want to see.
+#: The parts of a report that a reader wants to see.
 TOP: Final = Option(
     name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
     help="operators, kernels and other rows that are listed by name (default: {default})",
@@ -518,7 +518,7 @@ PAGE: Final = (
     SORT,
 )  # fmt: skip
 
-#: Where a report goes, and what it takes for the device's limits.
+#: Options of where a report goes, and of the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
            help="report file, format by its ending (.md for an issue or a pull request, .digest.md for agents: at most"
@@ -534,7 +534,6 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known one: 2.04T, 900G"),
 )  # fmt: skip
 
-#: On one report.
 FAIL_IF: Final = Option(
     name="fail_if", group=_REPORT, kind=Kind.TEXTS, metavar="GATE",
     help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
@@ -566,7 +565,6 @@ ANALYZE: Final = (
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
 )  # fmt: skip
 
-#: Sides next to each other.
 COMPARE: Final = (
     Option(name="sides", positional="+", metavar="SIDE",
            help="a report (-f json) or a trace, - for stdin; a folder of a run's ranks, or of the reports of several"
@@ -613,7 +611,7 @@ EXPLAIN: Final = (
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
 
-#: How what is no report is printed.
+#: Printing of lists that are not reports.
 _TABLE_OR_JSON: Final = Option(
     name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",
     choices=(Choice("terminal"), Choice("json")),
@@ -636,11 +634,11 @@ CEILINGS: Final = (
 )  # fmt: skip
 
 
-# Which options go together: what one leaves without effect, and what needs another.
+# Which options go together: one may leave another without effect, or need it.
 
 
 def check_together(options: Any, spelled: Spelling) -> None:
-    """Raise `UsageError` where one option leaves another without effect."""
+    """Raise `UsageError` if one option leaves another without effect."""
     if options.inference or options.generate is not None:
         forward_only = spelled(INFERENCE, True) if options.generate is None else spelled(GENERATE, options.generate)
         for option in OF_BACKWARD:
@@ -687,7 +685,7 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
 
 
 def check_several(options: Any, processes: int, spelled: Spelling) -> None:
-    """Refuse for one process what only several can do."""
+    """Refuse for one process the options that need several."""
     for option in OF_RANKS:
         value = getattr(options, option.name)
         if value != option.default and processes == 1:
@@ -727,15 +725,12 @@ def _check_generation(options: Any, spelled: Spelling) -> None:
         )
 
 
-# The options of one run as its stages have them: checked, and each choice by its own name.
-
-
 class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
 
-    `model` is empty where a module is given. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
-    configuration key (dots reach into parts) and its value. With `generate` it is `inference`, of 1 of the `beams`
-    where no other number is given.
+    `model` is empty if a module is given. `seq` is in tokens, for raw audio in samples. `settings` are pairs of a
+    configuration key (dots reach into parts) and its value. `generate` implies `inference`, and `beams` is 1 unless
+    another number is given.
     """
 
     model: str = ""
@@ -791,5 +786,5 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
 
 def recorded(options: RunOptions) -> dict[str, Any]:
-    """The fields of `Workload` that are options of the run, as they were given."""
+    """Return the fields of `Workload` that are options of the run, as they were given."""
     return {option.recorded: getattr(options, option.name) for option in RUN if option.recorded}

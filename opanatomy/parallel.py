@@ -50,12 +50,12 @@ def code_digest() -> str:
 # A rank's summary as bytes, and back: MessagePack, with the bytes of its columns.
 
 
-#: What the fields of a column are called: its numbers, truths, or codes and values.
+#: Names of the fields of a column: its numbers, truths, or codes and values.
 _NUMBERS, _TRUTHS, _CODES, _VALUES = "numbers", "truths", "codes", "values"
 
 
 def packed_summary(summary: RankSummary) -> bytes:
-    """The summary in few bytes."""
+    """Pack the summary in few bytes."""
     names = RankSummary.__struct_fields__
     values = {name: getattr(summary, name) for name in names}
     plain = {name: _packed_table(value) if is_table(type(value)) else value for name, value in values.items()}
@@ -64,7 +64,7 @@ def packed_summary(summary: RankSummary) -> bytes:
 
 
 def unpacked_summary(data: bytes) -> RankSummary:
-    """The summary that was packed; an error of any kind where the bytes are none."""
+    """Unpack a summary; raise an error of any kind for other bytes."""
     kinds = kinds_of_fields()
     raw = msgspec.msgpack.decode(isal_zlib.decompress(data), type=dict[str, msgspec.Raw])
     return RankSummary(**{name: _value(kinds[name], value) for name, value in raw.items()})
@@ -72,12 +72,12 @@ def unpacked_summary(data: bytes) -> RankSummary:
 
 @cache
 def kinds_of_fields() -> dict[str, Any]:
-    """The type of each field of a summary."""
+    """Return the type of each field of a summary."""
     return get_type_hints(RankSummary)
 
 
 def is_table(kind: Any) -> bool:
-    """Whether it is a record of columns."""
+    """Return whether it is a record of columns."""
     return isinstance(kind, type) and issubclass(kind, Struct) and kind is not Anatomy
 
 
@@ -118,30 +118,30 @@ def _numbers(data: bytes) -> Int64:
     return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)
 
 
-# Whether a trace is still what it was, without reading it.
+# Detect changed traces without rereading them.
 #
 # A local file is the same while its size, its inode, and its times of modification and of change (which no program can
-# set) are; an object of a store by the identity or the time that the store gives it. A time says nothing of a file that
-# was read within moments of it: then the digest of the content decides, as it does where a stamp is another one.
+# set) are; an object of a store by the identity or the time that the store gives it. A file read within moments of its
+# time may have changed since: then the digest of the content decides, as it does for another stamp.
 
 
-#: Clocks of file systems tick, and differ from the machine's own, by less.
+#: File systems' clocks tick, and differ from the machine's own, by less.
 _MOMENT_NS: Final = 10 * 10**9
 
 
 class Stamp(Struct, frozen=True):
-    """What a trace was like at one time; only a `settled` one tells that nothing was changed since."""
+    """The state of a trace at one time; only a `settled` one shows that nothing was changed since."""
 
     identity: str
     settled: bool
 
     def vouches_for(self, other: Stamp) -> bool:
-        """Whether a trace with the stamp `other` is the one that had this stamp."""
+        """Return whether a trace with the stamp `other` is the one that had this stamp."""
         return self.settled and self.identity == other.identity
 
 
 def stamp_of(source: Source) -> Stamp | None:
-    """The stamp of a trace as it is now; `None` where it cannot be looked at."""
+    """Return the stamp of a trace as it is now; `None` if it cannot be read."""
     now = time.time_ns()
     if isinstance(source.path, Address):
         return _of_address(source.path, now)
@@ -163,7 +163,7 @@ def _of_address(address: Address, now: int) -> Stamp | None:
 
 
 def digest_of(source: Source) -> str:
-    """The SHA-256 of the trace as an analysis reads it."""
+    """Return the SHA-256 of the trace as an analysis reads it."""
     with source.opened() as path:
         return sha256_of(path)
 
@@ -175,8 +175,8 @@ _CHECKSUM: Final = struct.Struct("<L")
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """A packed summary, and what tells whether it still holds: by what it was made (`key`), what the trace was like
-    (`identity`, which alone tells if it is `settled`), and the trace's SHA-256."""
+    """A packed summary, and how to tell whether it is still valid: the code and rules that made it (`key`), the trace's
+    state (`identity`, which is enough if it is `settled`), and the trace's SHA-256."""
 
     key: str
     identity: str
@@ -209,7 +209,7 @@ class KeptSummaries(Struct, frozen=True):
             return None
 
     def save(self, source: Source, summary: RankSummary, names: frozenset[str], before: Stamp) -> str | None:
-        """Keep a summary; return why that was not possible. One of a trace that has changed since is not kept."""
+        """Keep a summary; return why that failed, if it did. One of a trace that has changed since is not kept."""
         after = stamp_of(source)
         sha256 = summary.anatomy.provenance.trace_sha256
         if after is None or after.identity != before.identity or sha256 is None:
@@ -221,7 +221,7 @@ class KeptSummaries(Struct, frozen=True):
         return self._write(source, kept)
 
     def _read(self, source: Source) -> Kept | None:
-        """Return what is in the file of a trace; nothing if it is damaged or of another program."""
+        """Return the kept summary of a trace; `None` if the file is damaged or of another program."""
         try:
             data = read_bytes(self._file(source))
             if data is None:
@@ -280,23 +280,23 @@ def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
     return KeptSummaries(path, key)
 
 
-# What is done with one trace, wherever that is: its summary is read if it was kept, else made, and kept.
+# The work on one trace, wherever it runs: read its summary if it was kept, else make it and keep it.
 
 
 class Reduced(Struct, frozen=True, kw_only=True):
-    """A trace's summary without the secrets that its metadata tell, these, and the hosts and users that they name."""
+    """A trace's summary without the secrets in its metadata, these, and the hosts and users that they name."""
 
     summary: RankSummary
     secrets: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
 
 
-#: How a trace is reduced to its summary; `TraceError` where it cannot be read.
+#: Reduces a trace to its summary; raises `TraceError` if it cannot be read.
 Reduce: TypeAlias = Callable[[Source], Reduced]
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of the `place`-th trace: its summary, packed where it comes from afar, or why there is none (`lost`).
+    """The outcome of the `place`-th trace: its summary, packed if from elsewhere, or why there is none (`lost`).
 
     `not_kept` says why the summary could not be kept. `code` is the digest of the code that made it.
     """
@@ -311,7 +311,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """One trace to reduce, and where its summary is kept."""
+    """One trace to reduce, and where to keep its summary."""
 
     place: int
     source: Source
@@ -326,7 +326,7 @@ def known(task: Task) -> Outcome | None:
 
 
 def packed_done(task: Task) -> Outcome:
-    """The outcome of a trace as it goes to another process."""
+    """Return the outcome of a trace as it goes to another process."""
     outcome = done(task)
     if not isinstance(outcome.summary, RankSummary):
         return outcome
@@ -334,8 +334,8 @@ def packed_done(task: Task) -> Outcome:
 
 
 def done(task: Task) -> Outcome:
-    """The outcome of a trace. Whatever is wrong with it costs this rank alone; only what the user can act on for all
-    of them, such as a full disk, is raised."""
+    """Return the outcome of a trace. An error with it costs this rank alone; only an error that the user can act on for
+    all of them, such as a full disk, is raised."""
     try:
         return known(task) or _made(task)
     except TraceError as error:
@@ -345,7 +345,7 @@ def done(task: Task) -> Outcome:
     except MemoryError:
         return Outcome(place=task.place, lost="not enough memory to analyze it", code=code_digest())
     except Exception as error:
-        # Its message may have anything of the trace in it.
+        # Its message may hold anything from the trace.
         message = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone to see where"
         return Outcome(place=task.place, lost=message, code=code_digest())
 
@@ -362,23 +362,20 @@ def _made(task: Task) -> Outcome:
     )  # fmt: skip
 
 
-# All traces of a run.
-
-
-#: What a process must have to do, in bytes of packed traces, to be worth its start: it imports all that an analysis
-#: does, in the time in which it reads as much. Text is this many times larger.
+#: A process needs at least this much to do, in bytes of packed traces, to be worth its start: it imports all that an
+#: analysis does, in the time in which it reads as much. Text is this many times larger.
 _WORTH_BYTES: Final = 1 << 20
 _PACKING: Final = 10
-#: From here on a trace that takes all memory is kept from taking the run with it, on one core too.
+#: From this size on, a trace that takes all memory must not end the run, even on one core.
 _LARGE_BYTES: Final = 8 << 20
 
 
 class ClusterSettings(Struct, frozen=True, kw_only=True):
-    """How the ranks of a run are read.
+    """How to read the ranks of a run.
 
-    Summaries are kept in the folder (or at the address) `summaries`, without one in the user's cache folder, unless
-    `keep` is off. `dask` is the address of a scheduler, or `local`. `jobs` is the number of processes; by default as
-    many as there are cores, and none where there is little to do.
+    Summaries are kept in the folder (or at the address) `summaries`, by default in the user's cache folder, unless
+    `keep` is off. `dask` is the address of a scheduler, or `local`. `jobs` is the number of processes; by default one a
+    core, and none if there is little to do.
     """
 
     summaries: str | None = None
@@ -394,7 +391,7 @@ def outcomes(
     settings: ClusterSettings,
     note: Callable[[str], None] = lambda text: None,
 ) -> Generator[Outcome, None, None]:
-    """Yield the outcome of each source, in any order; `rules` are what `reduce` goes by besides the trace.
+    """Yield the outcome of each source, in any order; `rules` are what `reduce` depends on besides the trace.
 
     `note` is told once why summaries cannot be kept: that does not change the report.
     """
@@ -423,7 +420,7 @@ def outcomes(
 
 
 def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None, None]:
-    """Yield the outcomes by whatever does the work."""
+    """Yield the outcomes, by this process, by several or by Dask."""
     if not tasks:
         return
     cores = _cores()
@@ -440,9 +437,9 @@ def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None
 
 
 def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
-    """Yield the outcomes as they come, by that many processes, none of which runs the caller's main module.
+    """Yield the outcomes as they come, from that many processes, none of which runs the caller's main module.
 
-    If one of them dies, the traces that are left are read again one by one: the guilty one costs its rank alone.
+    If one of them dies, the remaining traces are read again one by one: the guilty one costs its rank alone.
     """
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool
@@ -483,13 +480,13 @@ def _begin_worker() -> None:
 
 
 def _in_memory(task: Task) -> bool:
-    """Whether the trace is in the memory of this process (`memory://`), where no other one finds it."""
+    """Return whether the trace is in the memory of this process (`memory://`), which no other can read."""
     path = task.source.path
     return isinstance(path, Address) and "memory:" in path.text
 
 
 def _anywhere(task: Task) -> Task:
-    """The task with names that another process of this machine, or one that shares its folders, understands."""
+    """Return the task with names that another process of this machine, or one that shares its folders, understands."""
     path = task.source.path
     return (
         replace(task, source=replace(task.source, path=Path(os.path.abspath(path)))) if isinstance(path, Path) else task
@@ -497,7 +494,7 @@ def _anywhere(task: Task) -> Task:
 
 
 def _weight(tasks: Sequence[Task]) -> int:
-    """The bytes of the traces as if all were packed; of those at addresses as much as makes processes worth it."""
+    """Return the bytes of the traces as if all were packed; those at addresses count enough to pay for processes."""
     sizes: dict[Path | Address, int] = {}
     for task in tasks:
         path = task.source.path
@@ -518,7 +515,7 @@ def _size(path: Path) -> int:
 def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # no Linux
+    except AttributeError:  # not Linux
         return os.cpu_count() or 1
 
 
@@ -531,10 +528,10 @@ _CONNECT_SECONDS: Final = 20
 
 
 def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outcome, None, None]:
-    """The outcomes as they come, by the workers of the scheduler at an address, or by `workers` here (`local`).
+    """Yield the outcomes as they come, from the workers of the scheduler at an address, or `workers` here (`local`).
 
-    A worker that is lost is Dask's to replace; a trace that several are lost on costs its rank. `UsageError` where
-    there is no scheduler, `OpanatomyError` where its workers cannot do this work.
+    Dask replaces a lost worker; a trace that several are lost on costs its rank. Raises `UsageError` without a
+    scheduler, `OpanatomyError` if its workers cannot do this work.
     """
     try:
         from distributed import as_completed
@@ -551,12 +548,12 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
 
 
 def asked(address: str | None) -> str:
-    """The scheduler as the user gave it."""
+    """Return the scheduler as the user gave it."""
     return as_asked(f"--dask {address}", f"dask={address!r}")
 
 
 def _client(stack: ExitStack, address: str, workers: int) -> Any:
-    """A client of the scheduler, closed with the stack."""
+    """Return a client of the scheduler, closed with the stack."""
     from distributed import Client, LocalCluster
 
     try:

@@ -1,7 +1,7 @@
-"""The stages in order, for one trace and for the ranks of a run: the only file that knows the order.
+"""Run the stages in order, for one trace and for the ranks of a run: the only file that knows the order.
 
 trace -> attribution -> classification and cost, which see distinct names and signatures only -> calls -> anatomy and
-memory. Of several ranks each is analyzed by itself, one at a time, then all are put together.
+memory. Ranks are analyzed one at a time, then put together.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def analyze_traces(
     cluster: ClusterSettings = _NOTHING_KEPT,
     note: Callable[[str], None] = lambda text: None,
 ) -> Anatomy:
-    """The anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
+    """Return the anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
-    A rank that cannot be read is a warning while another one can; `TraceError` where none can, `UsageError` where two
-    cannot be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` go
-    before those known of the device. `phases` say the phases of the traces' own annotations.
+    A rank that cannot be read is a warning while another one can; `TraceError` if none can, `UsageError` if two cannot
+    be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` override those
+    known of the device. `phases` give the phases of the traces' own annotations.
     With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
-    their summaries are kept (nowhere by default), a `note` is what to tell the user of that.
+    their summaries are kept (nowhere by default); `note` gets messages about that for the user.
     """
     texts = Texts(everything=redact)
     with spooled(paths) as files:
@@ -111,7 +111,7 @@ def analyze_traces(
         elif annotated is not None:
             raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
         else:
-            if files != list(paths):  # what came through a pipe is in a temporary file
+            if files != list(paths):  # a trace that came through a pipe is in a temporary file
                 cluster = replace(cluster, keep=False, summaries=None)
             anatomy = _together(files, sources, partial(_outcomes, sources, phases, cluster, note), advance, texts)
         return redacted(with_ceilings(anatomy, ceilings), texts)
@@ -124,7 +124,7 @@ def _outcomes(
     note: Callable[[str], None],
     only: frozenset[int] | None,
 ) -> Generator[Outcome, None, None]:
-    """What was made of each rank; with `only` no steps but those count, and nothing of it is kept."""
+    """Yield the outcome of each rank; with `only` no other steps count, and nothing is kept."""
     if only is not None:
         cluster = replace(cluster, keep=False, summaries=None)
     return outcomes(sources, partial(reduced, phases=tuple(phases), only=only), repr(phases), cluster, note)
@@ -137,9 +137,9 @@ def _together(
     advance: Callable[[float], None],
     texts: Texts,
 ) -> Anatomy:
-    """The anatomy over the ranks, by their summaries in whatever order they come.
+    """Return the anatomy over the ranks, from their summaries in any order.
 
-    A step that does not count on one of them counts on none: where that is not so they are read once more.
+    A step that does not count on one of them counts on none: if the steps differ, the ranks are read once more.
     """
     over, lost = _OverRanks(), dict[int, str]()
     only: frozenset[int] | None = None
@@ -164,7 +164,7 @@ def _together(
 
 
 def reduced(source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[int] | None = None) -> Reduced:
-    """The summary of one trace without its secrets, and these: what a worker makes of it."""
+    """Return the summary of one trace without its secrets, and these, as a worker computes it."""
     texts = Texts()
     try:
         summary = summary_of(source, phases=phases, texts=texts, only=only)
@@ -176,9 +176,9 @@ def reduced(source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[in
 
 
 def packed_summary_of(trace: Path, *, name: str | None = None, redact: bool = False) -> bytes:
-    """What is kept of a rank's own trace, without secrets, to be put together with those of the other ranks.
+    """Return the packed summary of a rank's own trace, without secrets, to merge with those of the other ranks.
 
-    `name` is what the report calls the file.
+    `name` is the file's name in the report.
     """
     texts = Texts(everything=redact)
     return packed_summary(redacted(summary_of_trace(trace, name=name, texts=texts), texts))
@@ -191,7 +191,7 @@ def anatomy_of_ranks(
     redact: bool = False,
     warnings: Sequence[str] = (),
 ) -> Anatomy:
-    """The anatomy over the ranks that these summaries are of."""
+    """Return the anatomy over the ranks of these summaries."""
     over = _OverRanks()
     names = [over.add(unpacked_summary(data), place) for place, data in enumerate(summaries)]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -200,7 +200,7 @@ def anatomy_of_ranks(
 
 
 class _OverRanks:
-    """Summaries of ranks put together one at a time, in whatever order they come."""
+    """Put together summaries of ranks one at a time, in any order."""
 
     def __init__(self) -> None:
         self._together = RanksTogether()
@@ -208,13 +208,13 @@ class _OverRanks:
         self._counted: list[frozenset[int]] = []
 
     def common_steps(self) -> frozenset[int] | None:
-        """The steps that count on all ranks, where they do not have the same ones; `None` where they do, or have none
-        in common."""
+        """Return the steps that count on all ranks; `None` if every rank has the same ones, or they have none in
+        common."""
         common = frozenset.intersection(*self._counted) if self._counted else frozenset()
         return common if common and any(numbers != common for numbers in self._counted) else None
 
     def add(self, summary: RankSummary, place: int) -> str:
-        """Take the rank in this place; what its trace is called."""
+        """Add the rank in this place; return its trace's name."""
         rank = self._together.add(summary.anatomy, place)
         rows = summary.anatomy.step.steps
         self._counted.append(frozenset(row.number for row in rows if row.set_aside is None and row.number is not None))
@@ -222,7 +222,7 @@ class _OverRanks:
         return rank.trace or "?"
 
     def anatomy(self, *, name: str, warnings: Sequence[str], caveats: Sequence[str] = ()) -> Anatomy:
-        """The anatomy over them, and what their collectives show together."""
+        """Return the anatomy over them, and what their collectives show together."""
         unlike = () if len(set(self._counted)) < 2 else (_UNLIKE_STEPS,)
         anatomy = self._together.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
         waiting = waiting_of([self.tables[place] for place in self._together.places()])
@@ -237,7 +237,7 @@ def summary_of(
     phases: Sequence[PhaseRule] = (),
     only: Collection[int] | None = None,
 ) -> RankSummary:
-    """What is kept of one trace, its secrets included, which `texts` learn; `TraceError` where it cannot be read."""
+    """Return the summary of one trace; its secrets are in it and in `texts`. Raise `TraceError` if it is unreadable."""
     with source.opened() as path:
         try:
             return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts, only=only)
@@ -256,7 +256,7 @@ def _name_of(paths: Sequence[Path | Address], count: int) -> str:
 
 
 def _readable(text: str) -> str:
-    """The text, with a mark for each byte of a file's name that is no text."""
+    """Return the text, with a mark for each undecodable byte of a file's name."""
     return os.fsencode(text).decode(errors="replace")
 
 
@@ -268,7 +268,7 @@ def analyze_trace(
     phases: Sequence[PhaseRule] = (),
     texts: Texts | None = None,
 ) -> Anatomy:
-    """The anatomy of the trace in `path`, as `summary_of_trace` has it."""
+    """Return the anatomy of the trace in `path`, as `summary_of_trace` computes it."""
     return summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts).anatomy
 
 
@@ -281,11 +281,11 @@ def summary_of_trace(
     texts: Texts | None = None,
     only: Collection[int] | None = None,
 ) -> RankSummary:
-    """The anatomy of the trace in `path`, and what it says of its collectives; `name` is what the report calls the
-    file, and with `only` no steps but those of these numbers count.
+    """Return the anatomy of the trace in `path`, and the evidence of its collectives; `name` is the file's name in the
+    report, and with `only` no other steps count.
 
-    With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
-    of the trace's own annotations. `texts` learn the secrets that its metadata tell: the anatomy still has them.
+    With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` give the phases
+    of the trace's own annotations. The secrets in its metadata are added to `texts`: the anatomy still has them.
     """
     trace = read_trace(path)
     if texts is not None:
@@ -295,7 +295,7 @@ def summary_of_trace(
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None
     table = call_table(trace, calls, kernels)
     steps, counted = _steps(trace, attribution, calls, table, kernels, only)
-    # The figures are of the steps that count; what a second source says is of all of them.
+    # The figures are of the steps that count; those of a second source are of all of them.
     own, own_kernels, own_table = calls, kernels, table
     if counted is not calls:
         own, own_kernels = counted, None if kernels is None else kernel_table(counted, trace.devices)
@@ -341,7 +341,7 @@ def _steps(
     kernels: KernelTable | None,
     only: Collection[int] | None,
 ) -> tuple[MeasuredSteps, TraceCalls]:
-    """The steps of a trace, and the calls of those that count."""
+    """Return the steps of a trace, and the calls of those that count."""
     window = step_window_of(attribution, calls)
     if kernels is not None:
         steps = measured_steps(window, table, kernels, launched_work(trace, attribution), numbers=only)
@@ -353,7 +353,7 @@ def _steps(
 
 
 def _communication(trace: Trace, exchanged: Exchanged) -> Communication | None:
-    """What the collectives of a trace cost, next to what the weights need that a capture saw to be shared."""
+    """Return the cost of a trace's collectives, next to the need of the weights that a capture saw to be shared."""
     communication = communication_of_rank(exchanged)
     if trace.capture is None:
         return communication
@@ -374,7 +374,7 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
 
 
 def _with_texts(anatomy: Anatomy, trace: Trace, calls: TraceCalls, table: CallTable) -> Anatomy:
-    """The anatomy with the figures of the texts that its capture ran on."""
+    """Return the anatomy with the figures of the texts that its capture ran on."""
     texts = trace.capture.texts if trace.capture else None
     if texts is None:
         return anatomy
@@ -384,7 +384,7 @@ def _with_texts(anatomy: Anatomy, trace: Trace, calls: TraceCalls, table: CallTa
 
 
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
-    """The anatomy with what its capture observed of memory next to theory, and what the trace's memory events tell."""
+    """Return the anatomy with its capture's memory next to theory, and what the trace's memory events show."""
     observations = trace.capture.memory if trace.capture else MemoryObservations()
     observed, unread = _observed_memory(observations)
     memory = with_trace(observed, _memory(trace, attribution))
@@ -394,7 +394,7 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
 
 
 def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[str, ...]]:
-    """The memory that a capture observed; of a memory step that cannot be read the storages alone, and a warning."""
+    """Return the memory that a capture observed; for an unreadable memory step the storages alone, and a warning."""
     try:
         return memory_of_observations(observations), ()
     except TraceError as error:
@@ -404,7 +404,7 @@ def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[st
 def _checks(
     trace: Trace, attribution: Attribution, calls: TraceCalls, table: CallTable, steps: int
 ) -> tuple[Check, ...]:
-    """The figures of the trace against second sources."""
+    """Check the figures of the trace against second sources."""
     times = check_times(calls, table, trace.capture)
     return (
         *check_counts(calls, table, trace.capture, steps),
@@ -415,14 +415,14 @@ def _checks(
 
 
 def _cut_over(capture: Capture | None) -> int:
-    """Over how many ranks each layer is cut."""
+    """Return the number of ranks over which each layer is cut."""
     workload = Workload() if capture is None else capture.workload
     return (workload.world_size or 1) if workload.parallel == TP else 1
 
 
 def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
-    """The anatomy with bounds, headroom and utilization by what its device could do; without, and why, where that is
-    not known."""
+    """Return the anatomy with bounds, headroom and utilization by its device's ceilings; without them, and why, if
+    these are unknown."""
     environment = anatomy.environment
     known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
     if known.ceilings is None:
@@ -438,7 +438,7 @@ def anatomy_of_failure(
     *,
     redact: bool = False,
 ) -> Anatomy:
-    """The report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
+    """Return the report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
     nothing = Ledger(
         device_work_ns=0, linked_ns=0, graph_launched_ns=0, no_launch_record_ns=0, outside_window_ns=0, classed_ns=0,
         costed_ns=0, unknown_ns=0,
@@ -454,7 +454,7 @@ def anatomy_of_failure(
 
 
 def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Memory:
-    """The memory of a capture next to what theory and the published run say."""
+    """Return the memory of a capture next to that of theory and of the published run."""
     workload, size = anatomy.workload, observations.parameter_bytes
     if anatomy.texts is not None:  # the memory is of the longest batch
         workload = replace(workload, sequence_length=anatomy.texts.memory_length)
@@ -472,7 +472,7 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Seq
 
 
 def _shared_parameters(shared: Sequence[SharedWeights], workload: Workload) -> ParameterBytes | None:
-    """The parameters that ranks share, and the part of them that each keeps."""
+    """Return the parameters that ranks share, and the part of them that each keeps."""
     if not shared:
         return None
     is_sharded = any(weights.gathered_bytes for weights in shared)
@@ -483,7 +483,7 @@ def _shared_parameters(shared: Sequence[SharedWeights], workload: Workload) -> P
 
 
 def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
-    """What the memory events of the trace tell; `None` where it has none."""
+    """Return the memory that the trace's memory events show; `None` if it has none."""
     if not len(trace.memory.bytes):
         return None
     host = attribution.host
@@ -499,7 +499,7 @@ def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
 
 
 def _extent(trace: Trace) -> tuple[int | None, int | None]:
-    """When the first event began and the last ended. Today's traces count from a base that they name, in ns."""
+    """Return when the first event began and the last ended. Today's traces count from a base that they name, in ns."""
     base = trace.metadata.get("baseTimeNanoseconds")
     base = base if type(base) is int and 0 <= base < 1 << 62 else 0
     tables = [table for table in (trace.host, trace.launches, trace.work) if len(table.start_ns)]

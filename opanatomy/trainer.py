@@ -1,4 +1,4 @@
-"""`opanatomy.TrainerCallback`: some steps of a training by transformers' Trainer -> a trace, a report, log entries."""
+"""Provide `TrainerCallback`: some steps of a training by transformers' Trainer -> a trace, a report, log entries."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from opanatomy.records.anatomy import Anatomy
 
 
-# What `TrainerCallback` is given, checked before anything runs: which steps, and where the results go.
+# The arguments of `TrainerCallback`, checked before anything runs: which steps, and where the results go.
 
 
-#: A trace of more steps than this is more than anybody reads, and than memory holds.
+#: Nobody reads a trace of more steps than this, and memory does not hold it.
 MANY_STEPS: Final = 1000
 _EXAMPLE: Final = "give a range such as range(3, 6)"
 
 
 def checked_steps(steps: object) -> range:
-    """The steps of the training that are profiled, in one stretch; `UsageError` for what is none."""
+    """Return the steps of the training that are profiled, in one stretch; raise `UsageError` for anything else."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise UsageError(f"TrainerCallback: steps is {kind_of(steps)} - {_EXAMPLE}")
     numbers = [_number(step) for step in islice(steps, MANY_STEPS + 1)]
@@ -75,7 +75,7 @@ def _number(step: Any) -> int:
 
 
 class Output(Struct, frozen=True, kw_only=True):
-    """Where the results go: the report, its format, and the trace next to it; `numbered` names count up."""
+    """Destination of the results: the report, its format, and the trace next to it; `numbered` names count up."""
 
     report: Path
     trace: Path
@@ -84,7 +84,7 @@ class Output(Struct, frozen=True, kw_only=True):
 
 
 def check_output(output: Name | None) -> None:
-    """Raise `UsageError` for an output that neither names a report nor a folder."""
+    """Raise `UsageError` for an output that names neither a report nor a folder."""
     if output is None:
         return
     path = path_of("TrainerCallback: output", output)
@@ -94,7 +94,7 @@ def check_output(output: Name | None) -> None:
 
 
 def output_of(output: Name | None, stem: str) -> Output:
-    """The files of an output that was checked; a folder is made, and has names in it that begin with `stem`."""
+    """Return the files of an output that was checked; a folder is made, and has names in it that begin with `stem`."""
     if output is None or _is_folder(output):
         folder = Path() if output is None else Path(output)
         try:
@@ -131,19 +131,19 @@ def _format_of(path: Path) -> str:
     return name
 
 
-# The Trainer that calls a callback: found by its frame, to log through it and to learn of its errors.
+# Finds the Trainer that calls a callback by its frame, to log through it and to learn of its errors.
 #
 # transformers gives a callback the state and the control of a training, not the Trainer; only that has `log()`, which
 # reaches the loggers and the history alike, and no event reports an error.
 
 
-#: What runs an epoch, in transformers 5. Before there was no such method; these run what takes time in a step.
+#: The method that runs an epoch in transformers 5. Earlier versions have none; these run the long parts of a step.
 _EPOCH: Final = "_run_epoch"
 _IN_STEP: Final = ("training_step", "_maybe_log_save_evaluate")
 
 
 def calling_trainer(callback: object) -> Any:
-    """The Trainer that has called this callback; `None` where something else has."""
+    """Return the Trainer that called this callback; `None` if something else did."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -154,7 +154,7 @@ def calling_trainer(callback: object) -> Any:
 
 
 class Guard:
-    """Reports an error that ends a training, before the caller of the training sees it."""
+    """Report an error that ends a training, before the caller of the training sees it."""
 
     def __init__(self, trainer: Any, failed: Callable[[BaseException], None]) -> None:
         self._trainer, self._failed = trainer, failed
@@ -162,12 +162,12 @@ class Guard:
         self._has_epochs = hasattr(trainer, _EPOCH)
 
     def epoch_begins(self) -> None:
-        """The Trainer is about to run an epoch: the method that does is another one until it is called."""
+        """Watch the epoch that the Trainer is about to run: replace its method until it is called."""
         if self._has_epochs:
             self._wrap(_EPOCH, once=True)
 
     def step_begins(self) -> None:
-        """A step that is recorded begins."""
+        """Watch a step that is recorded."""
         if not self._has_epochs:
             self.release()
             for name in _IN_STEP:
@@ -205,19 +205,19 @@ class Guard:
         self._stack.callback(put_back)
 
 
-# Which steps of a training are recorded how, given where it begins and ends.
+# Which steps of a training are recorded, and how, given where it begins and ends.
 
 
-#: This many steps run on the clock, where there are as many.
+#: This many steps run on the clock, if there are as many.
 TIMED: Final = 3
-#: The first step of a training allocates, loads and compiles: it says nothing of the others.
+#: The first step of a training allocates, loads and compiles: it is no measure of the others.
 _COLD: Final = 1
 
 
 class Training(Struct, frozen=True, kw_only=True):
     """A training that begins after step `done` and ends with step `end` (0: not known).
 
-    `extra` is how many steps that check and memory take, after the profiled ones; with `warm` the profiler needs one.
+    `extra` is the number of steps for check and memory, after the profiled ones; with `warm` the profiler needs one.
     """
 
     done: int
@@ -227,9 +227,9 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 def plan_of(steps: range, training: Training) -> StepPlan | None:
-    """How `steps` are recorded in a training; `None` where none of them comes.
+    """Return how `steps` are recorded in a training; `None` if it has none of them.
 
-    Where nothing before them can be timed, and with `warm` the profiler be warmed up in, steps after them are timed.
+    If no step before them can be timed (and with `warm`, be the profiler's warm-up), steps after them are timed.
     """
     end, extra = training.end, training.extra
     first = max(steps[0], training.done + 1)
@@ -247,7 +247,7 @@ def plan_of(steps: range, training: Training) -> StepPlan | None:
 
 
 def not_coming(steps: range, training: Training) -> str | None:
-    """Which steps do not come, and why; `None` where all do."""
+    """Return which steps do not come, and why; `None` if all do."""
     done, end = training.done, training.end
     reasons = []
     if steps[0] <= done:
@@ -266,15 +266,15 @@ def not_coming(steps: range, training: Training) -> str | None:
 
 
 def named(steps: range) -> str:
-    """`step 3`, `steps 3 to 5`."""
+    """Name the steps: `step 3`, `steps 3 to 5`."""
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 
 
-# The recorder of given steps of a training, which takes its file before the training begins.
+# Records given steps of a training, and opens its file before the training begins.
 
 
 class StepRecorder(Recorder):
-    """Is called where each step begins and ends; writes the trace after the last one."""
+    """Record the steps between calls at the begin and the end of each; write the trace after the last one."""
 
     _recording: NumberedSteps | None
 
@@ -295,20 +295,20 @@ class StepRecorder(Recorder):
 
     @property
     def trace(self) -> Path | None:
-        """The trace, as its folder was given, once it is written."""
+        """Return the trace, as its folder was given, once it is written."""
         return None if self._trace is None or self._output is None else self._output.path
 
     def is_over(self) -> bool:
-        """Whether nothing more is recorded."""
+        """Return whether nothing more is recorded."""
         return self._is_over
 
     @property
     def whole_steps(self) -> int:
-        """How many profiled steps are done so far."""
+        """Return how many profiled steps are done so far."""
         return 0 if self._recording is None else self._recording.whole_steps
 
     def begin_step(self, number: int, loading_ns: int | None) -> None:
-        """A step begins, which has this number; before it the training waited that long for its batches."""
+        """Begin the step with this number; the training waited `loading_ns` for its batches before it."""
         if self._is_over or number < self._plan.begin:
             return
         try:
@@ -325,7 +325,7 @@ class StepRecorder(Recorder):
             raise
 
     def end_step(self) -> None:
-        """A step is done."""
+        """End a step."""
         if self._recording is None:
             return
         try:
@@ -337,7 +337,7 @@ class StepRecorder(Recorder):
             self._abort()
 
     def finish(self) -> None:
-        """The training is over: write what is complete, and release the rest."""
+        """End the recording with the training: write complete steps, and release the rest."""
         try:
             if self._recording is not None:
                 self._recording.stop()
@@ -350,7 +350,7 @@ class StepRecorder(Recorder):
         self._is_over = True
 
     def blames(self, error: BaseException) -> str | None:
-        """What of the recording may be to blame for an error of the training, and what to do; else `None`."""
+        """Return what in the recording may be to blame for an error of the training, and what to do; else `None`."""
         return None if self._recording is None else self._recording.blames(error)
 
     def _check_alone(self) -> None:
@@ -371,7 +371,7 @@ class StepRecorder(Recorder):
         return NumberedSteps(self._modules, self._options, self._write, plan=self._plan, optimizer=self._optimizer)
 
 
-#: What goes to the Trainer's log, where it is known; `Anatomy.metrics()` has more.
+#: Figures for the Trainer's log, if they are known; `Anatomy.metrics()` has more.
 LOGGED: Final = (
     "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
     "optimizer_time_ns", "busy_ns", "idle_ns", "idle_share", "exposed_communication_ns", "flops", "bytes", "mfu",
@@ -381,29 +381,29 @@ _WIDTH: Final = 100
 
 
 class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Records some steps of a training by transformers' `Trainer`: a trace, a report, figures in the Trainer's log.
+    """Record some steps of a training by transformers' `Trainer`: a trace, a report, figures in the Trainer's log.
 
         callback = opanatomy.TrainerCallback(steps=range(3, 6), output="step.json")
         trainer = Trainer(..., callbacks=[callback])  # or trainer.add_callback(callback)
         trainer.train()
         print(callback.anatomy.classes)
 
-    `steps` are the steps that are profiled, as the Trainer counts them: the first update of a training is step 1, and a
-    step is all micro-batches of an update, from `on_step_begin` to `on_step_end`; the next batches are loaded before
-    that. They are in a row. Up to three steps before them, the first of the training left out, run on the clock. Hooks
-    and ranges are there while a profiled step runs and at no other time, and the losses are those without the callback,
-    to the bit. With `check` calls are counted a second time in two steps after them, and a count that does not
-    agree raises `GateError` at the end of the training; with `memory` the allocations of one step more are followed.
+    `steps` are the profiled steps, as the Trainer counts them: the first update of a training is step 1, and a step is
+    all micro-batches of an update, from `on_step_begin` to `on_step_end`; the next batches are loaded before that. They
+    are in a row. Up to three steps before them, the first of the training left out, run on the clock. Hooks and ranges
+    are there only while a profiled step runs, and the losses are those without the callback, to the bit. With `check`
+    calls are counted a second time in two steps after them, and a count that does not agree raises `GateError` at the
+    end of the training; with `memory` the allocations of one step more are followed.
 
     `output` names the report, in the format of its ending (.txt, .json, ...); the trace goes next to it
     (`step.trace.json.gz`). Without it, or in a folder, the names begin with the model's class and count up. `force`
-    writes in place of old files. Each rank has a trace of its own (`step.rank0.trace.json.gz`); the report and the log
-    entries are those of the main process. `redact` leaves paths, arguments, hosts and users out.
+    overwrites old files. Each rank has its own trace (`step.rank0.trace.json.gz`); the report and the log entries are
+    those of the main process. `redact` leaves paths, arguments, hosts and users out.
 
-    The figures go through `Trainer.log` once (`opanatomy/step_time_ns`, ...), so to every logger and the log history.
-    A training that ends or fails before the last of the steps leaves those that are whole. A callback records once.
-    Raises `UsageError` for what it is given, `OutputError` when a training begins whose results cannot be written. What
-    fails in the recording alone is a warning: the training goes on.
+    The figures go through `Trainer.log` once (`opanatomy/step_time_ns`, ...), so to every logger and the log history. A
+    training that ends or fails before the last of the steps leaves the complete ones. A callback records once.
+    Raises `UsageError` for invalid arguments, `OutputError` when a training begins whose results cannot be written. An
+    error of the recording alone is a warning: the training goes on.
     """
 
     def __init__(
@@ -426,16 +426,16 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._format = "terminal"
         self._profiled = self._steps
         self._anatomy: Anatomy | None = None
-        #: What is to be logged when the Trainer goes on.
+        #: Figures to log when the Trainer goes on.
         self._figures: dict[str, int | float] = {}
-        #: When the Trainer was last done with a step, and with what it does after one.
+        #: When the Trainer was last done with a step and its work after it.
         self._free_ns: int | None = None
 
     # ------------------------------------------------------------------------------------------------------ results
 
     @property
     def anatomy(self) -> Anatomy:
-        """The anatomy of the steps that were profiled, on this rank; `CaptureError` before it is there."""
+        """Return the anatomy of the profiled steps, on this rank; raise `CaptureError` before it is complete."""
         if self._anatomy is None:
             if self._recorder is None or self._recorder.trace is None:
                 raise CaptureError(
@@ -446,7 +446,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     @property
     def trace(self) -> Path | None:
-        """The trace of this rank, once it is written."""
+        """Return the trace of this rank, once it is written."""
         return None if self._recorder is None else self._recorder.trace
 
     def __repr__(self) -> str:
@@ -457,7 +457,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     # ------------------------------------------------------------------------------------------- events of the Trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the files, and warn of steps that do not come."""
+        """Open the files, and warn of steps that do not come."""
         self._figures, self._free_ns = {}, None
         if self.trace is not None:
             warnings.warn(
@@ -499,7 +499,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._guard.epoch_begins()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin to record the step, where it is one of those."""
+        """Begin to record the step, if it is one of those."""
         self._log(state, control)
         recorder = self._recorder
         if recorder is not None and not recorder.is_over():
@@ -509,7 +509,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._without_harm(lambda: recorder.begin_step(state.global_step + 1, loading_ns))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The step is done; after the last one what was recorded is written."""
+        """End the step; write the recording after the last one."""
         recorder = self._recorder
         if recorder is not None and not recorder.is_over():
             self._without_harm(recorder.end_step)
@@ -518,15 +518,15 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._is_free()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The Trainer has logged."""
+        """Note that the Trainer has logged."""
         self._is_free()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The Trainer has evaluated."""
+        """Note that the Trainer has evaluated."""
         self._is_free()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The Trainer has saved a checkpoint."""
+        """Note that the Trainer has saved a checkpoint."""
         self._is_free()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -536,7 +536,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._log(state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write what there is, and raise `GateError` where a check was asked for and does not agree."""
+        """Write the results, and raise `GateError` if a requested check does not agree."""
         self._finish(state)
         self._log(state, control)
         if self._options.check and self.trace is not None:
@@ -547,11 +547,11 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     # --------------------------------------------------------------------------------------------------------- inside
 
     def _is_free(self) -> None:
-        """What follows is the loading of batches, unless the Trainer says otherwise."""
+        """Count the time from now on as the loading of batches, unless the Trainer says otherwise."""
         self._free_ns = time.perf_counter_ns()
 
     def _finish(self, state: Any) -> None:
-        """The training is over: write the steps that are whole."""
+        """End the recording with the training: write complete steps."""
         recorder = self._recorder
         if recorder is None or recorder.is_over():
             return
@@ -567,7 +567,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._give_up()
 
     def _failed(self, error: BaseException) -> None:
-        """The training fails with an error, which goes on after this: write the steps that are whole."""
+        """Write complete steps after the training failed with an error, which is raised after this."""
         recorder = self._recorder
         if recorder is None or recorder.is_over():
             return
@@ -592,7 +592,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             raise
 
     def _give_up(self) -> None:
-        """Release everything; what is written stays."""
+        """Release everything; files already written stay."""
         if self._guard is not None:
             self._guard.release()
         self._guard = None
@@ -622,12 +622,12 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._give_up()
 
     def _source(self) -> str | None:
-        """What a command calls the trace by; nothing where its path is left out, or has a secret in it."""
+        """Return the name of the trace for a command; nothing if its path is left out, or has a secret in it."""
         source = shlex.quote(str(self.trace))
         return None if self._options.redact or spoken(source) != source else source
 
     def _log(self, state: Any, control: Any) -> None:
-        """Hand the figures to the Trainer's log, once, and leave what else is to be logged as it is."""
+        """Log the figures through the Trainer, once; leave its other log entries unchanged."""
         if not self._figures:
             return
         figures, self._figures = self._figures, {}
@@ -641,14 +641,14 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
 
 def _is_traced(model: Any) -> bool:
-    """Whether a profiler records the device of a model, so that it is to be warmed up."""
+    """Return whether a profiler records the device of a model, so that it must be warmed up."""
     from opanatomy.capture.device.accelerators import device_of, kineto_records
 
     return kineto_records(device_of(model, ()))
 
 
 def _innermost(optimizer: Any) -> Any:
-    """An optimizer of torch inside of those that Accelerate puts around it; `None` where there is none."""
+    """Return torch's optimizer inside of Accelerate's wrappers; `None` if there is none."""
     import torch
 
     while not type(optimizer).__module__.startswith("torch.") and hasattr(optimizer, "optimizer"):
@@ -663,7 +663,7 @@ def _stem_of(model: Any) -> str:
 
 
 def _say(text: str) -> None:
-    """A line on stderr, past the Trainer's progress bar."""
+    """Write a line on stderr, past the Trainer's progress bar."""
     from tqdm.auto import tqdm
 
     tqdm.write(text, file=sys.stderr)

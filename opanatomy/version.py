@@ -1,3 +1,3 @@
-"""The version, by itself so that `--version` imports nothing else."""
+"""Hold the version, alone so that `--version` imports nothing else."""
 
 __version__ = "0.1.0"

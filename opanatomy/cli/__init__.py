@@ -1,1 +1,1 @@
-"""The command line: arguments, signals, exit codes, stdout and stderr, and the verbs."""
+"""Run the command line: arguments, signals, exit codes, stdout and stderr, and the verbs."""

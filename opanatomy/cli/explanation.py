@@ -52,7 +52,7 @@ from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, loosely_
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
 
-#: Names that one shortened name may stand for, and rows of a report, that are shown.
+#: Limits of the shown names for one shortened name, and of the rows of a report.
 _MAX_NAMES, _MAX_ROWS, _MAX_VALUES, _MAX_PRINTED = 4, 6, 8, 10
 _LABEL, _WIDTH = 10, 100
 #: Longer text is no prose: a kernel's template arguments.
@@ -60,12 +60,12 @@ _LONGEST: Final = 4000
 _LONGEST_SOURCE: Final = 24
 _NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
-#: Labels of text that is shown as it is, however long: code must not be wrapped.
+#: Labels of text that is shown unchanged at any length: code must not be wrapped.
 _CODE: Final = ("as written",)
 #: The mark for the middle of a name that was cut: the report's, a plain terminal's, what people write.
 _ELLIPSIS: Final = re.compile(r"…|\.\.\.|~")
 _NEAR: Final = 3
-#: How much of a name must be as another one for the two to be near, and how many letters of its beginning suffice.
+#: How much of a name must be equal to another for the two to be near, and how many letters at its beginning suffice.
 _ALIKE, _BEGUN = 0.7, 3
 _ATEN: Final = "aten::"
 #: Words alone: no kernel and no operator of a library has such a name.
@@ -76,7 +76,7 @@ _SPAN: Final = re.compile(r"\d+-\d+")
 
 
 class Explanation(Struct, frozen=True):
-    """What is known of some names, and the names of which nothing is known, each with near ones."""
+    """The lines on some names, and the unknown names, each with near ones."""
 
     text: str
     unknown: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -117,7 +117,7 @@ def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     """Yield a block for each thing of a name; nothing if the name means nothing."""
     if exact := list(_exact(name, vocabulary)):
         yield from exact
-    elif _ELLIPSIS.search(name):  # half a name is what it is short for, or nothing: rules would guess
+    elif _ELLIPSIS.search(name):  # half a name is short for another, or nothing: rules would guess
         candidates = vocabulary.shortened(name)
         for candidate in candidates[:_MAX_NAMES]:
             yield from _exact(candidate, vocabulary)
@@ -146,7 +146,7 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | None) -> Iterator[str]:
-    """Yield the terms of this name; with a report those that it has figures of, all if it has none."""
+    """Yield the terms of this name; with a report those that have figures in it, all if it has none."""
     every = [(chapter, term, [] if report is None else _figures(chapter, term, report)) for chapter, term in named]
     for chapter, term, figures in [entry for entry in every if entry[2]] or every:
         facts = [Fact(label="means", text=f"{term.meaning}.{f' {term.more}' if term.more else ''}")]
@@ -299,7 +299,7 @@ def _metric(name: str, report: Report | None) -> Iterator[str]:
 def as_operator(name: str) -> list[Fact]:
     """Return class, rule and formula of an operator by its name; nothing if no rule knows it.
 
-    That a name is some range, as every name without `::` is, says nothing of it.
+    Every name without `::` counts as some range: that alone is no explanation.
     """
     from opanatomy.classification.operators import classify_operator
 
@@ -512,7 +512,7 @@ class Vocabulary:
 
     @cached_property
     def _operators(self) -> dict[str, str]:
-        """Every operator that a formula or a family names, and those of the report, by its name in small letters."""
+        """Return every operator named by a formula, a family or the report, by its name in small letters."""
         from opanatomy.classification.operators import FAMILIES
         from opanatomy.cost.registry import operators
 
@@ -525,7 +525,7 @@ class Vocabulary:
 
     @cached_property
     def _own(self) -> tuple[str, ...]:
-        """The names of the rows of the report."""
+        """Return the names of the rows of the report."""
         tables = [] if self.report is None else [table for _, table in _tables(self.report, "")]
         return tuple(dict.fromkeys(name for table in tables for row in table for name in _names_in(row)))
 
@@ -578,7 +578,7 @@ class Vocabulary:
 
 
 def read_report(path: Path) -> Anatomy | Techniques | Comparison:
-    """Return what a JSON report holds: a run, an experiment, a comparison; `OpanatomyError` for all else."""
+    """Return what a JSON report holds: a run, an experiment, a comparison; `OpanatomyError` for other files."""
     text = _read(path)
     try:
         return redacted(msgspec.json.decode(text, type=Techniques), Texts())
@@ -590,7 +590,7 @@ def read_report(path: Path) -> Anatomy | Techniques | Comparison:
 def unexplained(path: Path) -> tuple[Section, ...]:
     """Return the names of a report that no rule knows, and those that no formula counts, with their share of the time.
 
-    Raises `OpanatomyError` for a file that is no report of one run.
+    Raises `OpanatomyError` for a file that is not a report of one run.
     """
     from opanatomy.report.sections.checks import unclassified, uncosted
 

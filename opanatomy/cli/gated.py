@@ -1,6 +1,6 @@
-"""The gates on one report, `--fail-if` and `--check`: parsed before the run, checked after the report.
+"""Handle the gates on one report, `--fail-if` and `--check`: parsed before the run, checked after the report.
 
-On a comparison that is shown again they are those of `compare`.
+On a saved comparison they are those of `compare`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_gates(arguments: argparse.Namespace) -> None:
-    """Raise `UsageError` for what is no gate at all, of whatever report."""
+    """Raise `UsageError` for an invalid gate, of whatever report."""
     if arguments.fail_if:
         from opanatomy.report.gates import gates_of
 
@@ -24,7 +24,7 @@ def check_gates(arguments: argparse.Namespace) -> None:
 
 
 def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
-    """The gates of `--fail-if` on values; raises `UsageError` for what is none, and for one on a change."""
+    """Return the gates of `--fail-if` on values; raise `UsageError` for an invalid one, and for one on a change."""
     if not arguments.fail_if:
         return ()
     from opanatomy.report.gates import gates_of_one
@@ -33,7 +33,7 @@ def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
 
 
 def with_gates(comparison: Comparison, arguments: argparse.Namespace) -> Comparison:
-    """The comparison with the results of the gates of `--fail-if`, without any with those that it had."""
+    """Return the comparison with the results of the gates of `--fail-if`, or without any its own."""
     if not arguments.fail_if:
         return comparison
     from opanatomy.report.gates import gates_of, judged
@@ -42,7 +42,7 @@ def with_gates(comparison: Comparison, arguments: argparse.Namespace) -> Compari
 
 
 def hold_to_gates(report: Anatomy | Comparison, arguments: argparse.Namespace) -> None:
-    """Raise `GateError` with a reason for each gate that is not met and, with `--check`, for what is not confirmed."""
+    """Raise `GateError` with a reason for each gate that is not met and, with `--check`, for unconfirmed figures."""
     from opanatomy.errors import GateError
 
     if isinstance(report, Comparison):

@@ -1,6 +1,6 @@
-"""Limits that the caller set on the process (`ulimit -v`, `ulimit -d`): too low ones are said before they are hit.
+"""Report too low limits that the caller set on the process (`ulimit -v`, `ulimit -d`) before they are hit.
 
-Where the native libraries of an analysis get no memory they end the process, and no error comes of it.
+If the native libraries of an analysis get no memory they end the process, without an error.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from opanatomy.errors import OutOfMemory
 if sys.platform != "win32":
     import resource
 
-#: What the smallest analysis takes, by the option of `ulimit`.
+#: The need of the smallest analysis, by the option of `ulimit`.
 _MIN_BYTES = {"-v": 512 << 20, "-d": 160 << 20}
 
 
 def keep_to_limits() -> None:
-    """Raise `OutOfMemory` where no analysis can fit; take few threads where there is a limit at all."""
+    """Raise `OutOfMemory` if no analysis can fit; take few threads if there is a limit at all."""
     if sys.platform == "win32":
         return
     limited = False

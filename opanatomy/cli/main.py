@@ -1,4 +1,4 @@
-"""Parse -> command -> exit code; the one place that turns an error into a line on stderr."""
+"""Parse the arguments, run the command, return the exit code; the one place that prints errors as a line on stderr."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from opanatomy.cli.verbs import VERBS, verb_named
 from opanatomy.errors import GateError, OpanatomyError
 from opanatomy.options import on_command_line
 
-# Which of several ranks says what went wrong, and when.
+# Which of several ranks reports an error, and when.
 
 
 def is_silent(number: int | None) -> bool:
-    """Whether nothing is to be said of a signal: where its launcher sent it, or the first rank says it."""
+    """Return whether to report nothing of a signal: its launcher sent it, or the first rank reports it."""
     place = launched()
     return place is not None and (not place.is_first or number != signal.SIGINT)
 
@@ -39,7 +39,7 @@ def attributed(message: str) -> str:
     return message if place is None or place.is_first else f"rank {place.rank}: {message}"
 
 
-#: A signal's exit code is this and its number: 130 for Ctrl-C.
+#: A signal's exit code is the sum of this and its number: 130 for Ctrl-C.
 SIGNALLED = 128
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 #: Interrupts that follow within this time are of one key press.
@@ -49,7 +49,7 @@ _WORD = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. Without `argv` the process ends with it."""
+    """Run one command and return the exit code. Without `argv` the process ends with it."""
     ends = argv is None
     _open_closed_streams()
     with _caught_signals() as caught:
@@ -90,26 +90,26 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
 
 
 def _verb_of(words: Sequence[str]) -> str | None:
-    """Return the verb to make a parser of; `None` if all are needed, as for completion or for a word that is none."""
+    """Return the verb to make a parser of; `None` if all are needed, as for completion or for an unknown verb."""
     if words[0] in ("--help", "-h", "--version"):
         return ""
     return words[0] if words[0] in VERBS else None
 
 
 def _meant(words: Sequence[str]) -> Sequence[str]:
-    """The words of the command line; none at all, and `help`, ask for the help."""
+    """Return the words of the command line; none, and `help`, ask for the help."""
     if not words:
         return ["--help"]
     return [*words[1:2], "--help"] if words[0] == "help" else words
 
 
 def _close_stdout(code: int) -> int:
-    """The exit code; what is printed from here on, by handlers at exit and C libraries, is not in the report."""
+    """Return the exit code; later output, by handlers at exit and C libraries, is not in the report."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _let_go_of_stdout()
-    except ValueError:  # the model's code closed it, and the report went past it
+    except ValueError:  # the model's code closed it, and the report was written elsewhere
         point_at_stderr()
     except OSError as error:
         _let_go_of_stdout()
@@ -122,15 +122,15 @@ def _close_stdout(code: int) -> int:
 
 
 def _let_go_of_stdout() -> None:
-    """What is still in its buffer must not fail a second time when Python flushes at exit."""
+    """Drop the buffer of stdout, which must not fail a second time when Python flushes at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: BaseException, number: int | None) -> int:
-    """Say on stderr what happened; the exit code."""
+    """Report the error on stderr; return the exit code."""
     if isinstance(error, KeyboardInterrupt) or number is not None:
-        # A library may have made an error of its own of the KeyboardInterrupt.
+        # A library may have made an error of its own from the KeyboardInterrupt.
         number = number or signal.SIGINT
         if is_silent(number):
             return SIGNALLED + number
@@ -158,7 +158,7 @@ def _report(error: BaseException, number: int | None) -> int:
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The traceback that Python would show, without secrets."""
+    """Print the traceback that Python would print, without secrets."""
     from opanatomy.trace.redact import spoken
 
     with suppress(OSError):
@@ -166,7 +166,7 @@ def _show_traceback(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; where there is none to look that up with, it did."""
+    """Return whether memory ran out; assume so if there is none left to check."""
     if isinstance(error, MemoryError):
         return True
     try:
@@ -177,7 +177,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _say_line(message: str) -> None:
-    """One line on stderr, whatever a file name in it is made of."""
+    """Print one line on stderr, whatever characters a file name in it has."""
     try:
         from opanatomy.trace.redact import spoken
 
@@ -189,7 +189,7 @@ def _say_line(message: str) -> None:
 
 
 def _place(error: BaseException) -> str:
-    """Where in our code `error` was raised; the checkout may lie in a folder of any name."""
+    """Return where in our code `error` was raised; the checkout may lie in a folder of any name."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     frames = [(_absolute(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
     ours = [(name.removeprefix(package), line) for name, line in frames if name.startswith(package)]
@@ -197,7 +197,7 @@ def _place(error: BaseException) -> str:
 
 
 def _absolute(name: str) -> str:
-    """The name as it is where the current folder is gone."""
+    """Return the absolute name, or the name unchanged if the current folder is gone."""
     try:
         return os.path.abspath(name)
     except OSError:
@@ -210,7 +210,7 @@ class _Caught(Struct):
     before: dict[int, object]
     number: int | None = None
     last_ns: int = 0
-    #: Whether all is done and said.
+    #: Whether all work and output is done.
     over: bool = False
     code: int | None = None
     process: int = field(default_factory=os.getpid)
@@ -237,7 +237,7 @@ class _Caught(Struct):
             os._exit(SIGNALLED + (self.number or 0) if self.code is None else self.code)
 
     def unraisable(self, what: sys.UnraisableHookArgs) -> None:
-        """Where an interrupt hit a finalizer or a callback it was lost: it is sent again."""
+        """Send an interrupt again that hit a finalizer or a callback and was lost there."""
         if self.number is not None and what.exc_type is KeyboardInterrupt:
             self.last_ns = 0
             signal.raise_signal(self.number)
@@ -245,12 +245,12 @@ class _Caught(Struct):
             sys.__unraisablehook__(what)
 
 
-#: Those whose handlers are set.
+#: Instances whose handlers are set.
 _PRESENT: Final[list[_Caught]] = []
 
 
 def _as_any_process() -> None:
-    """A forked child (a worker of a pool, of a data loader) dies of the signal with which its parent ends it."""
+    """Have a forked child (a worker of a pool, of a data loader) end by the signal that its parent sends it."""
     for number in {number for caught in _PRESENT for number in caught.before}:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
@@ -261,7 +261,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def _caught_signals() -> Iterator[_Caught]:
-    """Signals that end a process unwind it first; those that are ignored (`nohup`) stay so."""
+    """Have signals that end a process unwind it first; ignored ones (`nohup`) stay ignored."""
     caught = _Caught({})
     _PRESENT.append(caught)
     hook = sys.unraisablehook
@@ -280,7 +280,7 @@ def _caught_signals() -> Iterator[_Caught]:
 
 
 def _open_closed_streams() -> None:
-    """A stream that the caller closed is `None`, and the next file opened would get its number."""
+    """Open streams that the caller closed: they are `None`, and the next file opened would get their number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the end

@@ -1,4 +1,4 @@
-"""Where a report goes: the one place that prints reports and opens report files."""
+"""Write a report where it goes: the one place that prints reports and opens report files."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from opanatomy.report.gates import Gate
 
 
-# What of a report a reader wants to see, of the options `--brief`, `--section`, `--top` and `--sort`.
+# The parts of a report that a reader wants, by the options `--brief`, `--section`, `--top` and `--sort`.
 
 
-#: Names of what this process alone has open.
+#: Names of files that this process alone has open.
 _DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
 
 
 def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequence[Path]) -> Page:
-    """The requested page; `UsageError` for an unknown section, and for a format that has no pages."""
+    """Return the requested page; raise `UsageError` for an unknown section, and for a format that has no pages."""
     from opanatomy.report.formats import format_named
 
     if not hasattr(arguments, "brief"):
@@ -64,7 +64,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
 
 
 def _sections(texts: Sequence[str]) -> tuple[str, ...]:
-    """The sections that `--section` names: headings of the page, or parts of what is below one."""
+    """Return the sections in `--section`: headings of the page, or parts below one."""
     if not texts:
         return ()
     from opanatomy.report.sections import HEADINGS, SECTIONS
@@ -82,25 +82,25 @@ def _sections(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def source_of_files(files: Sequence[Path]) -> str | None:
-    """How the next command may call files that this one has written; `None` where one is not here, or by a secret."""
+    """Return a name for these written files in the next command; `None` if one is gone or its name is secret."""
     if not files or not all(os.path.isfile(file) for file in files):
         return None
     return _unless_secret(_together([_written(file) for file in files]))
 
 
 def _source(arguments: argparse.Namespace, traces: Sequence[Path]) -> str | None:
-    """How the next command may call the trace: as it was typed, or by where it is written; not by a secret."""
+    """Return a name of the trace for the next command: as typed, or where it is written; never a secret."""
     if getattr(arguments, "redact", False) or hasattr(arguments, "sides"):
         return None
     given = getattr(arguments, "trace", None)
     if isinstance(given, list):
         return None if any(map(_is_gone, given)) else _unless_secret(_together(given))
-    # A trace that is written is not there yet.
+    # A trace that is to be written does not exist yet.
     return _unless_secret(shlex.quote(_written(traces[0]))) if traces else None
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[str | None, ...]:
-    """How `analyze` may call each side of a comparison; `None` for what it cannot read by itself."""
+    """Return how `analyze` may name each side of a comparison; `None` for a side that it cannot read alone."""
     if getattr(arguments, "redact", False) or not hasattr(arguments, "sides"):
         return ()
     return tuple(None if _is_gone(side) or _is_of_runs(side) else _unless_secret(shlex.quote(side))
@@ -112,7 +112,7 @@ def _unless_secret(source: str) -> str | None:
 
 
 def _is_gone(name: str) -> bool:
-    """Whether nothing can be read by this name again: stdin, another pipe."""
+    """Return whether this name cannot be read again: stdin, another pipe."""
     from opanatomy.trace.sources import is_stream
 
     path = Path(local_name(name))
@@ -120,20 +120,20 @@ def _is_gone(name: str) -> bool:
 
 
 def _is_of_runs(name: str) -> bool:
-    """Whether it is a folder of the reports of several runs, which only a comparison reads."""
+    """Return whether it is a folder of the reports of several runs, which only a comparison reads."""
     from opanatomy.api import reports_among
 
     return os.path.isdir(name) and next(reports_among(Path(name)), None) is not None
 
 
 def _written(trace: Path) -> str:
-    """Where a trace is written, from here where it lies below."""
+    """Return where a trace is written, relative to the current folder if it lies below."""
     name = os.path.relpath(trace)
     return os.path.abspath(trace) if name.startswith(os.pardir) else name
 
 
 def _together(names: Sequence[str]) -> str:
-    """Several traces in short, where what was typed was more than a pattern that is of them and no others."""
+    """Shorten the names of several traces to a pattern, if it stands for these and no others."""
     if len(names) > 2:
         from opanatomy.report.sections.verdict import ends_of, pattern_of
 
@@ -144,7 +144,7 @@ def _together(names: Sequence[str]) -> str:
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """Where the report goes, held from the start: the file of `-o`, or stdout; and the gates on a single report."""
+    """Destination of the report, open from the start: the file of `-o`, or stdout; and the gates on a single report."""
 
     format: str
     stream: TextIO
@@ -163,10 +163,10 @@ def destination(
     read: str = "trace",
     gates: tuple[Gate, ...] = (),
 ) -> Iterator[Destination]:
-    """The destination, checked before the expensive part; raises where the report cannot be written there.
+    """Return the destination, checked before the expensive part; raise if the report cannot be written there.
 
-    `stem` begins the name of a report in a folder, `traces` are files that the report must not take the place of,
-    which a message calls `read`, `stream` is stdout where `sys.stdout` is not.
+    `stem` begins the name of a report in a folder; the report must not overwrite the files `traces`, which a message
+    calls `read`; `stream` is stdout if `sys.stdout` is not.
     """
     out = sys.stdout if stream is None else stream
     if arguments.output == "":
@@ -189,9 +189,9 @@ def destination(
 
 @contextmanager
 def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
-    """The file that an option names, and whether that is `default` in a folder.
+    """Give the file that an option names, and whether that is `default` in a folder.
 
-    A folder is one that exists or whose name ends in a slash, which is made; if nothing comes to lie in it, it goes.
+    A folder is one that exists or whose name ends in a slash; it is made, and removed again if it stays empty.
     """
     path = Path(name)
     if not os.path.isdir(path) and not name.endswith(("/", os.sep)):
@@ -207,7 +207,7 @@ def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
 
 
 def _made(folder: Path) -> list[Path]:
-    """The folders that had to be made for this one, innermost first."""
+    """Return the folders that had to be made for this one, innermost first."""
     try:
         folder = Path(os.path.abspath(folder))
     except OSError as error:
@@ -223,30 +223,30 @@ def _made(folder: Path) -> list[Path]:
 
 
 def stem_of(name: str) -> str:
-    """What a model or a trace of this name begins the names of its files with."""
+    """Return the beginning of file names for a model or a trace of this name."""
     last = re.sub(r"((\.pt)?\.trace)?(\.json)?(\.gz|\.zip)?$", "", name.rstrip("/").rsplit("/", 1)[-1], count=1)
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.")
 
 
 def stem_of_model(model: str) -> str:
-    """What the names of a model's files begin with."""
+    """Return the beginning of a model's file names."""
     from opanatomy.trace.redact import spoken
 
     return stem_of(spoken(model).replace(".py:", ":").replace(":", "-")) or "model"
 
 
 def typed_words() -> list[str]:
-    """What was typed after the name of the program."""
+    """Return the words typed after the name of the program."""
     return sys.argv[1:]
 
 
 def typed_command() -> str:
-    """The command as typed; a name that is no text keeps a mark for each such byte."""
+    """Return the command as typed; undecodable bytes of a name keep a mark each."""
     return shlex.join(["opanatomy", *typed_words()]).encode("utf-8", "replace").decode()
 
 
 def chosen_format(arguments: argparse.Namespace) -> str:
-    """The requested format: `-f`, else the ending of `-o`, else the terminal report."""
+    """Return the requested format: `-f`, else the ending of `-o`, else the terminal report."""
     from opanatomy.report import format_of
     from opanatomy.report.formats import FORMATS
 
@@ -259,7 +259,7 @@ def chosen_format(arguments: argparse.Namespace) -> str:
 
 
 def show(report: Report, where: Destination) -> None:
-    """The report to stdout, or to the file of `-o`."""
+    """Print the report on stdout, or write it to the file of `-o`."""
     from opanatomy.report.formats import format_named
 
     color = where.file is None and wants_color(where.stream)
@@ -284,7 +284,7 @@ def show(report: Report, where: Destination) -> None:
 
 
 def _lines_of(stream: TextIO) -> int | None:
-    """The lines of a terminal above the next prompt; `None` where stdout is none, or does not say."""
+    """Return the lines of a terminal above the next prompt; `None` if stdout is not one, or does not say."""
     try:
         return os.get_terminal_size(stream.fileno()).lines - 1 if stream.isatty() else None
     except (OSError, ValueError):
@@ -292,37 +292,37 @@ def _lines_of(stream: TextIO) -> int | None:
 
 
 def _is_stdout(name: str | None) -> bool:
-    """Whether the name of `-o` is stdout's, which leads elsewhere by the time it is opened."""
+    """Return whether the name of `-o` is stdout's, which leads elsewhere by the time it is opened."""
     return name in (None, "-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def wants_color(stream: TextIO) -> bool:
-    """Whether stdout is a terminal that shows colour and `NO_COLOR` is not set."""
+    """Return whether stdout is a terminal that shows colour and `NO_COLOR` is not set."""
     if os.environ.get("NO_COLOR"):
         return False
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def note(text: str) -> None:
-    """A line for the user on stderr; a name that is no text keeps a mark for each such byte."""
+    """Write a line for the user on stderr; undecodable bytes of a name keep a mark each."""
     from opanatomy.trace.redact import spoken
 
     say(spoken(os.fsencode(text).decode(errors="replace")))
 
 
-# A report or a comparison that was made before, given to `analyze`: shown again as it is, with no trace to read.
+# A saved report or comparison, given to `analyze`: shown again unchanged, with no trace to read.
 
 
-#: The options of `analyze` that say how a trace is read, or where it is written.
+#: The options of `analyze` on how a trace is read, or where it is written.
 _OF_TRACES: Final = ("phases", "summaries", "dask", "jobs", "annotated")
-#: Those that need the report of one run, which a comparison is not.
+#: Options that need the report of one run; a comparison is not one.
 _OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
-#: Names are said up to this many.
+#: Up to this many names are written.
 _NAMED: Final = 4
 
 
 class MadeReport(Struct, frozen=True, kw_only=True):
-    """A report as it was written, and the file that it is in; `name` is what the user calls that."""
+    """A saved report, and its file; `name` is the user's name for that."""
 
     path: Path
     name: str
@@ -330,16 +330,16 @@ class MadeReport(Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """What it is in words."""
+        """Return its kind in words."""
         return "a saved comparison" if isinstance(self.report, Comparison) else "a report"
 
 
 def made_report(
     paths: Sequence[Path | Address], names: Sequence[str], arguments: argparse.Namespace
 ) -> MadeReport | None:
-    """The report among the files given to `analyze`; `None` where all are traces, or are to be read as such.
+    """Return the report among the files given to `analyze`; `None` if all are traces, or are to be read as traces.
 
-    Raises `UsageError` where it is not alone, and for an option that needs its trace.
+    Raises `UsageError` if it is not alone, and for an option that needs its trace.
     """
     from opanatomy.report.load import document_in
 
@@ -393,7 +393,7 @@ def _trace_of(report: MadeReport) -> str:
 
 
 def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy | Comparison:
-    """The report as it was written; an anatomy compared with these ceilings where any are given."""
+    """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
     from opanatomy.pipeline import with_ceilings
     from opanatomy.trace.redact import Texts
     from opanatomy.trace.redact_records import redacted
@@ -407,7 +407,7 @@ def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatom
 
 
 def what_it_is(report: MadeReport) -> str:
-    """A line on where the figures are from."""
+    """Return a line on the source of the figures."""
     from opanatomy.trace.sources import STDIN
 
     name = "stdin" if report.name == STDIN else report.name

@@ -1,4 +1,4 @@
-"""The command line as a parser, made of the verbs' files and of the declared options; it imports nothing slow."""
+"""Make the parser of the command line from the verbs' files and the declared options; it imports nothing slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opanatomy.options import Kind, Option, from_text
 from opanatomy.report.formats import FORMATS
 from opanatomy.version import __version__
 
-# How help reads: the command and its examples first, then its options; words are broken at spaces only.
+# Layout of help: the command and its examples first, then its options; words are broken at spaces only.
 
 
 #: Lines of help are not longer than this, however wide the terminal.
@@ -27,7 +27,7 @@ _INDENT: Final = "  "
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Paragraphs are filled and indented lines kept; names with hyphens stay whole, so that they can be pasted."""
+    """Fill paragraphs and keep indented lines; names with hyphens stay whole, so that they can be pasted."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **options)
@@ -40,14 +40,14 @@ class HelpFormatter(argparse.HelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """`-o, --output FILE`: what it takes is said once."""
+        """Return `-o, --output FILE`, with the value written once."""
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         value = self._format_args(action, self._get_default_metavar_for_optional(action))
         return f"{', '.join(action.option_strings)} {value}"
 
     def _format_action(self, action: argparse.Action) -> str:
-        """The commands as a list of their own, without the word that stands for them in the usage."""
+        """Return the commands as a list, without the word that stands for them in the usage."""
         if not isinstance(action, argparse._SubParsersAction):
             return super()._format_action(action)
         names = {choice.dest: str(choice.help) for choice in action._get_subactions()}
@@ -60,7 +60,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def _filled(block: str, width: int, indent: str) -> str:
-    """A paragraph in lines of at most `width`; the indented lines of a block as they are."""
+    """Fill a paragraph to lines of at most `width`; the indented lines of a block stay unchanged."""
     lines: list[str] = []
     prose: list[str] = []
     for line in [*block.splitlines(), _INDENT]:
@@ -75,7 +75,7 @@ def _filled(block: str, width: int, indent: str) -> str:
 
 
 def described(description: str, examples: Sequence[tuple[str, str]]) -> str:
-    """The description of a command, and its examples: each what it does, then the command."""
+    """Return the description of a command, and its examples: each what it does, then the command."""
     if not examples:
         return description
     lines = [line for what, command in examples for line in (f"{_INDENT}# {what}", f"{_INDENT}{command}")]
@@ -83,7 +83,7 @@ def described(description: str, examples: Sequence[tuple[str, str]]) -> str:
 
 
 def usage_of(positionals: Iterable[argparse.Action]) -> str:
-    """The usage in one line: what has no flag, then that there are options."""
+    """Return the usage in one line: arguments without a flag, then that there are options."""
     return " ".join(("%(prog)s", *map(_written, positionals), "[options]"))
 
 
@@ -106,26 +106,26 @@ SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
 
 class ParserExit(SystemExit):
-    """The parser is done: help or the version is printed, or the complaint."""
+    """Raised when the parser is done: help or the version is printed, or the complaint."""
 
     code: int
 
 
 class Parser(argparse.ArgumentParser):
-    """`argparse` whose complaint is one line that names the nearest right word; options are written in full."""
+    """`argparse` with complaints of one line that names the nearest right word; options are written in full."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Complain of what is not known where the options of the verb are."""
+        """Complain of unknown arguments with the options of the verb."""
         parsed, others = super().parse_known_args(args, namespace)
         if others:
             self.error(f"unknown {' '.join(others)}{self._near_option(others)}")
         return parsed, others
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help and version; unlike argparse's own, a stdout that takes nothing is not kept quiet."""
+        """Print help and version; unlike argparse's own, raise if stdout takes nothing."""
         if file is sys.stdout:
             write_out(message, machine_readable=False)
         else:
@@ -233,7 +233,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
             added = group.add_argument(
                 *option.flags, dest=option.name, help=_help(option), **_with_value(parser, option)
             )
-        vars(added)["option"] = option  # for what completes it
+        vars(added)["option"] = option  # for its completion
 
 
 def _help(option: Option) -> str:
@@ -242,7 +242,7 @@ def _help(option: Option) -> str:
 
 
 def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, Any]:
-    """The arguments of `argparse` for an option that takes a value."""
+    """Return the arguments of `argparse` for an option that takes a value."""
     closed = option.choices and not option.is_open
     shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
     settings: dict[str, Any] = {"metavar": option.metavar or shown, "type": partial(from_text, option)}
@@ -254,7 +254,7 @@ def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, An
 
 
 def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], Any]:
-    """The reader of a flag that may stand alone: it takes what follows for its value, MODEL too."""
+    """Return the reader of a flag that may stand alone: it takes the next word for its value, even MODEL."""
 
     def read(text: str) -> Any:
         try:
@@ -265,10 +265,10 @@ def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], An
     return read
 
 
-# What a shell completes: commands, options, names that an option takes, built-in models, files; written by shtab.
+# Completion by a shell: commands, options, values of an option, built-in models, files; written by shtab.
 
 
-#: What follows an option, or has none, by how the help calls it.
+#: Values that are files, by the help's word for them.
 _FILES: Final = ("FILE", "TRACE", "REPORT", "SIDE")
 _FOLDERS: Final = ("DIR",)
 _MODEL: Final = "MODEL"
@@ -277,7 +277,7 @@ _MODELS: Final = "_opanatomy_models"
 
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script that a shell reads once, at its start; `OpanatomyError` without shtab, or with one too old."""
+    """Return the script that a shell reads once, at its start; `OpanatomyError` without shtab or with an old one."""
     try:
         import shtab
     except ImportError as error:
@@ -294,7 +294,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The arguments of all commands."""
+    """Yield the arguments of all commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
@@ -302,7 +302,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _describe_completions(parser: argparse.ArgumentParser) -> None:
-    """A shell shows a line for each command: its summary."""
+    """Shorten the commands' descriptions to a line: a shell shows one for each."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for choice in action._get_subactions():
@@ -310,7 +310,7 @@ def _describe_completions(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(action: argparse.Action, of_kind: dict[str, Any]) -> None:
-    """Say what completes an argument, where that is known; it is not parsed with any more."""
+    """Set the completion of an argument, if it is known; the parser is not used for parsing any more."""
     option: Option | None = getattr(action, "option", None)
     names = str(action.metavar or "").split(":")[0]
     if names == _MODEL:
@@ -324,7 +324,7 @@ def _prepare(action: argparse.Action, of_kind: dict[str, Any]) -> None:
 
 
 def _values(option: Option) -> tuple[str, ...]:
-    """The names that an option takes."""
+    """Return the names that an option takes."""
     if option.name == "format" and not option.choices:
         from opanatomy.report.formats import FORMATS
 
@@ -337,12 +337,12 @@ def _values(option: Option) -> tuple[str, ...]:
 
 
 def _of_models(files: dict[str, Any]) -> dict[str, Any]:
-    """Built-in models and files; only files where a shell takes no more than one kind."""
+    """Complete built-in models and files; only files if a shell takes no more than one kind."""
     return {**files, "bash": _MODELS, "zsh": _MODELS, "fish": f"({_MODELS})"}
 
 
 def _preamble(shell: str) -> str:
-    """The function that completes a model, in the language of the shell."""
+    """Return the function that completes a model, in the language of the shell."""
     from opanatomy.capture.model.catalog import catalog_names
 
     names = catalog_names()

@@ -1,4 +1,4 @@
-"""Progress on stderr: a live line on a terminal, a line a stage elsewhere."""
+"""Show progress on stderr: a live line on a terminal, a line a stage elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Display(Struct):
     on_terminal: bool = field(default_factory=lambda: _is_terminal())
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
-        """The stage `text` begins."""
+        """Begin the stage `text`."""
         from opanatomy.trace.redact import spoken
 
         self._finish_line()
@@ -41,7 +41,7 @@ class Display(Struct):
             self._start()
 
     def advance(self, fraction: float) -> None:
-        """`fraction` of the stage is done."""
+        """Report that `fraction` of the stage is done."""
         self.share = fraction
 
     def __enter__(self) -> Display:
@@ -66,7 +66,7 @@ class Display(Struct):
             say(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}")
 
     def left_ns(self) -> int | None:
-        """Time left, this stage and the steps after it; `None` while there is nothing to go by."""
+        """Return the time left, this stage and the steps after it; `None` while it cannot be estimated."""
         elapsed = time.perf_counter_ns() - self.begun_ns
         step = self.expected_ns or (elapsed / self.share if self.share > 0.02 else None)
         if step is None:
@@ -74,12 +74,12 @@ class Display(Struct):
         return int(max(step - elapsed, 0) + self.steps_after * step)
 
     def _bar_width(self) -> int:
-        """What the stage and the figures after the bar leave of the line."""
+        """Return the space that the stage and the figures after the bar leave on the line."""
         width = 80 if self.live is None else self.live.console.width
         return max(min(_BAR, width - len(self.text) - _FIGURES), 0)
 
     def line(self) -> Text:
-        """The live line."""
+        """Return the live line."""
         from rich.text import Text
 
         elapsed = time.perf_counter_ns() - self.begun_ns
@@ -98,7 +98,7 @@ class Display(Struct):
 
 
 def _is_terminal() -> bool:
-    """Whether stderr is a terminal that can rewrite a line in the characters of the bar."""
+    """Return whether stderr is a terminal that can rewrite a line in the characters of the bar."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return False
     return (sys.stderr.encoding or "").lower().startswith("utf")

@@ -1,4 +1,4 @@
-"""`profile --runs N`: the same run several times, each in a fresh process, and the report of the median one."""
+"""Run `profile --runs N`: the same run several times, each in a fresh process, and the report of the median one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def run_several(arguments: argparse.Namespace, options: RunOptions, gates: tuple[Gate, ...]) -> None:
-    """Run, keep each report, show that of the median run and how far the step times are apart; then the gates.
+    """Run, keep each report, show that of the median run and the spread of the step times; then the gates.
 
-    A run that fails, or Ctrl-C, ends it: what was finished is kept.
+    A failed run, or Ctrl-C, ends it; finished runs are kept.
     """
     from opanatomy.cli.gated import hold_to_gates
     from opanatomy.cli.output import destination, note, show, stem_of_model
@@ -75,7 +75,7 @@ def _repetition(arguments: argparse.Namespace, options: RunOptions) -> Repetitio
 
 
 def _folder(flag: str, name: str | None, runs: int) -> Path:
-    """The folder that an option names; raises where it names a file, or none at all."""
+    """Return the folder that an option names; raise if it names a file, or nothing."""
     from opanatomy.trace.files import check_no_address
 
     what = as_flag(RUNS, runs)
@@ -92,7 +92,7 @@ def _kept_reports(runs: list[Run], repetition: Repetition) -> str:
 
 
 def _spread(runs: list[Run], middle: Run) -> str:
-    """A line on the times of the runs' steps."""
+    """Return a line on the times of the runs' steps."""
     times = [run.step_ns for run in runs]
     names = f"{runs[0].report}" if len(runs) == 1 else f"{runs[0].report} to {runs[-1].report.name}"
     if len(runs) == 1:
@@ -110,14 +110,14 @@ _TIME: Final = "step_time_ns"
 
 
 class Stages(Protocol):
-    """Is called with how far the runs are."""
+    """A receiver of the progress of the runs."""
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
-        """The stage `text` begins."""
+        """Begin the stage `text`."""
 
 
 class Repetition(Struct, frozen=True, kw_only=True):
-    """What is run how often, and where its reports, and the traces if they are wanted, go."""
+    """The run to repeat, how often, and where its reports, and its traces if wanted, go."""
 
     options: RunOptions
     runs: int
@@ -129,21 +129,21 @@ class Repetition(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One run that is done: its report and what that is called."""
+    """One finished run: its report and the report's name."""
 
     report: Path
     anatomy: Anatomy
 
     @property
     def step_ns(self) -> float:
-        """The time of its step, without the profiler where that was measured."""
+        """Return the time of its step, without the profiler if that was measured."""
         return metrics_of(self.anatomy)[_TIME].value
 
 
 def repeated(repetition: Repetition, progress: Stages, keep: Callable[[Run], None]) -> None:
     """Run it, and give each run to `keep` as soon as its report is written.
 
-    Raises `CaptureError` for the first run that fails: what was kept before stays.
+    Raises `CaptureError` for the first run that fails; runs kept before stay.
     """
     number = 0
     for place in range(1, repetition.runs + 1):
@@ -162,16 +162,16 @@ def repeated(repetition: Repetition, progress: Stages, keep: Callable[[Run], Non
 
 
 def median_run(runs: list[Run]) -> Run:
-    """The run whose step is the median; of an even number of runs the slower of the two in the middle.
+    """Return the run with the median step; of an even number of runs the slower of the two in the middle.
 
-    Gates judge it: by the faster one, of two runs the better, a change for the worse would pass.
+    Gates judge it: with the faster one, of two runs the better, a change for the worse would pass.
     """
     middle = median_high(run.step_ns for run in runs)
     return next(run for run in runs if run.step_ns == middle)
 
 
 def _next_number(repetition: Repetition, before: int) -> int:
-    """The next number of which neither a report nor a trace is there; with `force` simply the next."""
+    """Return the next number without a report or a trace; with `force` simply the next."""
     number = before + 1
     while not repetition.force and any(os.path.lexists(name) for name in _names(repetition, number) if name):
         number += 1
@@ -185,7 +185,7 @@ def _names(repetition: Repetition, number: int) -> tuple[Path, Path | None]:
 
 
 def _captured(repetition: Repetition, output: OutputFile | None) -> Anatomy:
-    """The anatomy of one run, whose trace stays where it is wanted."""
+    """Return the anatomy of one run; its trace stays if it is wanted."""
     if output is not None:
         with output.written() as partial:
             _capture_run(repetition, partial)
@@ -205,7 +205,7 @@ def _analyzed(repetition: Repetition, trace: Path) -> Anatomy:
 
 
 def made_folder(folder: Path) -> Path:
-    """The folder, made where it is not there; `OutputError` where it cannot be."""
+    """Return the folder, made if it is missing; raise `OutputError` if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

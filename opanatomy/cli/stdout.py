@@ -1,4 +1,4 @@
-"""stdout is for the report alone: what a model, a library or a child process prints goes to stderr."""
+"""Keep stdout for the report alone: output of a model, a library or a child process goes to stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OUT, _ERR = 1, 2
 
 
-#: What stands for the report's marks where the terminal's encoding has none of them.
+#: Replacements of the report's marks if the terminal's encoding lacks them.
 _PLAIN = str.maketrans("─━█▏▎▍▌▋▊▉■…≥", "--#.......#~>")
 
 
@@ -27,9 +27,9 @@ _KEPT: Final[set[int]] = set()
 
 @contextmanager
 def kept_for_the_report() -> Iterator[TextIO]:
-    """The real stdout; meanwhile `sys.stdout` and file descriptor 1, which children inherit, lead to stderr.
+    """Give the real stdout; meanwhile `sys.stdout` and file descriptor 1, which children inherit, lead to stderr.
 
-    What the code in between closes or puts in the place of `sys.stdout` and `sys.stderr` is as before afterwards.
+    Streams that the code in between closes or replaces (`sys.stdout` and `sys.stderr`) are restored afterwards.
     """
     errors = sys.stderr
     with _printed_to_stderr() as out:
@@ -43,12 +43,12 @@ def kept_for_the_report() -> Iterator[TextIO]:
 
 @contextmanager
 def _second_stream(stream: TextIO) -> Iterator[TextIO]:
-    """A stream to where `stream` leads: who closes it closes no more than that."""
+    """Give a stream to where `stream` leads; closing it closes no more than that."""
     try:
         second = open(  # noqa: SIM115  # the model's code may close it too
             stream.fileno(), "w", buffering=1, encoding=stream.encoding, errors=stream.errors, closefd=False
         )
-    except (OSError, ValueError, AttributeError):  # it is no file
+    except (OSError, ValueError, AttributeError):  # not a file
         yield stream
         return
     try:
@@ -59,7 +59,7 @@ def _second_stream(stream: TextIO) -> Iterator[TextIO]:
 
 
 def say(text: str) -> None:
-    """A line on stderr, whatever a model did to `sys.stderr`; nothing where nobody reads it."""
+    """Write a line on stderr, whatever a model did to `sys.stderr`; nothing if nobody reads it."""
     _mend_stderr()
     with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
@@ -91,7 +91,7 @@ def _printed_to_stderr() -> Iterator[TextIO]:
         _flush(stream, sys.__stdout__)
         flush_native()
         with suppress(OSError, ValueError):
-            # A reader that has gone was reported when it was written to; what is left must not fail again.
+            # A reader that has gone was reported on writing to it; flushing the rest must not fail again.
             out.close() if own else out.flush()
         _KEPT.difference_update(kept)
         os.dup2(saved, _OUT)
@@ -99,7 +99,7 @@ def _printed_to_stderr() -> Iterator[TextIO]:
 
 
 def _let_go() -> None:
-    """A reader waits for the end of its pipe, which comes when the last process that can write to it ends."""
+    """Close the real stdout in a forked child: its reader waits until the last process that can write to it ends."""
     if _KEPT:
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -109,7 +109,7 @@ def _let_go() -> None:
 
 
 def point_at_stderr() -> None:
-    """Have descriptor 1 lead where stderr does, or nowhere where there is none."""
+    """Have descriptor 1 lead where stderr does, or nowhere if there is none."""
     try:
         os.dup2(_ERR, _OUT)
     except OSError:
@@ -126,7 +126,7 @@ def _flush(*streams: TextIO | None) -> None:
 
 
 def flush_native() -> None:
-    """Have C libraries write what they hold back for stdout."""
+    """Have C libraries write their buffers for stdout."""
     import ctypes
 
     with suppress(OSError, AttributeError, TypeError):
@@ -134,13 +134,13 @@ def flush_native() -> None:
 
 
 def check_open(stream: TextIO) -> None:
-    """Raise where the caller closed stdout, which leads nowhere now."""
+    """Raise if the caller closed stdout, which leads nowhere now."""
     if getattr(stream, "name", None) == os.devnull:
         raise OutputError("cannot write the report to stdout: it is closed - leave it open or use -o FILE")
 
 
 def write_out(text: str, *, machine_readable: bool, stream: TextIO | None = None) -> None:
-    """`text` on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
+    """Write `text` on stdout: for a machine in UTF-8, for a person in the terminal's characters."""
     out = sys.stdout if stream is None else stream
     check_open(out)
     reconfigure = getattr(out, "reconfigure", None)
@@ -158,13 +158,13 @@ def write_out(text: str, *, machine_readable: bool, stream: TextIO | None = None
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What is still in the buffer must not fail a second time when Python flushes at exit.
+        # The rest of the buffer must not fail a second time when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
 
 
 def columns_of(stream: TextIO) -> int:
-    """The width of the terminal that `stream` is, `COLUMNS` first; else 80."""
+    """Return the width of the terminal that `stream` is, `COLUMNS` first; else 80."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
@@ -182,9 +182,9 @@ def _has_descriptor(stream: TextIO, number: int) -> bool:
 
 
 def _copy_of(stream: TextIO, descriptor: int) -> TextIO:
-    """A stream that writes as `stream` does, to `descriptor`, and is called the same."""
+    """Return a stream to `descriptor` that writes as `stream` does, with the same name."""
     name = getattr(stream, "name", None)
-    if name == os.devnull:  # the caller closed it, and what takes its place is known by its name
+    if name == os.devnull:  # the caller closed it, and the replacement is known by its name
         os.close(descriptor)
         return open(os.devnull, "w", encoding="utf-8")
     return open(descriptor, "w", encoding=stream.encoding, errors=stream.errors)

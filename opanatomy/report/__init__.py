@@ -1,4 +1,4 @@
-"""Stage 8: an anatomy as text. `sections/` says what a report says, as data; a file in `formats/` lays it out.
+"""Lay an anatomy out as text (stage 8): `sections/` holds the contents as data; a file in `formats/` lays them out.
 
 A format decides nothing and prints nothing.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def format_of(path: str | PurePath) -> str:
-    """The name of the format that a file of this name has; `UsageError` where its ending is of none."""
+    """Return the name of the format for a file of this name; raise `UsageError` for an unknown ending."""
     from opanatomy.errors import UsageError
 
     name = PurePath(path).name.lower()
@@ -38,9 +38,9 @@ def terminal_report(
     brief: bool = False,
     sections: tuple[str, ...] = (),
 ) -> str:
-    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators.
+    """Return the report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators.
 
-    `brief` is its first screen alone, `sections` those parts of it alone.
+    `brief` is its first screen alone, `sections` those parts alone.
     """
     from opanatomy.report.formats import terminal
     from opanatomy.report.section import Page
@@ -50,7 +50,7 @@ def terminal_report(
 
 
 def read_anatomy(text: str | bytes) -> Anatomy:
-    """The anatomy in a JSON report; `OpanatomyError` where the text is none of schema 1."""
+    """Return the anatomy in a JSON report; raise `OpanatomyError` for any other text than schema 1."""
     from opanatomy.report.formats import json
 
     return json.read_anatomy(text)

@@ -1,7 +1,7 @@
-"""The tables of a report as data frames: every tuple of records in it, a column a field, in base units.
+"""Make data frames from the tables of a report: every tuple of records in it, a column a field, in base units.
 
-A table is called by the place that it has in the JSON report (`operators`, `memory.components`), some by a short name
-too (`memory`, `steps`). What is not known is null.
+A table is called by its place in the JSON report (`operators`, `memory.components`), some by a short name too
+(`memory`, `steps`). Unknown values are null.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from opanatomy.records.anatomy import Anatomy, Metric
 from opanatomy.records.comparison import Comparison, FigureRow, Part
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
-#: What has tables.
+#: Reports with tables.
 Tabled: TypeAlias = "Anatomy | Comparison"
-#: That of `metrics()`, with units.
+#: The table of `metrics()`, with units.
 METRICS: Final = "metrics"
-#: Short names of tables that are parts of a part; the others have those of the JSON report.
+#: Short names of tables that are parts of a part; the others have the names of the JSON report.
 _SHORT: Final = {
     "steps": "step.steps",
     "memory": "memory.components",
@@ -42,7 +42,7 @@ _SHORT: Final = {
     "tokenizers": "texts.tokenizers",
 }
 _SHORT_OF_COMPARISON: Final = {"parts": "decomposition.parts", "kinds": "other_kinds"}
-#: What a row says besides its fields.
+#: Columns of a row besides its fields.
 _DERIVED: Final[dict[type, tuple[tuple[str, str], ...]]] = {
     Part: (("change_ns", "int"),), FigureRow: (("change", "float"),),
 }  # fmt: skip
@@ -58,7 +58,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """One column: what its values are ("int", "float", "bool", "str"; with `listed` tuples of these), or `None`."""
+    """One column: the type of its values ("int", "float", "bool", "str"; with `listed` tuples of these), or `None`."""
 
     name: str
     kind: str
@@ -67,15 +67,15 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 def table_names(report: type[Tabled] = Anatomy) -> tuple[str, ...]:
-    """The names of all tables of such a report, short where they have a short one."""
+    """Return the names of all tables of a report type, short if they have a short one."""
     short = {path: name for name, path in _short(report).items()}
     return (*(short.get(path, path) for path in _tables(report)), METRICS)
 
 
 def columns_of(report: Tabled, table: str | None, function: str) -> list[Column]:
-    """The columns of a table; `UsageError`, which begins with `function` and lists all tables, where there is none.
+    """Return a table's columns; raise `UsageError`, which begins with `function` and lists all tables, for another.
 
-    `None` is the table that says most: operators, of a comparison the parts of the difference, else the figures.
+    `None` is the main table: operators, of a comparison the parts of the difference, else the figures.
     """
     kind = type(report)
     table = _first_of(report) if table is None else table
@@ -103,7 +103,7 @@ def _short(report: type[Tabled]) -> dict[str, str]:
 
 
 def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Column]:
-    """The columns with one for each side in place of that of the values; a change is of two sides."""
+    """Yield the columns, with one for each side in place of the column of values; a change is of two sides."""
     for column in columns:
         if column.name != "values":
             if column.name != "change" or len(comparison.sides) == 2:
@@ -115,12 +115,12 @@ def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Colu
 
 
 def _word(name: str) -> str:
-    """A name whose case, dots, blanks, `-` and `_` do not matter."""
+    """Return a name without regard to case, dots, blanks, `-` and `_`."""
     return re.sub(r"[\W_]+", "", name.lower())
 
 
 def pandas_frame(report: Tabled, table: str | None) -> Any:
-    """The table as a `pandas.DataFrame` of nullable types; integers beyond 64 bits are floats."""
+    """Return the table as a `pandas.DataFrame` of nullable types; integers beyond 64 bits are floats."""
     pandas = _library("pandas")
     kinds = {"int": "Int64", "float": "Float64", "bool": "boolean", "str": "string"}
 
@@ -132,7 +132,7 @@ def pandas_frame(report: Tabled, table: str | None) -> Any:
 
 
 def polars_frame(report: Tabled, table: str | None) -> Any:
-    """The table as a `polars.DataFrame`; integers beyond 64 bits are floats."""
+    """Return the table as a `polars.DataFrame`; integers beyond 64 bits are floats."""
     polars = _library("polars")
     kinds = {"int": polars.Int64, "float": polars.Float64, "bool": polars.Boolean, "str": polars.String}
 
@@ -149,7 +149,7 @@ def _frame(report: Tabled, table: str | None, library: Any, column: Callable[[Co
 
 
 def _fitting(column: Column) -> Column:
-    """The column, of floats where an integer is too large for 64 bits."""
+    """Return the column, with floats if an integer is too large for 64 bits."""
     if column.kind != "int" or column.listed or all(value is None or value in _INT64 for value in column.values):
         return column
     values = [None if value is None else float(value) for value in column.values]
@@ -171,7 +171,7 @@ def _library(name: str) -> Any:
 
 @cache
 def _tables(report: type[Tabled]) -> dict[str, type]:
-    """The record of each table by its place in such a report, in the order of the report."""
+    """Return the record of each table by its place in the report, in the order of the report."""
     return dict(_tables_of(types.type_info(report), ""))
 
 
@@ -189,7 +189,7 @@ def _fields(kind: types.Type) -> Iterable[types.Field]:
 
 
 def _known(kind: types.Type) -> types.Type:
-    """A type without `None`; of integers and floats it is floats."""
+    """Return a type without `None`; of integers and floats it is floats."""
     if not isinstance(kind, types.UnionType):
         return kind
     kinds = [one for one in kind.types if not isinstance(one, types.NoneType)]
@@ -204,7 +204,7 @@ def _rows(report: Tabled, path: str) -> list[Any]:
 
 
 def _columns(record: type, rows: list[Any]) -> list[Column]:
-    """The columns of records; what a row has as a table of its own is left out."""
+    """Return the columns of records, without fields that are tables of their own."""
     columns = [
         column
         for field in _fields(types.type_info(record))
@@ -217,7 +217,7 @@ def _columns(record: type, rows: list[Any]) -> list[Column]:
 
 
 def _of_field(name: str, kind: types.Type, values: list[Any]) -> Iterator[Column]:
-    """The columns of a field: one, of a mapping one for each key, of a record one for each of its fields."""
+    """Yield the columns of a field: one, of a mapping one for each key, of a record one for each of its fields."""
     if isinstance(kind, types.DictType):
         keys = dict.fromkeys(str(key) for value in values for key in value or ())
         plain = [{str(key): item for key, item in (value or {}).items()} for value in values]
@@ -241,5 +241,5 @@ def _of_field(name: str, kind: types.Type, values: list[Any]) -> Iterator[Column
 
 
 def _plain(value: Any, *, as_text: bool) -> Any:
-    """A value as the libraries know it: an enumeration and a signature are texts."""
+    """Return a value as the libraries know it: an enumeration and a signature are texts."""
     return str(value) if as_text and value is not None else value

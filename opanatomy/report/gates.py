@@ -1,7 +1,7 @@
-"""Gates on a comparison, or on one report: whether each is met, and the reason in one line.
+"""Judge gates on a comparison, or on one report: whether each is met, and the reason in one line.
 
-Values are compared exactly. A gate is met where its condition is known not to hold. One that cannot be decided (a
-figure that is not known, a lower bound on the wrong side, sides that are not of the same) is unknown, which is not met.
+Values are compared exactly. A gate is met if its condition is known not to hold. One that cannot be decided (an unknown
+figure, a lower bound on the wrong side, sides that are not comparable) is unknown, and so not met.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from opanatomy.trace.redact_records import redacted
 
 # Gates as they are written, `time > +5%`: a figure of the report, a comparison, and a value with its unit.
 #
-# A value with a sign is of the change, in percent of the first side (`+5%`, `-10%`) or in the figure's unit (`+100MB`);
-# one without is of the side itself (`250ms`, `40%`, `16 GB`, `3.2e12`). `if significant` after it is of changes alone.
+# A value with a sign is a change, in percent of the first side (`+5%`, `-10%`) or in the figure's unit (`+100MB`); one
+# without is a value of the side itself (`250ms`, `40%`, `16 GB`, `3.2e12`). `if significant` after it is for changes
+# alone.
 
 
 class Of(Enum):
-    """What a gate's value is compared with."""
+    """The kind of number that a gate's value is compared with."""
 
     VALUE = "the figure"
     DIFFERENCE = "after - before"
@@ -41,7 +42,7 @@ class Of(Enum):
 
 
 class Gate(Struct, frozen=True, kw_only=True):
-    """One gate, which is not met where its comparison holds.
+    """One gate, which is not met if its comparison holds.
 
     `value` is in the figure's base unit, of a change a fraction. With `significant` the claim must hold as well.
     """
@@ -55,7 +56,7 @@ class Gate(Struct, frozen=True, kw_only=True):
     significant: bool = False
 
     def holds(self, number: Fraction, limit: Fraction) -> bool:
-        """Whether `number` is above, or below, `limit` as the gate has it."""
+        """Return whether `number` is above, or below, `limit`, as the gate requires."""
         return COMPARISONS[self.comparison](number, limit)
 
 
@@ -65,7 +66,7 @@ COMPARISONS: Final[Mapping[str, Callable[[Fraction, Fraction], bool]]] = {
 _EXAMPLES: Final = "such as 'time > +5%', 'memory > 16 GB' or 'idle_share > 40%'"
 _PLAIN_SIGNS: Final = str.maketrans({"≥": ">=", "≤": "<=", "\N{MINUS SIGN}": "-"})
 _GATE: Final = re.compile(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
-#: A number of no more digits than any figure has: what is parsed exactly must not be of any length.
+#: A number of no more digits than any figure has: the length of exactly parsed numbers must be limited.
 _NUMBER: Final = r"(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?(?!e?[+-]?[0-9.,])"
 _VALUE: Final = re.compile(rf"([+-]?) ?({_NUMBER}) ?(.*)", re.IGNORECASE)
 _SIGNIFICANT: Final = re.compile(r" if significant$", re.IGNORECASE)
@@ -73,7 +74,7 @@ _LONGEST: Final = 120
 _PERCENT: Final = Fraction(1, 100)
 _DECIMAL: Final = {prefix: Fraction(1000**power) for power, prefix in enumerate(("", "k", "m", "g", "t", "p"))}
 _BINARY: Final = {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("kmgtp", 1)}
-#: What a unit is in the base unit of a figure, by that and in small letters.
+#: Each unit in the base unit of a figure, by that and in small letters.
 _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
     "ns": {
         "ns": Fraction(1), "us": Fraction(10**3), "μs": Fraction(10**3), "ms": Fraction(10**6), "s": Fraction(10**9),
@@ -85,7 +86,7 @@ _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
     },
     "fraction": {"": Fraction(1), "%": _PERCENT, "pp": _PERCENT},
 }  # fmt: skip
-#: What a message names of them.
+#: The units that a message names.
 _NAMED: Final = {
     "ns": "ns, us, ms, s, min or h", "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
     "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
@@ -94,12 +95,12 @@ _NAMED: Final = {
 
 
 def gates_of(texts: Iterable[str]) -> tuple[Gate, ...]:
-    """The gates that these texts are; raises `UsageError` that says what is wrong with one and how to write it."""
+    """Return the gates in these texts; raise `UsageError` that says what is wrong with one and how to write it."""
     return tuple(map(_gate, texts))
 
 
 def gates_of_one(texts: Iterable[str]) -> tuple[Gate, ...]:
-    """The gates on a single report; raises `UsageError` for one on a change, too."""
+    """Return the gates on a single report; raise `UsageError` for one on a change, too."""
     gates = gates_of(texts)
     for gate in gates:
         if gate.of is not Of.VALUE:
@@ -137,7 +138,7 @@ def _gate(given: str) -> Gate:
 
 
 def _figure(text: str, name: str) -> tuple[str, str]:
-    """The figure's own name and its base unit."""
+    """Return the figure's own name and its base unit."""
     try:
         figure = metric_named(name)
     except UsageError as error:
@@ -147,7 +148,7 @@ def _figure(text: str, name: str) -> tuple[str, str]:
 
 
 def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of, Fraction]:
-    """What the value is of, and the value in base units."""
+    """Return the kind of the value, and the value in base units."""
     parts = _VALUE.fullmatch(value)
     if parts is None:
         _wrong(text, f"{value!r} is not a value - a number with its unit, such as +5%, 1.5ms or 3.2e12" if value else
@@ -170,7 +171,7 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
 
 
 def _units(unit: str) -> Mapping[str, Fraction]:
-    """The units that a figure in this one is given in; what is counted takes its own name and prefixes."""
+    """Return the units for a figure in this one; a count takes its own name and prefixes."""
     if unit in ("ns", "bytes"):
         return {"": Fraction(1), **_UNITS[unit]}
     own = {f"{prefix}{ending}": factor for prefix, factor in _DECIMAL.items() for ending in ("", unit, f" {unit}")}
@@ -183,21 +184,21 @@ def _wrong_unit(text: str, figure: str, unit: str, written: str) -> NoReturn:
 
 
 def _check_bare(text: str, name: str, figure: str, unit: str, number: Fraction) -> None:
-    """Refuse a number without a unit where it may be meant in another."""
+    """Refuse a number without a unit if it may be meant in another."""
     if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
         _wrong(text, f"{figure} needs a unit: {_NAMED[unit]}, or % for a change - such as {name} > +5%")
     if unit == "fraction" and abs(number) > 1:
         _wrong(text, f"{figure} is a fraction, at most 1 - write the share with %")
 
 
-#: Figures that are of the step without the profiler where it was timed, else of that under it.
+#: Figures of the step without the profiler if it was timed, else of the step under it.
 _EITHER: Final = frozenset({"step_time_ns", "samples_per_second"})
 _PLAIN_STEP: Final = "step_unprofiled_ns"
 _UNCHECKED: Final = ", so it cannot be checked"
 
 
 class _Figures(Struct, frozen=True, kw_only=True):
-    """The figures of all sides by name; of a comparison the sides' names, and why nothing is claimed, or compared."""
+    """The figures of all sides by name; of a comparison the sides' names, and why there is no claim or comparison."""
 
     rows: dict[str, FigureRow]
     sides: tuple[str, ...] = ("",)
@@ -206,7 +207,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
 
 
 def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
-    """The comparison with the result of each gate: each later side against the first."""
+    """Return the comparison with the result of each gate: each later side against the first."""
     figures = _Figures(
         rows={row.name: row for row in comparison.figures}, sides=tuple(side.name for side in comparison.sides),
         no_claim=comparison.no_claim, not_comparable=comparison.not_comparable,
@@ -215,7 +216,7 @@ def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
 
 
 def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, ...]:
-    """The results of gates on one report, which are on values alone."""
+    """Return the results of gates on one report, which are on values alone."""
     rows = {
         name: FigureRow(
             name=name, unit=metric.unit, better=metric.better, values=(metric.value,),
@@ -237,13 +238,13 @@ def require_met(results: Iterable[GateResult]) -> None:
 
 
 def _results(gates: Sequence[Gate], figures: _Figures) -> tuple[GateResult, ...]:
-    """The result of each gate, without secrets that were typed for a name."""
+    """Return the result of each gate, without secrets typed in place of a name."""
     texts = Texts()
     return tuple(redacted(_result(gate, figures), texts) for gate in gates)
 
 
 def _result(gate: Gate, figures: _Figures) -> GateResult:
-    """A gate is met where its condition is known not to hold on any later side."""
+    """Judge a gate: it is met if its condition is known not to hold on any later side."""
     row = figures.rows.get(gate.figure)
     unchecked = _unknown(gate.figure, figures) if row is None else _unlike(gate, figures)
     if row is None or unchecked is not None:
@@ -272,7 +273,7 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
 
 
 def _holds(gate: Gate, row: FigureRow, side: int) -> bool | None:
-    """Whether the condition holds on this side; `None` where a value is not known, or a bound does not decide it."""
+    """Return whether the condition holds on this side; `None` if a value is unknown, or a bound does not decide it."""
     value, before = row.values[side], row.values[0]
     if value is None or (before is None and gate.of is not Of.VALUE):
         return None
@@ -283,12 +284,12 @@ def _holds(gate: Gate, row: FigureRow, side: int) -> bool | None:
         holds = gate.holds(Fraction(value) - Fraction(before), limit)
     least, most = _bounds(gate, row, side)
     above = gate.comparison in (">", ">=")
-    # What is at least so much holds above for certain, and below it does not; of what is at most it is the other way.
+    # A lower bound above the limit is certain to be above, and not below; for an upper bound it is the other way.
     return None if (least and holds is not above) or (most and holds is above) else holds
 
 
 def _bounds(gate: Gate, row: FigureRow, side: int) -> tuple[bool, bool]:
-    """Whether what the condition is about is at least what is known of it, and at most: a change may be neither."""
+    """Return whether the condition's number is at least the known value, and at most: a change may be neither."""
     if not row.lower_bounds:
         return False, False
     if gate.of is Of.VALUE:
@@ -299,7 +300,7 @@ def _bounds(gate: Gate, row: FigureRow, side: int) -> tuple[bool, bool]:
 
 
 def _bounded(gate: Gate, row: FigureRow, side: int) -> str:
-    """Which value is a lower bound."""
+    """Say which value is a lower bound."""
     if gate.of is Of.VALUE:
         return "this is a lower bound"
     after, before = row.lower_bounds[side], row.lower_bounds[0]
@@ -307,7 +308,7 @@ def _bounded(gate: Gate, row: FigureRow, side: int) -> str:
 
 
 def _measured(gate: Gate, row: FigureRow, side: int) -> str | None:
-    """What the condition is about: the figure, or its change, of this side."""
+    """Return the condition's number: the figure of this side, or its change."""
     value, before = row.values[side], row.values[0]
     if value is None:
         return None
@@ -329,14 +330,14 @@ def _measured(gate: Gate, row: FigureRow, side: int) -> str | None:
 
 
 def _unknown(figure: str, figures: _Figures) -> str:
-    """What is said of a figure that no side has."""
+    """Return the message for a figure that no side has."""
     near = get_close_matches(figure, figures.rows, n=3, cutoff=0.6)
     instead = f"; known are {', '.join(near)}" if near else ""
     return f"{figure} is not known of {'any side' if figures.sides[1:] else 'the report'}{_UNCHECKED}{instead}"
 
 
 def _unlike(gate: Gate, figures: _Figures) -> str | None:
-    """Why a change is none: the sides are not of the same, or one alone was timed without the profiler."""
+    """Return why there is no change: the sides are not comparable, or only one was timed without the profiler."""
     if gate.of is not Of.VALUE and figures.not_comparable:
         return f"the sides cannot be compared: {'; '.join(figures.not_comparable)}"
     plain = figures.rows.get(_PLAIN_STEP)
@@ -352,14 +353,14 @@ def _unlike(gate: Gate, figures: _Figures) -> str | None:
 
 
 def _claim(row: FigureRow, figures: _Figures) -> bool | None:
-    """Whether the difference is significant; `None` where that cannot be tested. What is counted needs no test."""
+    """Return whether the difference is significant; `None` if that cannot be tested. Counts need no test."""
     if row.exact:
         return True
     return None if figures.no_claim is not None or row.p is None else row.p < SIGNIFICANT
 
 
 def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
-    """What is to be said of a change: the ranges of both sides, and whether it is significant."""
+    """Describe the evidence of a change: the ranges of both sides, and whether it is significant."""
     if gate.of is Of.VALUE or len(row.values) != 2 or row.values[0] == row.values[1] or row.exact:
         return ""
     parts = [""]
@@ -383,7 +384,7 @@ def _range(spread: Spread, unit: str) -> str:
 
 
 def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
-    """The figure, where there are several later sides with the one that it is of, and its value or its change."""
+    """Return the figure, with its side if there are several later ones, and its value or its change."""
     name = f"{row.name} of {figures.sides[side]}" if len(row.values) > 2 else row.name
     value, before = row.values[side], row.values[0]
     if value is None or before is None or gate.of is Of.VALUE:
@@ -398,7 +399,7 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
 
 
 def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, str]:
-    """Both as text, with every digit where rounding would make them the same."""
+    """Return both as text, with every digit if rounding would make them the same."""
     texts = units.of_unit(value, unit), units.of_unit(other, unit)
     if value is None or value == other or texts[0] != texts[1]:
         return texts

@@ -1,4 +1,4 @@
-"""Reports that a user gives where a trace may stand too: recognized by their content, whatever they are called."""
+"""Read reports that a user gives in place of a trace: recognized by their content, under any name."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from opanatomy.report.formats.json import read_anatomy, read_comparison
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
 
-#: Text at the beginning in which the keys of the document are looked for.
+#: The keys of the document are searched for in this much text at its beginning.
 _HEAD_BYTES: Final = 1 << 16
-#: What is unpacked at once is lost where it turns out to be damaged.
+#: The chunk to unpack at once; it is lost if it turns out to be damaged.
 _PACKED_CHUNK: Final = 1 << 9
-#: As in a trace: what is packed better than this, beyond the first megabytes, is a bomb.
+#: As in a trace: text packed better than this, beyond the first megabytes, is a bomb.
 _PACKED_MOST: Final = 200
 _PACKED_FROM: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
-#: What Windows' shells write.
+#: Written by Windows' shells.
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*(?:"|\Z))(\s*:)?|[{}\[\]]', re.DOTALL)
 
 _EVENTS: Final = "traceEvents"
 
 
-#: What is read here.
+#: The documents that are read here.
 Document: TypeAlias = "Anatomy | Comparison"
 
 
 class _Kind(Struct, frozen=True):
-    """A kind of document of ours: its keys, two that each one has, and how it is read, or why it is not."""
+    """A kind of our documents: its keys, two that each one has, and how it is read, or why it is not."""
 
     keys: frozenset[str]
     sure: tuple[str, str]
@@ -62,7 +62,7 @@ _KINDS: Final = (
         refusal="a report of techniques, which is of several runs - give the report of one of them: each is in the"
         " folder of the experiment, as NAME.report.json",
     ),
-    # What `ceilings -f json` prints, and what is kept of it.
+    # Printed by `ceilings -f json`, and kept for later runs.
     _Kind(
         frozenset(
             ("device", "device_kind", "device_memory_bytes", "driver", "host_threads", "bandwidth", "data_sheet",
@@ -75,7 +75,7 @@ _KINDS: Final = (
 
 
 def report_in(path: Path) -> Anatomy | None:
-    """As `document_in`, where a report of one run is needed; `OpanatomyError` for a comparison."""
+    """Do as `document_in` for a report of one run; raise `OpanatomyError` for a comparison."""
     document = document_in(path)
     if isinstance(document, Comparison):
         raise OpanatomyError(not_of_one_run(path))
@@ -83,7 +83,7 @@ def report_in(path: Path) -> Anatomy | None:
 
 
 def not_of_one_run(path: Path) -> str:
-    """What is said of a saved comparison where a run is needed."""
+    """Return the message for a saved comparison in place of a run."""
     again = as_asked(f"opanatomy analyze {shlex.quote(str(path))}", "opanatomy.read")
     return (
         f"{path}: a saved comparison, which is of several runs - give the report or the trace of one of them;"
@@ -92,11 +92,11 @@ def not_of_one_run(path: Path) -> str:
 
 
 def document_in(path: Path) -> Document | None:
-    """The anatomy or the comparison in a JSON report of ours, packed or not; `None` for a trace, or anything else.
+    """Return the anatomy or the comparison in a JSON report of ours, packed or not; `None` for anything else.
 
-    A trace is known by its first bytes and not read further. `None` too for a folder, a pipe and what cannot be opened,
-    for whoever reads traces to speak of. Raises `OpanatomyError` for a damaged report, one of another schema, a report
-    of techniques and measured ceilings.
+    A trace is known by its first bytes and not read further. `None` also for a folder, a pipe or an unreadable file,
+    which the reader of traces reports. Raises `OpanatomyError` for a damaged report, one of another schema, a report of
+    techniques and measured ceilings.
     """
     try:
         if not os.path.isfile(path):
@@ -115,7 +115,7 @@ def document_in(path: Path) -> Document | None:
 
 
 def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Document | None:
-    """The document; `certain` where the beginning has the key that says the kind."""
+    """Return the document; `certain` if its beginning has the key of the kind."""
     try:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -137,7 +137,7 @@ def _damaged(path: Path, what: str) -> OpanatomyError:
 
 
 def _kind_of(keys: list[str]) -> _Kind | None:
-    """The kind of document that most of these keys are of; none where they are of no kind, or of a trace."""
+    """Return the kind of document that has most of these keys; none for keys of no kind, or of a trace."""
     if not keys or _EVENTS in keys:
         return None
     kind = max(_KINDS, key=lambda kind: len(kind.keys.intersection(keys)))
@@ -145,7 +145,7 @@ def _kind_of(keys: list[str]) -> _Kind | None:
 
 
 def _keys(text: bytes) -> list[str]:
-    """The keys of the outermost object in the beginning of a JSON text, up to the events of a trace."""
+    """Return the keys of the outermost object in the beginning of a JSON text, up to the events of a trace."""
     if not text.lstrip().startswith(b"{"):
         return []
     keys, depth = [], 0
@@ -163,7 +163,7 @@ def _keys(text: bytes) -> list[str]:
 
 
 def _head(path: Path) -> bytes:
-    """The first text of a file, as far as it can be unpacked."""
+    """Return the first text of a file, as far as it can be unpacked."""
     with path.open("rb") as file:
         raw = file.read(_HEAD_BYTES)
     if not raw.startswith(_GZIP):
@@ -178,7 +178,7 @@ def _head(path: Path) -> bytes:
 
 
 def _text(path: Path) -> bytes:
-    """All text of a file."""
+    """Return all text of a file."""
     with path.open("rb") as file:
         if file.read(len(_GZIP)) != _GZIP:
             file.seek(0)
@@ -196,7 +196,7 @@ def _text(path: Path) -> bytes:
 
 
 def _as_utf8(text: bytes) -> bytes:
-    """The text without its byte order mark, in UTF-8."""
+    """Return the text without its byte order mark, in UTF-8."""
     if text.startswith(_UTF16_MARKS):
         return text.decode("utf-16", "replace").encode()
     return text.removeprefix(_UTF8_MARK)

@@ -1,4 +1,4 @@
-"""Cells and phrases of sections as Markdown: names as code, figures as `units` writes them."""
+"""Write cells and phrases of sections as Markdown: names as code, figures as `units` writes them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.section import LABEL, Cell, Name, Phrase, printable
 
-# Text as GitHub-flavoured Markdown that shows it as it is: no tag, link, mention, reference, formula or heading.
+# Text as GitHub-flavoured Markdown that shows it unchanged: no tag, link, mention, reference, formula or heading.
 #
 # Words that Markdown or GitHub would act on become code. A backslash would not do: mentions (`@everyone`), references
 # (`#12`, `GH-12`, a commit), emoji (`:fire:`) and mathematics (`$x$`) are made of the rendered text, and code is kept.
 
 
-#: What Markdown would make something else of, wherever it stands, and what GitHub (and GitLab) would.
+#: Text that Markdown would interpret anywhere, and that GitHub (and GitLab) would.
 _ACTIVE: Final = re.compile(
     r"""
     [\\`*\[\]|~] | <(?=[A-Za-z/!?]) | &(?=[#A-Za-z])     # emphasis, links, tables, tags, entities
@@ -29,9 +29,9 @@ _ACTIVE: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-#: What at the beginning of a line is a heading, a quotation, a list, an underline or a rule.
+#: Beginnings of a line that make a heading, a quotation, a list, an underline or a rule.
 _BLOCK: Final = re.compile(r"(?:[#>].*|[-+]|[-=:]+|\d+[.)])$")
-#: What a name may stand between to be code: spaces, a bracket before, punctuation after.
+#: A name between these is code: spaces, a bracket before, punctuation after.
 _BEFORE: Final = re.compile(r"(?:^| )\(?$")
 _BEHIND: Final = re.compile(r"[,;:.)]*(?: |$)")
 #: A bar ends a cell, in code too.
@@ -39,15 +39,15 @@ _BAR: Final = "&#124;"
 
 
 def markdown_text(text: str) -> str:
-    """Markdown on one line that is rendered as `text`, in a paragraph, a list or the cell of a table.
+    """Return Markdown on one line that is rendered as `text`, in a paragraph, a list or the cell of a table.
 
-    Characters that cannot be seen have a mark, spaces around go.
+    Invisible characters have a mark; surrounding spaces are removed.
     """
     return markdown_line([(text, False)])
 
 
 def markdown_line(parts: Sequence[tuple[str, bool]]) -> str:
-    """Markdown on one line of texts and, where the flag is set, names: as code where they stand between spaces."""
+    """Return Markdown on one line for texts and, if the flag is set, names: as code if they stand between spaces."""
     texts = [printable(text) for text, _ in parts]
     line: list[str] = []
     run = ""
@@ -61,13 +61,13 @@ def markdown_line(parts: Sequence[tuple[str, bool]]) -> str:
 
 
 def markdown_code(name: str, *, in_cell: bool = True) -> str:
-    """The name as code; `in_cell` of a table a bar in it stands between two parts of code."""
+    """Return the name as code; `in_cell` of a table a bar in it stands between two parts of code."""
     text = printable(name).strip(" ")
     return _BAR.join(map(_code, text.split("|"))) if in_cell else _code(text)
 
 
 def _words(text: str, *, begins: bool) -> str:
-    """The words, those that are acted on as code; where the line `begins` with them the first one by what it begins."""
+    """Return the words, active ones as code; if the line `begins` with them, also a first one that opens a block."""
     words = text.lstrip(" ").split(" ") if begins else text.split(" ")
     first = begins and _BLOCK.match(words[0]) is not None
     return " ".join(
@@ -80,18 +80,18 @@ def _code(text: str) -> str:
     if not text.strip(" "):
         return text
     longest = max(map(len, re.findall("`+", text)), default=0)
-    # Code loses one space on each side where it has both.
+    # Code loses one space on each side if it has both.
     padding = " " if text[0] in "` " or text[-1] in "` " else ""
     return f"{'`' * (longest + 1)}{padding}{text}{padding}{'`' * (longest + 1)}"
 
 
-#: Characters of a name, and of the other texts, beyond which they are cut in the middle.
+#: Names, and other texts, of more characters than this are cut in the middle.
 NAME: Final = 120
 TEXT: Final = 1000
 
 
 def markdown_cell(cell: Cell, unit: str = "", *, name: int = NAME, text: int = TEXT) -> str:
-    """A cell or a phrase as one line of Markdown; figures without their `unit` where that is said elsewhere.
+    """Return a cell or a phrase as one line of Markdown; figures without their `unit` if that is written elsewhere.
 
     Names and other texts longer than so many characters are cut in the middle, figures never.
     """
@@ -100,7 +100,7 @@ def markdown_cell(cell: Cell, unit: str = "", *, name: int = NAME, text: int = T
 
 
 def shortened(name: str, most: int) -> str:
-    """The two ends of a name of more than `most` characters, with an ellipsis between."""
+    """Return the two ends of a name of more than `most` characters, with an ellipsis between."""
     if len(name) <= most:
         return name
     tail = max(most - 1, 0) // 2
@@ -108,7 +108,7 @@ def shortened(name: str, most: int) -> str:
 
 
 def _abridged(text: str, most: int) -> str:
-    """The two ends of a text of more than `most` characters, between words where it has any: no figure is cut."""
+    """Return the two ends of a text of more than `most` characters, cut between words if it has any, not in figures."""
     if len(text) <= most or " " not in text:
         return shortened(text, most)
     head, tail = text[: most // 2].rpartition(" ")[0], text[len(text) - most // 2 :].partition(" ")[2]
@@ -119,7 +119,7 @@ def _abridged(text: str, most: int) -> str:
 
 
 def _part(part: Cell, unit: str, name: int, text: int) -> tuple[str, bool]:
-    """The text of a part, and whether it is a name."""
+    """Return the text of a part, and whether it is a name."""
     if part is None:
         return "", False
     if isinstance(part, Name):

@@ -1,8 +1,8 @@
-"""Every headline figure of an anatomy as one flat dictionary, for loggers, gates and benchmarks.
+"""Return every headline figure of an anatomy as one flat dictionary, for loggers, gates and benchmarks.
 
-Figures are of one step, in base units: means over the steps that count. What a record has as a sum over them is divided
-by their number: the mean step of a rank. What is not known is left out. `mfu` and `hfu` are lower bounds where
-`mfu_covered` is below 1, and so is `waiting_ns` where ranks are missing: `Metric.lower_bound` says so.
+Figures are of one step, in base units: means over the steps that count. A record's sum over them is divided by their
+number: the mean step of a rank. Unknown figures are left out. `mfu` and `hfu` are lower bounds if `mfu_covered` is
+below 1, and so is `waiting_ns` if ranks are missing: `Metric.lower_bound` says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.section import total
 from opanatomy.report.sections.step import costs_of
 
-# The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and what it is.
+# The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and its meaning.
 #
 # A part in braces stands for a class, a phase, a component of memory or a figure of ranks. docs/report.md has this
 # table.
@@ -33,9 +33,9 @@ _PLACEHOLDER: Final = re.compile(r"\\\{(\w+)\\\}")
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """One metric, or one for each class, phase, component or figure of ranks where the name has a part in braces.
+    """One metric, or one for each class, phase, component or figure of ranks if the name has a part in braces.
 
-    `meaning` says what of the JSON report it is; "/ step" stands for "divided by the number of steps".
+    `meaning` gives its source in the JSON report; "/ step" stands for "divided by the number of steps".
     """
 
     name: str
@@ -45,7 +45,7 @@ class Definition(Struct, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> bool:
-        """Whether it counts FLOPs, or the bytes that calls must move."""
+        """Return whether it counts FLOPs, or the bytes that calls must move."""
         return self.unit == "flop" or self.name in _COUNTED or self.name.endswith((".flops", ".bytes"))
 
 
@@ -156,7 +156,7 @@ DEFINITIONS: Final = (
     _defined("checks.unexplained", "differences", "lower", "figures that a second source does not confirm"),
 )  # fmt: skip
 
-#: Short names, for gates and for hurried people. A name without its unit (`step_time`, `memory.weights`) is taken too.
+#: Short names, for gates and for hurried people. A name without its unit (`step_time`, `memory.weights`) works too.
 ALIASES: Final = {
     "time": "step_time_ns",
     "step": "step_time_ns",
@@ -178,7 +178,7 @@ ALIASES: Final = {
     "costed": "ledger.costed_share",
     "unknown": "ledger.unknown_share",
 }
-#: What the report prints for a class where its name differs.
+#: The report's words for a class whose name differs.
 _CLASSES: Final = {
     "contraction": OperatorClass.TENSOR_CONTRACTION,
     "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
@@ -189,7 +189,7 @@ _OF: Final = {"class": tuple(OperatorClass), "phase": tuple(Phase)}
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """What matches the names that a declared one stands for."""
+    """Return the pattern of the names that a declared one stands for."""
 
     def alternatives(place: re.Match[str]) -> str:
         values = _OF.get(place[1])
@@ -202,15 +202,15 @@ _PATTERNS: Final = tuple((_pattern(definition.name), definition) for definition 
 
 
 def definition_of(name: str) -> Definition | None:
-    """What is declared of a metric; `None` where there is none of this name."""
+    """Return the definition of a metric; `None` for an unknown name."""
     return next((definition for pattern, definition in _PATTERNS if pattern.fullmatch(name)), None)
 
 
 def metric_named(name: str) -> str:
-    """The name of the metric that `name` means: its own, a short one, one without its unit.
+    """Return the name of the metric that `name` means: its own, a short one, one without its unit.
 
-    Case, blanks and `-` for `_` do not matter. Whether an anatomy knows it `metrics_of` says. Raises `UsageError`, with
-    near names, for what is none.
+    Case, blanks and `-` for `_` do not matter. The metric may still be unknown in an anatomy. Raises `UsageError`, with
+    near names, for an unknown name.
     """
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
     plain = ALIASES.get(plain, plain)
@@ -232,7 +232,7 @@ def _instead_of(name: str) -> str:
 
 
 def _expanded(name: str) -> Iterable[str]:
-    """The names that a declared one stands for, as far as they can be listed."""
+    """Return the names that a declared one stands for, as far as they can be listed."""
     for place, values in _OF.items():
         if f"{{{place}}}" in name:
             return [name.replace(f"{{{place}}}", value) for value in values]
@@ -240,12 +240,12 @@ def _expanded(name: str) -> Iterable[str]:
 
 
 Number: TypeAlias = "int | float"
-#: A name and what it is, `None` where that is not known.
+#: A name and its value, `None` if that is not known.
 Named: TypeAlias = "tuple[str, Number | None]"
 
 
 def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
-    """The figures of an anatomy by name (docs/report.md, "Metrics"), those that are not known left out."""
+    """Return the figures of an anatomy by name (docs/report.md, "Metrics"), without unknown ones."""
     parts = (
         _step(anatomy), _phases(anatomy), _window(anatomy), _launching(anatomy), _work(anatomy), _ratios(anatomy),
         _device(anatomy), _memory(anatomy), _generation(anatomy), _texts(anatomy), _ranks(anatomy),
@@ -256,7 +256,7 @@ def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
 
 
 def _lower_bounds(anatomy: Anatomy) -> set[str]:
-    """The figures that are no less than what is known of them."""
+    """Return the figures whose true value may be larger."""
     covered, waiting = anatomy.device.mfu_covered, anatomy.waiting
     names = {"mfu", "hfu"} if covered is not None and covered < 1 else set()
     return names | {"waiting_ns"} if waiting is not None and waiting.is_lower_bound else names
@@ -272,7 +272,7 @@ def _metric(name: str, value: Number, lower_bound: bool) -> Metric:
 
 
 def _per(amount: Number | None, count: Number | None) -> Number | None:
-    """`amount` / `count`, a whole number where it is one; `None` where one is not known or `count` is 0."""
+    """Return `amount` / `count`, a whole number if it is one; `None` if one is not known or `count` is 0."""
     if amount is None or not count:
         return None
     if isinstance(amount, int) and isinstance(count, int) and amount % count == 0:
@@ -281,7 +281,7 @@ def _per(amount: Number | None, count: Number | None) -> Number | None:
 
 
 def _word(text: str) -> str:
-    """What a report calls something, as a part of a name."""
+    """Return a word of the report as a part of a name."""
     return re.sub(r"\W+", "_", text)
 
 
@@ -305,7 +305,7 @@ def _phases(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _window(anatomy: Anatomy) -> Iterator[Named]:
-    """Busy and idle time: of several ranks the record has the mean over them of their whole windows."""
+    """Yield busy and idle time: for several ranks the record has the mean over them of their whole windows."""
     timeline, ranks, costs = anatomy.timeline, max(len(anatomy.ranks), 1), costs_of(anatomy)
     on_accelerator = timeline.outside_ns is not None
 
@@ -336,7 +336,7 @@ def _launching(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _work(anatomy: Anatomy) -> Iterator[Named]:
-    """The device work in all, by class and by phase."""
+    """Yield the device work in all, by class and by phase."""
     rows, steps = anatomy.classes, anatomy.step.count
     if not rows:
         return
@@ -425,7 +425,7 @@ def _ranks(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _waiting(waiting: Waiting) -> Iterator[Named]:
-    """What of the steps of all ranks was waiting, and for whom."""
+    """Yield the waiting in the steps of all ranks, and for whom they waited."""
     steps = [step for rank in waiting.each for step in rank.steps]
     for name in ("waiting", "transfer", "unmatched"):
         yield f"{name}_ns", _per(sum(getattr(step, f"{name}_ns") for step in steps), len(steps))
@@ -451,7 +451,7 @@ def _checks(anatomy: Anatomy) -> Iterator[Named]:
         yield "checks.unexplained", sum(len(check.unexplained) for check in anatomy.checks)
 
 
-# Every figure of a comparison as one flat dictionary, for loggers: each on every side, and what makes the change.
+# Every figure of a comparison as one flat dictionary, for loggers: each on every side, and the causes of the change.
 #
 # A figure is called as `Anatomy.metrics()` calls it, with the side behind it: `step_time_ns.before`, `.after` and
 # `.change` (after over before, less one) of two sides, `step_time_ns.1`, `.2`, ... of more, in their order.
@@ -461,7 +461,7 @@ _TWO: Final = ("before", "after")
 
 
 def metrics_of_comparison(comparison: Comparison) -> dict[str, Metric]:
-    """The figures by name, those that are not known left out."""
+    """Return the figures by name, without unknown ones."""
     return dict([*_figures(comparison), *_difference(comparison.decomposition)])
 
 
@@ -481,7 +481,7 @@ def _figures(comparison: Comparison) -> Iterator[tuple[str, Metric]]:
 
 
 def _difference(parts: Decomposition | None) -> Iterator[tuple[str, Metric]]:
-    """The mean like step of both sides, its change, and what of that each cause makes: these sum to the change."""
+    """Yield the mean like step of both sides, its change, and each cause's part of it: these sum to the change."""
     if parts is None:
         return
     for name in ("before", "after", "change"):

@@ -1,4 +1,4 @@
-"""The first screen as HTML for notebooks: tables without colours of their own, so that they read on light and dark.
+"""Write the first screen as HTML for notebooks: tables without colours of their own, readable on light and dark.
 
 Every text is escaped; a name from a trace is shown as text, whatever it is.
 """
@@ -31,9 +31,9 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.sections import first_screen, sections_of
 
-#: Cells of a name; of more the middle is left out, and the whole is shown where the pointer rests.
+#: Cells of a name; a longer one loses its middle, and the tooltip shows the whole.
 _NAME_WIDTH: Final = 100
-#: Behind a tooltip of so many characters nobody reads on.
+#: Nobody reads a tooltip of more characters.
 _TITLE_MOST: Final = 2000
 _NUMBERS: Final = "text-align:right;font-variant-numeric:tabular-nums"
 _NAMES: Final = "text-align:left"
@@ -41,12 +41,12 @@ _SOFT: Final = "opacity:.75"
 
 
 def first_screen_html(anatomy: Anatomy) -> str:
-    """The first screen of the report as one HTML element."""
+    """Return the first screen of the report as one HTML element."""
     return _html(first_screen(anatomy))
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The page of a comparison as one HTML element."""
+    """Return the page of a comparison as one HTML element."""
     return _html(sections_of(comparison))
 
 
@@ -56,7 +56,7 @@ def _html(sections: Iterable[Section]) -> str:
 
 
 def _section(section: Section) -> Iterator[str]:
-    """The facts, the table and the notes of a section."""
+    """Yield the facts, the table and the notes of a section."""
     yield f'<div class="opanatomy-{escape(section.name)}">'
     if section.rows:
         yield from _table(section)
@@ -83,7 +83,7 @@ def _table(section: Section) -> Iterator[str]:
 
 
 def _cell(tag: str, column: Column, cell: Cell, row: Row | None = None) -> str:
-    """One cell; the first of a row that has a class has a square of its colour."""
+    """Return one cell; the first of a row that has a class has a square of its colour."""
     style = _NUMBERS if column.holds is Holds.NUMBERS else _NAMES
     mark = ""
     if row is not None and row.operator_class is not None and cell is row.cells[0]:
@@ -104,7 +104,7 @@ def _note(note: Note) -> str:
 
 
 def _text(cell: Cell, unit: str = "") -> str:
-    """A cell or a part of a phrase, escaped; nothing where it is to be empty."""
+    """Return a cell or a part of a phrase, escaped; nothing for an empty cell."""
     if cell is None:
         return ""
     if isinstance(cell, OperatorClass):

@@ -1,6 +1,6 @@
-"""What a part of the report says, as data: columns, rows, facts and notes, whose cells are typed and not yet rounded.
+"""Hold a part of the report as data: columns, rows, facts and notes, whose cells are typed and not yet rounded.
 
-A format lays a section out; widths, colours and wording of numbers are its own (`units.text_of` writes a quantity).
+A format lays a section out; it decides on widths, colours and wording of numbers (`units.text_of` writes a quantity).
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class ByteRate(Struct, frozen=True):
 
 
 class Rate(Struct, frozen=True):
-    """How many `what` a second."""
+    """A rate of `what` per second."""
 
     per_second: float
     what: str
 
 
 class Count(Struct, frozen=True):
-    """A number of things, each a `noun` where that is to be said; `assumed` where the trace does not say it."""
+    """A number of things, each a `noun` if that is to be written; `assumed` if the trace does not say it."""
 
     number: float | None
     noun: str = ""
@@ -82,7 +82,7 @@ class Ratio(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """`part` of `whole`, to so many `decimals` of a percent; of `covered` of the whole it is known at all."""
+    """`part` of `whole`, to so many `decimals` of a percent; it is known for `covered` of the whole."""
 
     part: float | None
     whole: float | None
@@ -91,12 +91,12 @@ class Share(Struct, frozen=True):
 
     @property
     def partial(self) -> bool:
-        """Whether it is known of a part of the whole only."""
+        """Return whether it is known of a part of the whole only."""
         return self.covered not in (None, 1)
 
 
 class Change(Struct, frozen=True):
-    """What `new` is more or less than `old`."""
+    """The difference of `new` and `old`, as a part of `old`."""
 
     new: float | None
     old: float | None
@@ -117,7 +117,7 @@ class Figure(Struct, frozen=True):
 
 
 class Exact(Struct, frozen=True):
-    """A whole number of some `unit` of which every digit may count: one side of a comparison."""
+    """A whole number of some `unit` in which every digit may count: one side of a comparison."""
 
     number: int | None
     unit: str = ""
@@ -147,7 +147,7 @@ Cell: TypeAlias = str | OperatorClass | Name | Quantity | Phrase | None
 
 
 def phrase(template: str, *parts: str | OperatorClass | Name | Quantity | Phrase) -> Phrase:
-    """The template with the parts in the places of its `{}`."""
+    """Return the template with the parts in the places of its `{}`."""
     words = template.split("{}")
     if len(words) != len(parts) + 1:
         raise ValueError(f"{len(parts)} parts for {template!r}")
@@ -158,7 +158,7 @@ def phrase(template: str, *parts: str | OperatorClass | Name | Quantity | Phrase
 
 
 def joined(phrases: Iterable[str | Phrase | None], by: str = ", ") -> Phrase | None:
-    """The phrases with `by` between them, those that are `None` or empty left out; `None` where none is left."""
+    """Join the phrases by `by`, leaving out `None` and empty ones; return `None` if none is left."""
     kept = [item if isinstance(item, Phrase) else Phrase((item,)) for item in phrases if item]
     return phrase(by.join("{}" for _ in kept), *kept) if kept else None
 
@@ -167,7 +167,7 @@ def joined(phrases: Iterable[str | Phrase | None], by: str = ", ") -> Phrase | N
 
 
 class Holds(Enum):
-    """What a column holds: numbers, names that may be shortened, formulas that are shown whole or not at all."""
+    """The contents of a column: numbers, names that may be shortened, formulas that are shown whole or not at all."""
 
     NUMBERS = auto()
     NAMES = auto()
@@ -175,9 +175,9 @@ class Holds(Enum):
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """A column of a table: where room is short the one that is most `expendable` goes first, one of 0 never.
+    """A column of a table: if space is short the most `expendable` column goes first, one of 0 never.
 
-    Its cells are all in `unit` where one is said, so that they need not say it themselves.
+    If it has a `unit`, all its cells are in that unit and need not repeat it.
     """
 
     header: str
@@ -196,20 +196,20 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """A line of its own: what `label` is."""
+    """A line with a `label` and its text."""
 
     label: str
     text: str | Phrase
     warning: bool = False
 
 
-#: What stands before options that a command is to be typed with, where it cannot be said whole.
+#: Stands before options to type with a command that cannot be written whole.
 WITH: Final = "the report with"
 
 
 class Tone(Enum):
-    """How a note is meant: as plain text, the title, what marks in a table mean, a remark, a warning, a conclusion,
-    a command to type next, or the options that the report is to be made with next."""
+    """The kind of a note: plain text, the title, the meaning of marks in a table, a remark, a warning, a conclusion, a
+    command to type next, or options to make the report with next."""
 
     PLAIN = auto()
     TITLE = auto()
@@ -222,7 +222,7 @@ class Tone(Enum):
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A sentence next to the table; one about a `column` goes where that column is shown."""
+    """A sentence next to the table; one about a `column` is shown only with that column."""
 
     text: str | Phrase
     tone: Tone = Tone.FOOTNOTE
@@ -230,10 +230,10 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """One part of the report: a table, facts or a curve, and notes. `name` is what a user calls it by.
+    """One part of the report: a table, facts or a curve, and notes. `name` is the user's word for it.
 
-    Parts that follow each other under one `heading` are shown together, `heading` being what a user calls them all by;
-    `scope` says of which steps the figures are, where there are several, and what shares are of.
+    Consecutive parts under one `heading` are shown together, `heading` being the user's word for them all; `scope` says
+    which steps the figures are of, if there are several, and what shares are of.
     """
 
     name: str
@@ -248,12 +248,12 @@ class Section(Struct, frozen=True, kw_only=True):
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing."""
+        """Return whether it is empty."""
         return not (self.rows or self.facts or self.curve or self.notes)
 
     @property
     def shown_columns(self) -> tuple[int, ...]:
-        """The places of the columns that hold something in a row, and of those that are never left out."""
+        """Return the places of the columns that hold something in a row, and of those that are never left out."""
         return tuple(
             place
             for place, column in enumerate(self.columns)
@@ -262,7 +262,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def is_known(cell: Cell) -> bool:
-    """Whether a cell says something: no empty one, and no quantity that is not known."""
+    """Return whether a cell is neither empty nor an unknown quantity."""
     if cell is None or isinstance(cell, (str, OperatorClass, Name, Phrase)):
         return cell is not None
     if isinstance(cell, Share):
@@ -273,32 +273,32 @@ def is_known(cell: Cell) -> bool:
 
 
 def facts_of(*pairs: tuple[str, str | Phrase | None]) -> tuple[Fact, ...]:
-    """(label, text) as facts, without those that have no text."""
+    """Return (label, text) as facts, without those that have no text."""
     return tuple(Fact(label=label, text=text) for label, text in pairs if text)
 
 
-# What the figures of a page are of: one rule, and the words that headings have for it.
+# How page figures are normalized (per step, all ranks), and the heading text for it.
 #
 # All figures are means over the steps that count, of all ranks, so that parts sum to their whole; a step that holds
 # other steps' work or a pause, or makes other calls than most, does not count.
 
 
-#: The part of the window from which the time of other steps' work is said.
+#: Time of other steps' work is shown from this part of the window on.
 _FOREIGN: Final = 0.01
 
 
 def steps_of(anatomy: Anatomy) -> int:
-    """The steps that sums are over: of several ranks those of all of them."""
+    """Return the number of steps that sums are over: for several ranks those of all of them."""
     return max(anatomy.step.count, 1)
 
 
 def steps_of_window(anatomy: Anatomy) -> float:
-    """The steps of the window, which of several ranks is the mean of theirs."""
+    """Return the steps of the window, for several ranks the mean of theirs."""
     return steps_of(anatomy) / max(len(anatomy.ranks), 1)
 
 
 def per_step(anatomy: Anatomy) -> str:
-    """What a heading says of sums: `per step, mean of 4`; nothing where there is one step."""
+    """Return a heading's words for sums: `per step, mean of 4`; nothing if there is one step."""
     steps, ranks = steps_of(anatomy), len(anatomy.ranks)
     if steps == 1:
         return ""
@@ -306,49 +306,49 @@ def per_step(anatomy: Anatomy) -> str:
 
 
 def shares_of_work(anatomy: Anatomy) -> str:
-    """What a heading says of a table whose shares are of the device work, on the CPU of the operators' time."""
+    """Return a heading's words for a table with shares of the device work, on the CPU of the operators' time."""
     return "; ".join(filter(None, (per_step(anatomy), f"shares of the {work_of(anatomy)}")))
 
 
 def work_of(anatomy: Anatomy) -> str:
-    """What the time of all classes is: that of device work, on the CPU of operators, else what the host took."""
+    """Return what the time of all classes is: that of device work, on the CPU of operators, else that of the host."""
     if anatomy.environment.host_only:
         return "host's time in operators"
     return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
 
 
 def all_steps(anatomy: Anatomy) -> str:
-    """What a heading says of sums that are shown as they are."""
+    """Return a heading's words for sums that are shown undivided."""
     steps = steps_of(anatomy)
     return "" if steps == 1 else f"all {steps:,} steps together"
 
 
 def is_whole_trace(anatomy: Anatomy) -> bool:
-    """Whether the whole trace is taken for one step, as it has no annotation of any."""
+    """Return whether the whole trace is taken for one step because it has no annotated steps."""
     return any(row.number is None for row in anatomy.step.steps)
 
 
 def has_foreign_work(anatomy: Anatomy) -> bool:
-    """Whether the device did only the work of other steps for so much of the steps that it has to be said."""
+    """Return whether the device did only other steps' work for enough of the steps to mention it."""
     timeline = anatomy.timeline
     return (timeline.outside_ns or 0) >= _FOREIGN * timeline.window_ns > 0
 
 
 def calls_a_step(calls: int, steps: int) -> Count | Ratio:
-    """How often something ran in a step: a whole number where each step has as many."""
+    """Return how often something ran in a step: a whole number if all steps have as many."""
     return Ratio(calls / steps) if calls % steps else Count(calls // steps)
 
 
-# Sums over rows of an anatomy, in which what is not known stays apart from 0.
+# Sums over rows of an anatomy, in which unknown values stay apart from 0.
 
 
 SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
 
 
 class Total(Struct, frozen=True, kw_only=True):
-    """The sum of some rows; `flops` and `bytes` are `None` where no row knows them.
+    """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
 
-    `costed_ns` is the time of the work that `flops` are known of, `bounded_ns` of the work that `bound_ns` is known of.
+    `costed_ns` is the time of the work with known `flops`, `bounded_ns` of the work with a known `bound_ns`.
     """
 
     calls: int
@@ -360,7 +360,7 @@ class Total(Struct, frozen=True, kw_only=True):
     bounded_ns: float
 
     def a_step(self, steps: int) -> Total:
-        """The mean over so many steps; `calls` are still those of all."""
+        """Return the mean over so many steps; `calls` are still those of all."""
         if steps == 1:
             return self
         return Total(
@@ -375,22 +375,22 @@ class Total(Struct, frozen=True, kw_only=True):
 
     @property
     def flops_are_all(self) -> bool:
-        """Whether `flops` are those of all the work, not of the part that has a formula."""
+        """Return whether `flops` are those of all the work, not of the part that has a formula."""
         return self.costed_ns >= self.time_ns
 
     @property
     def flops_cover(self) -> bool:
-        """Whether the FLOPs are those of so much of the time that a share of them says something."""
+        """Return whether the FLOPs cover enough of the time for a share of them to mean something."""
         return self.flops is not None and self.costed_ns >= MIN_COVERED * self.time_ns
 
     @property
     def covered(self) -> float | None:
-        """The part of the time whose bound is known; `None` where none is."""
+        """Return the part of the time whose bound is known; `None` if there is none."""
         return None if self.bound_ns is None or not self.time_ns else self.bounded_ns / self.time_ns
 
     @property
     def reached(self) -> float | None:
-        """bound / time where the bound is known; `None` where that is too little of the time to say anything."""
+        """Return bound / time for the part with a known bound; `None` if that is too little of the time."""
         covered = self.covered
         if covered is None or covered < MIN_COVERED or not self.bounded_ns:
             return None
@@ -398,25 +398,25 @@ class Total(Struct, frozen=True, kw_only=True):
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs a byte; `None` where one is not known or nothing moved."""
+        """Return FLOPs per byte; `None` if one is not known or nothing moved."""
         return None if self.flops is None or not self.bytes else self.flops / self.bytes
 
 
 def amounts(part: Total) -> tuple[Flops, Bytes]:
-    """The FLOPs and the bytes, lower bounds where some of the time has no formula; none where most has none."""
+    """Return the FLOPs and the bytes, lower bounds if some of the time has no formula; none if most has none."""
     flops = known_flops(part.flops, part.costed_ns, part.time_ns)
     return flops, Bytes(None if flops.flops is None else part.bytes, at_least=flops.at_least)
 
 
 def known_flops(flops: float | None, costed_ns: float, time_ns: float) -> Flops:
-    """FLOPs that are known of `costed_ns` of the time: a lower bound where that is not all, none below half of it."""
+    """Return FLOPs known of `costed_ns` of the time: a lower bound if that is not all, none below half of it."""
     if flops is None or costed_ns < MIN_COVERED * time_ns:
         return Flops(None)
     return Flops(flops, at_least=costed_ns < time_ns)
 
 
 def total(rows: Iterable[SummedRow]) -> Total:
-    """The sum of class rows or of operator rows."""
+    """Return the sum of class rows or of operator rows."""
     rows = tuple(rows)
     bounded = [row for row in rows if row.bound_ns is not None]
     return Total(
@@ -431,7 +431,7 @@ def total(rows: Iterable[SummedRow]) -> Total:
 
 
 def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
-    """(launched by graphs, all else) of the device work that no operator call launched by itself, over all steps."""
+    """Return (launched by graphs, all else) of the device work that no operator call launched, over all steps."""
     left = sum(row.time_ns for row in anatomy.classes) - sum(row.time_ns for row in anatomy.operators)
     # A kernel of a graph may be an operator's by its name.
     graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
@@ -439,7 +439,7 @@ def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
 
 
 def moved(row: ClassRow | OperatorRow) -> int | None:
-    """Bytes read and written; `None` where one is not known."""
+    """Return bytes read and written; `None` if one is not known."""
     if row.read_bytes is None or row.written_bytes is None:
         return None
     return row.read_bytes + row.written_bytes
@@ -456,7 +456,7 @@ def _known(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-# How an operator class looks in every format: its name, a short one for narrow places, its colour.
+# The look of an operator class in every format: its name, a short one for narrow places, its colour.
 
 
 LABEL: Final = {
@@ -474,7 +474,7 @@ SHORT_LABEL: Final = LABEL | {
     OperatorClass.STATISTICAL_NORMALIZATION: "normalization",
 }
 
-#: The palette of Okabe and Ito, which colour-blind readers can distinguish; the warning colour is for what is unknown.
+#: The palette of Okabe and Ito, which colour-blind readers can distinguish; the warning colour is for unknown work.
 COLOUR: Final = {
     OperatorClass.TENSOR_CONTRACTION: "#0072b2",
     OperatorClass.STATISTICAL_NORMALIZATION: "#e69f00",
@@ -486,16 +486,16 @@ COLOUR: Final = {
 }
 
 
-# What a file in `formats/` declares as its `FORMAT`.
+# Declared by a file in `formats/` as its `FORMAT`.
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """What a format for readers lays the report out on: cells across, and whether it shows colour.
+    """The page on which a format for readers lays the report out: cells across, and whether it shows colour.
 
-    `brief` wants the first screen alone, `full` all of the report; where neither is said a terminal shows the first
-    screen. `sections` wants those of these names (of `sections.SECTIONS`) alone; tables have
-    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by,
-    `sides` what one calls each side of a comparison by; `None` is what none can call.
+    `brief` wants the first screen alone, `full` all of the report; with neither a terminal shows the first screen.
+    `sections` wants those of these names (of `sections.SECTIONS`) alone; tables have the `top` rows, that of the
+    operators in the order of `sort`. `source` is a command's name for the trace, `sides` its name for each side of a
+    comparison; `None` if it has none.
     A first screen of more than `height` lines has fewer rows.
     With `more` the first screen ends with how to see the rest. `gates` are those on a single report.
     """
@@ -515,36 +515,36 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
+    """One format: the ending of its files' names, the function that makes the text, and whether a machine reads it."""
 
     ending: str
     write: Callable[[Report, Page], str]
     machine_readable: bool
 
 
-# Names from anywhere as characters that can be seen.
+# Names from anywhere, in visible characters.
 
 
 _MARK: Final = "\N{REPLACEMENT CHARACTER}"
-#: Printable by their category, but nothing is seen of them (Unicode's Default_Ignorable_Code_Point, without Cf).
+#: Printable by their category, but invisible (Unicode's Default_Ignorable_Code_Point, without Cf).
 _UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
 
 def printable(text: str) -> str:
-    """The text with a mark for each character that is acted on or not seen: escapes, line ends, writing directions."""
+    """Return the text with a mark for each active or invisible character: escapes, line ends, writing directions."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSEEN.sub(_MARK, "".join(character if character.isprintable() else _MARK for character in text))
 
 
-#: The least cells of a name where nothing else can give way.
+#: The least cells of a name if nothing else can give way.
 _SHORTEST: Final = 8
 
 
 def cut(name: str, width: int) -> str:
-    """The name in at most `width` cells: its two ends with an ellipsis between where it is longer."""
+    """Cut the name to at most `width` cells: its two ends with an ellipsis between if it is longer."""
     from rich.cells import cell_len
 
     if cell_len(name) <= width:
@@ -555,7 +555,7 @@ def cut(name: str, width: int) -> str:
 
 
 def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
-    """Each name in at most `width` cells: those that cutting would make one keep the place where they differ."""
+    """Cut each name to at most `width` cells; names that cutting would make equal keep the place where they differ."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         groups.setdefault(cut(name, width), []).append(name)
@@ -566,7 +566,7 @@ def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
-    """Names that begin and end alike: their beginning, and what follows from where two of them differ first."""
+    """Cut names that begin and end alike: their beginning, and the text from the first difference of two of them on."""
     from rich.cells import cell_len
 
     place, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
@@ -585,11 +585,11 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _first_difference(name: str, other: str) -> int:
-    """The place of the first letter in which two names differ."""
+    """Return the place of the first letter in which two names differ."""
     return next(i for i, (one, two) in enumerate(zip_longest(name, other)) if one != two)
 
 
-#: Of a word in which two names differ, so much before that place is shown.
+#: Of a word in which two names differ, this much before that place is shown.
 _WORD: Final = 6
 
 

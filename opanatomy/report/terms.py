@@ -1,7 +1,7 @@
-"""The glossary: every line and column that the report prints, what it means, its formula.
+"""List every line and column that the report prints: its meaning and its formula.
 
-The one source of what `opanatomy explain` says of a term, of the tables of terms in docs/report.md, and of the notes
-below the report's tables. What is new on the page is one entry in the chapter of its section.
+It is the one source of `opanatomy explain`'s texts on a term, of the tables of terms in docs/report.md, and of the
+notes below the report's tables. Anything new on the page is one entry in the chapter of its section.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from msgspec import Struct
 
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
-# What an entry of the glossary is: the names of a line or column of the report, what it means, how it is made.
+# An entry of the glossary: the names of a line or column of the report, its meaning, its formula.
 
 
 class Term(Struct, frozen=True, kw_only=True):
     """One line or column of the report.
 
-    `names` are how the report prints it, the first the usual one, then other words for it; `{}` stands for a word that
-    differs. `meaning` is what the note below a table says of it, without a full stop; `note` the whole note where that
-    is not "name: meaning". `more` is what else there is to say, `formula` how it follows from the keys of the JSON
-    report.
+    `names` are the report's words for it, the usual one first, then others; `{}` stands for a word that differs.
+    `meaning` is its text in the note below a table, without a full stop; `note` the whole note if that is not "name:
+    meaning". `more` is further text, `formula` its derivation from the keys of the JSON report.
     """
 
     names: tuple[str, ...]
@@ -35,12 +34,12 @@ class Term(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The usual name, with `...` for a word that differs."""
+        """Return the usual name, with `...` for a word that differs."""
         return self.names[0].replace("{}", "...")
 
 
 class Chapter(Struct, frozen=True, kw_only=True):
-    """The terms of some sections of the report, which `sections` names; those of a chapter of none stand anywhere."""
+    """The terms of some sections of the report, named in `sections`; those without sections stand anywhere."""
 
     title: str
     sections: tuple[str, ...] = ()
@@ -56,7 +55,7 @@ def term(
     paths: str = "",
     note: str = "",
 ) -> Term:
-    """An entry; `names` are divided by ` | `."""
+    """Make an entry; `names` are divided by ` | `."""
     return Term(
         names=tuple(names.split(" | ")), meaning=meaning, more=more, formula=formula or paths,
         paths=tuple(paths.split(", ")) if paths else (), note=note,
@@ -652,7 +651,7 @@ LEDGER: Final = Chapter(
     ),
 )  # fmt: skip
 
-#: What each check compares, with what.
+#: The two figures that each check compares.
 _OF_CHECK: Final = {
     "call counts": "calls of each operator by phase, against a dispatch mode that watched a step of the warm-up",
     "contraction FLOPs": "FLOPs of contractions, against torch.utils.flop_counter's formulas on the shapes of a watched"
@@ -722,7 +721,7 @@ CHECKS: Final = Chapter(
 # The memory of a step: components, peak, snapshots, activations by theory, what does not fit.
 
 
-#: What each component is, by its key in the JSON report.
+#: The meaning of each component, by its key in the JSON report.
 _OF_COMPONENT: Final = {
     "weights": "the parameters of the model",
     "buffers": "the module's buffers: running statistics, position ids, masks",
@@ -873,7 +872,7 @@ FAILURE: Final = Chapter(
 )  # fmt: skip
 
 
-# What ran: model, workload, device; generations; real texts.
+# The run: model, workload, device; generations; real texts.
 
 
 RUN: Final = Chapter(
@@ -969,7 +968,7 @@ TEXTS: Final = Chapter(
 # One step: wall time, phases, busy and idle time, launches, and what of the ceilings it reached.
 
 
-#: What shares of the step's time are of.
+#: The whole of shares of the step's time.
 _OF_STEP: Final = "(timeline.window_ns - .outside_ns)"
 
 STEP: Final = Chapter(
@@ -1156,7 +1155,7 @@ STEP: Final = Chapter(
 )  # fmt: skip
 
 
-# Words of the pages that are no line or column of theirs: what sentences, headings and notes speak of.
+# Words of the pages that are not lines or columns: those of sentences, headings and notes.
 
 
 WORDS: Final = Chapter(
@@ -1230,7 +1229,7 @@ WORDS: Final = Chapter(
 )  # fmt: skip
 
 
-#: In the order of the page; what stands in many tables comes first.
+#: In the order of the page; terms of many tables come first.
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
     COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, SUGGESTIONS, TECHNIQUES, SAME, UNDERFLOW,
@@ -1240,19 +1239,19 @@ _ARTICLES: Final = ("the", "a", "an")
 
 
 def entries() -> Iterator[tuple[Chapter, Term]]:
-    """Every term with the chapter that it is in, in the order of the page."""
+    """Return every term with the chapter that it is in, in the order of the page."""
     return ((chapter, entry) for chapter in CHAPTERS for entry in chapter.terms)
 
 
 def names() -> tuple[str, ...]:
-    """Every name of every term."""
+    """Return every name of every term."""
     return tuple(dict.fromkeys(name for _, entry in entries() for name in entry.names))
 
 
 def terms_named(name: str, section: str | None = None) -> tuple[tuple[Chapter, Term], ...]:
-    """The terms that the report calls `name`, in any case, with their chapters; with `section` those that stand there.
+    """Return the terms with this name in the report, in any case, with their chapters; with `section` those there.
 
-    Several where one word stands in several tables; none where no line or column is called so.
+    Several if one word stands in several tables; none if no line or column has the name.
     """
     return tuple(
         (chapter, entry)
@@ -1262,9 +1261,9 @@ def terms_named(name: str, section: str | None = None) -> tuple[tuple[Chapter, T
 
 
 def loosely_named(name: str) -> tuple[tuple[Chapter, Term], ...]:
-    """The terms of this name where articles and the number of a word do not count: `same calls`, `a like step`.
+    """Return the terms of this name without regard to articles and the number of a word: `same calls`, `a like step`.
 
-    For what no term is called exactly; terms that differ from the name in articles alone come before all others.
+    For a name that no term has exactly; terms that differ from the name in articles alone come before all others.
     """
     for alike in (_without_articles, _in_the_singular):
         wanted = alike(name)
@@ -1275,26 +1274,26 @@ def loosely_named(name: str) -> tuple[tuple[Chapter, Term], ...]:
 
 
 def is_named(entry: Term, name: str) -> bool:
-    """Whether the report calls a term so, in any case."""
+    """Return whether the report calls a term so, in any case."""
     wanted = _plain(name)
     return any(_is(known, wanted) for known in entry.names)
 
 
 def chapter_of(section: str) -> Chapter | None:
-    """The chapter of a section of the report, by the section's name or the chapter's title; `None` where none is."""
+    """Return the chapter of a section, by the section's name or the chapter's title; `None` if unknown."""
     wanted = _plain(section)
     of_name = (chapter for chapter in CHAPTERS if wanted in map(_plain, chapter.sections))
     return next(of_name, None) or next((chapter for chapter in CHAPTERS if _plain(chapter.title) == wanted), None)
 
 
 def note(section: str, *wanted: str) -> str:
-    """What the note below a table says of some of its columns or marks; `KeyError` where one is in no chapter of it."""
+    """Return the note below a table on some of its columns or marks; raise `KeyError` if its chapters lack one."""
     return "; ".join(_note(section, name) for name in wanted)
 
 
 def _note(section: str, name: str) -> str:
     known = terms_named(name, section)
-    # The table's own before what stands anywhere.
+    # The table's own before those that stand anywhere.
     entries_of_it = [entry for chapter, entry in known if chapter.sections] or [entry for _, entry in known]
     if not entries_of_it:
         raise KeyError(f"the glossary has no {name!r} of the section {section!r}")
@@ -1324,7 +1323,7 @@ def _is(known: str, wanted: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name without what two spellings may differ in: case, `_` and `-` for a space, spaces and colons around."""
+    """Return a name without differences of spelling: case, `_` and `-` for a space, spaces and colons around."""
     return " ".join(re.sub(r"[_-](?=\w)", " ", name).casefold().split()).strip(" :")
 
 
@@ -1332,7 +1331,7 @@ def _plain(name: str) -> str:
 
 
 def term_tables() -> str:
-    """Every line and column of the report as the page docs/report.md has them."""
+    """Return every line and column of the report as tables for the page docs/report.md."""
     return "\n\n".join(map(_chapter, CHAPTERS))
 
 

@@ -1,7 +1,7 @@
-"""The only number formatting of the project: integers in base units in, text with the unit that is meant out.
+"""Format numbers, for the whole project: integers in base units in, text with the right unit out.
 
-Three significant digits, a space before the unit, `-` for what is not known. Rounding never claims more than is so:
-what is more than nothing is never printed as 0, what is less than the whole never as 100 %.
+Three significant digits, a space before the unit, `-` for unknown values. Rounding never overstates: more than nothing
+is never printed as 0, less than the whole never as 100 %.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from opanatomy.report.section import Quantity
 
 UNKNOWN: Final = "-"
 
-#: From what value on a unit is used, what one of it is, and its name.
+#: From which value on a unit is used, its size, and its name.
 _Scale = Sequence[tuple[int, int, str]]
-#: Seconds up to ten minutes: a sum is in the unit of what is summed.
+#: Seconds up to ten minutes: a sum is in the unit of its parts.
 _TIME: Final[_Scale] = (
     (1, 1, "ns"), (10**3, 10**3, "us"), (10**6, 10**6, "ms"), (10**9, 10**9, "s"), (600 * 10**9, 60 * 10**9, "min"),
     (3600 * 10**9, 3600 * 10**9, "h"),
@@ -28,49 +28,49 @@ _DECIMAL: Final = tuple(
 
 
 def duration(ns: float | None) -> str:
-    """A duration of `ns` nanoseconds: `812 ns`, `4.12 ms`, `90.0 s`, `15.0 min`."""
+    """Return a duration of `ns` nanoseconds: `812 ns`, `4.12 ms`, `90.0 s`, `15.0 min`."""
     return _with_unit(ns, _TIME, "")
 
 
 def duration_change(ns: float | None) -> str:
-    """A difference of durations: `+812 ns`, `-4.12 ms`, `0`."""
+    """Return a difference of durations: `+812 ns`, `-4.12 ms`, `0`."""
     if not ns:
         return UNKNOWN if ns is None else "0"
     return f"+{duration(ns)}" if ns > 0 else duration(ns)
 
 
 def size(count: float | None) -> str:
-    """Bytes in decimal units: `1.34 GB` is 1.34 * 10^9 bytes."""
+    """Return bytes in decimal units: `1.34 GB` is 1.34 * 10^9 bytes."""
     return _with_unit(count, _DECIMAL, "B")
 
 
 def flops(count: float | None) -> str:
-    """Floating-point operations: `335 GFLOP`."""
+    """Return floating-point operations: `335 GFLOP`."""
     return _with_unit(count, _DECIMAL, "FLOP")
 
 
 def flop_rate(per_second: float | None) -> str:
-    """Floating-point operations a second: `312 TFLOP/s`."""
+    """Return floating-point operations a second: `312 TFLOP/s`."""
     return _with_unit(per_second, _DECIMAL, "FLOP/s")
 
 
 def byte_rate(per_second: float | None) -> str:
-    """Bytes a second: `900 GB/s`."""
+    """Return bytes a second: `900 GB/s`."""
     return _with_unit(per_second, _DECIMAL, "B/s")
 
 
 def prefixed(value: float | None) -> str:
-    """A number with its decimal prefix, for a column whose header names the unit: `335 G`."""
+    """Return a number with its decimal prefix, for a column whose header names the unit: `335 G`."""
     return _with_unit(value, _DECIMAL, "")
 
 
 def count(number: float | None) -> str:
-    """A count in full, with thousands separators: `335,143,938`."""
+    """Return a count in full, with thousands separators: `335,143,938`."""
     return UNKNOWN if number is None else f"{number:,.0f}" if isinstance(number, float) else f"{number:,d}"
 
 
 def ratio(value: float | None) -> str:
-    """A quotient without a unit: `2.00`, `0.44`, `27.3`, `1,234`; what is not quite nothing is `<0.01`."""
+    """Return a quotient without a unit: `2.00`, `0.44`, `27.3`, `1,234`; a little more than nothing is `<0.01`."""
     if value is None:
         return UNKNOWN
     if 0 < value < 0.005:
@@ -83,7 +83,7 @@ def ratio(value: float | None) -> str:
 
 
 def rate(per_second: float | None, what: str) -> str:
-    """`what` a second, without prefixes: `0.0788 samples/s`, `1,234 samples/s`."""
+    """Return `what` a second, without prefixes: `0.0788 samples/s`, `1,234 samples/s`."""
     if per_second is None:
         return UNKNOWN
     if 0 < per_second < 1e-4:
@@ -92,9 +92,9 @@ def rate(per_second: float | None, what: str) -> str:
 
 
 def share(part: float | None, whole: float | None, *, decimals: int = 1) -> str:
-    """`part` of `whole` in percent: `38.0 %`; `<0.1 %` and `>99.9 %` where rounding would say nothing or all of it.
+    """Return `part` of `whole` in percent: `38.0 %`; `<0.1 %` and `>99.9 %` if rounding would say nothing or all of it.
 
-    `-` where one is not known or `whole` is 0.
+    Return `-` if one is not known or `whole` is 0.
     """
     if part is None or not whole:
         return UNKNOWN
@@ -110,7 +110,7 @@ def share(part: float | None, whole: float | None, *, decimals: int = 1) -> str:
 
 
 def change(new: float | None, old: float | None) -> str:
-    """What `new` is more or less than `old`: `+3.5 %`, `-12.0 %`; `-` where one is not known or `old` is 0."""
+    """Return by how much `new` differs from `old`: `+3.5 %`, `-12.0 %`; `-` if one is not known or `old` is 0."""
     if new is None or not old:
         return UNKNOWN
     difference = 100 * (new - old) / old
@@ -121,30 +121,30 @@ def change(new: float | None, old: float | None) -> str:
 
 
 def per_second(amount: float | None, ns: float | None) -> float | None:
-    """`amount` in `ns` nanoseconds as a rate a second; `None` where one is not known or no time passed."""
+    """Return `amount` in `ns` nanoseconds as a rate a second; `None` if one is not known or no time passed."""
     return None if amount is None or not ns else amount * 1e9 / ns
 
 
 def plain(value: float | None) -> str:
-    """A number for a machine: six significant digits, no separators, no exponent, nothing where it is not known."""
+    """Return a number for a machine: six significant digits, no separators, no exponent, empty if it is not known."""
     return "" if value is None else f"{Decimal(f'{value:.6g}'):f}"
 
 
 def noun(number: float | None, singular: str) -> str:
-    """A count with what is counted: `1 thread`, `1,234 threads`, `8 batches`."""
+    """Return a count with its noun: `1 thread`, `1,234 threads`, `8 batches`."""
     plural = singular + ("es" if singular.endswith("ch") else "s")
     return f"{count(number)} {singular if number == 1 else plural}"
 
 
 def figure(value: float | None, unit: str, *, sign: str = "-") -> str:
-    """A figure in the unit of its source: whole where that is exact enough, else three digits; `+` shows each sign."""
+    """Return a figure in the unit of its source: whole if exact enough, else three digits; `+` shows each sign."""
     if value is None:
         return UNKNOWN
     return f"{value:{sign},.0f} {unit}" if abs(value) >= 100 else f"{value:{sign}.3g} {unit}"
 
 
 def of_unit(value: float | None, unit: str) -> str:
-    """A value in a unit of the metrics: `4.12 ms`, `1.34 GB`, `335 GFLOP`, `38.0 %`, `27.3 samples/s`."""
+    """Return a value in a unit of the metrics: `4.12 ms`, `1.34 GB`, `335 GFLOP`, `38.0 %`, `27.3 samples/s`."""
     if unit == "fraction":
         return share(value, 1)
     scale = {"ns": (_TIME, ""), "bytes": (_DECIMAL, "B"), "flop": (_DECIMAL, "FLOP")}.get(unit)
@@ -157,20 +157,20 @@ def of_unit(value: float | None, unit: str) -> str:
 
 
 def digits_of(value: float, unit: str) -> str:
-    """A value in a unit of the metrics with all digits that matter: `250,000,001 ns`, `40.00001 %`."""
+    """Return a value in a unit of the metrics with all digits that matter: `250,000,001 ns`, `40.00001 %`."""
     number, name = (100 * value, "%") if unit == "fraction" else (value, "" if unit == "ratio" else unit)
     return f"{number:,.12g} {name}".rstrip()
 
 
 def exact(number: int | None, unit: str) -> str:
-    """One side of a comparison, every digit of it; of times only where they are short."""
+    """Return one side of a comparison with every digit; for times only if they are short."""
     if number is None:
         return "unknown"
     return duration(number) if unit == "ns" and abs(number) >= 1_000_000 else f"{number:,}"
 
 
 def text_of(quantity: Quantity, unit: str = "") -> str:
-    """A quantity as it is written, without its own unit where that is `unit`, which is said elsewhere."""
+    """Return a quantity as text, without its own unit if that is `unit`, which is written elsewhere."""
     if unit and unit == _UNIT.get(type(quantity)):
         value = getattr(quantity, quantity.__struct_fields__[0])
         return _bound(quantity, value) + prefixed(value)
@@ -182,7 +182,7 @@ def _bound(quantity: Quantity, value: float | None) -> str:
 
 
 def coverage(part: section.Share) -> str:
-    """Of how much of the whole a share is known, in brackets; nothing where of all, and where it is not known."""
+    """Return in brackets how much of the whole a share is known for; empty if all of it, or if that is not known."""
     return f" ({share(part.covered, 1, decimals=0)})" if part.partial and part.part is not None else ""
 
 
@@ -191,7 +191,7 @@ def _count(things: section.Count) -> str:
     return f"~{number}" if things.assumed else number
 
 
-#: The units that a column may say for its cells.
+#: The units that a column may have for its cells.
 _UNIT: Final[dict[type, str]] = {section.Flops: "FLOP", section.FlopRate: "FLOP/s", section.ByteRate: "B/s"}
 _WRITTEN: Final[dict[type, Callable[[Any], str]]] = {
     section.Time: lambda cell: duration(cell.ns),
@@ -220,14 +220,14 @@ def _with_unit(value: float | None, scale: _Scale, unit: str) -> str:
 
 
 def _scaled(value: float, scale: _Scale) -> tuple[str, str]:
-    """The number at three significant digits and the prefix that goes with it."""
+    """Return the number at three significant digits and the prefix that goes with it."""
     index = max((i for i, (least, _, _) in enumerate(scale) if value >= least), default=0)
     _, factor, prefix = scale[index]
     if index == 0 and value == int(value):
         return str(int(value)), prefix
     text = ratio(value / factor)
     upper = scale[index + 1] if index + 1 < len(scale) else None
-    # 999.7 ms and 599.7 s round to what is written 1.00 s and 10.0 min.
+    # 999.7 ms and 599.7 s round to 1.00 s and 10.0 min.
     if upper and not text.startswith("<") and float(text.replace(",", "")) * factor >= upper[0]:
         return ratio(upper[0] / upper[1]), upper[2]
     return text, prefix

@@ -1,4 +1,4 @@
-"""The verbs, one file and one line of `VERBS` each.
+"""List the verbs, one file and one line of `VERBS` each.
 
 A verb's file has `DESCRIPTION`, `OPTIONS` and `EXAMPLES` for the parser, and `run`.
 """
@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-#: What each verb does, in the order of the help: those that most people begin with, then by name.
+#: The summary of each verb, in the order of the help: the most usual first steps, then by name.
 VERBS: Final[Mapping[str, str]] = {
     "profile": "run one forward and backward pass of a model and report",
     "analyze": "report on torch.profiler traces",

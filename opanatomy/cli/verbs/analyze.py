@@ -1,4 +1,4 @@
-"""`opanatomy analyze TRACE...`: the report of a trace, or of the ranks of one run."""
+"""Run `opanatomy analyze TRACE...`: the report of a trace, or of the ranks of one run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opanatomy.report.gates import Gate
     from opanatomy.trace.files import Address, OutputFile
 
-#: What plain JSON takes of what it takes packed, at most.
+#: Plain JSON is at most so many times as large as packed.
 _PACKED: Final = 40
 DESCRIPTION: Final = (
     "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
@@ -37,7 +37,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read the traces, write the annotated one where it is wanted, show the anatomy."""
+    """Read the traces, write the annotated one if it is wanted, show the anatomy."""
     with _without_collector():
         report = _run(arguments)
     if arguments.check or arguments.fail_if:
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """An analysis makes objects by the hundred thousand and no cycles among them."""
+    """Turn the garbage collector off: an analysis makes objects by the hundred thousand and no cycles among them."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -125,7 +125,7 @@ def _annotated(
     ceilings: Overrides,
     phases: tuple[PhaseRule, ...],
 ) -> Anatomy:
-    """The anatomy, after the trace is written back with it."""
+    """Write the trace back with the anatomy, which is returned."""
     from opanatomy.cli.output import note, show
     from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.write import Annotated
@@ -160,7 +160,7 @@ def _analyzed(
     from opanatomy.parallel import ClusterSettings
     from opanatomy.pipeline import analyze_traces
 
-    # What came through a pipe is in a temporary file that is gone afterwards.
+    # A trace that came through a pipe is in a temporary file that is gone afterwards.
     summaries = None if piped else arguments.summaries
     settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
     if len(paths) == 1 and isinstance(paths[0], Path) and not os.path.isdir(paths[0]):
@@ -177,7 +177,7 @@ def _analyzed(
 
 @contextmanager
 def _target(sources: list[Path], arguments: argparse.Namespace, where: Destination) -> Iterator[OutputFile]:
-    """Give the file of the annotated trace; raises where it would take the place of a source or of the report."""
+    """Give the file of the annotated trace; raise if it would overwrite a source or the report."""
     from opanatomy.cli.output import in_folder, stem_of
     from opanatomy.trace.files import check_no_address, output_file, same_file
 

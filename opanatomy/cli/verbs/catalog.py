@@ -1,4 +1,4 @@
-"""`opanatomy catalog`: the models that are built in, whose names `profile` takes with no network."""
+"""Run `opanatomy catalog`: list the built-in models, whose names `profile` takes with no network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def entries_of(words: Sequence[str]) -> list[Entry]:
-    """The built-in models whose name, kind, class or task has all of these words; raises where there is none."""
+    """Return the built-in models whose name, kind, class or task has all of these words; raise if there are none."""
     from opanatomy.capture.model.catalog import catalog_entries
 
     entries = catalog_entries()
@@ -60,7 +60,7 @@ def _has(entry: Entry, word: str) -> bool:
 
 
 def as_json(entries: Sequence[Entry]) -> str:
-    """The models with every figure; `layers` and `hidden` have a number for each stack, `null` for a model without."""
+    """Return the models with every figure; `layers` and `hidden` have a number per stack, `null` if there is none."""
     import msgspec
 
     models = [msgspec.structs.asdict(entry) for entry in entries]
@@ -68,7 +68,7 @@ def as_json(entries: Sequence[Entry]) -> str:
 
 
 def as_text(entries: Sequence[Entry], width: int) -> str:
-    """A line for each model, its name always whole, so that it can be pasted; and what of the columns had no room."""
+    """Return a line for each model, its name always whole, so that it can be pasted; and the columns without room."""
     from rich.console import Console
 
     from opanatomy.report.formats import terminal
@@ -100,19 +100,19 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
 
 
 def _whole(header: str, *, drop: int = 0) -> terminal.Column:
-    """A column of words that are typed or pasted, and so not cut."""
+    """Return a column of words that are typed or pasted, and so not cut."""
     from opanatomy.report.formats import terminal
 
     return terminal.Column(header=header, name=True, least=terminal.WHOLE, drop=drop)
 
 
 def _parameters(number: int) -> str:
-    """`335 M`, `8.03 B`: billions as the field writes them."""
+    """Return `335 M`, `8.03 B`: billions as the field writes them."""
     from opanatomy.report.units import prefixed
 
     return prefixed(number).replace("G", "B")
 
 
 def _stacks(numbers: tuple[int, ...] | None) -> str:
-    """A number for each stack of layers: `12`, `6 + 6`."""
+    """Return a number for each stack of layers: `12`, `6 + 6`."""
     return "-" if numbers is None else " + ".join(map(str, numbers))

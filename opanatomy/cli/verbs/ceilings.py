@@ -1,4 +1,4 @@
-"""`opanatomy ceilings`: what this device does at most, measured, kept, and next to its data sheet."""
+"""Run `opanatomy ceilings`: measure what this device does at most, keep it, and show it next to its data sheet."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overrides, *, refresh: bool) -> Measured:
-    """What is kept of the machine, and what had to be measured for it."""
+    """Return the kept figures of the machine, and those that had to be measured for it."""
     from opanatomy.capture.ceilings import MOVES, measure
     from opanatomy.cli.output import note
     from opanatomy.cli.progress import Display
@@ -103,17 +103,17 @@ def _match(machine: Machine, multiprocessors: int | None) -> Match:
 # The measured ceilings of a device next to its data sheet, as text and as JSON.
 
 
-#: A name, what the user gave, what was measured, what the data sheet has and its unit.
+#: A name, the user's figure, the measured one, the data sheet's and its unit.
 _Figure: TypeAlias = "tuple[str, float | None, Rate | None, float | None, float]"
 
 
 def given_peak(given: Overrides, dtype: str) -> float | None:
-    """What the user says the peak of a data type is."""
+    """Return the peak of a data type given by the user."""
     return given.peaks.get(dtype, given.peaks.get("any"))
 
 
 def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> str:
-    """The figures for a machine, in base units."""
+    """Return the figures for a machine, in base units."""
     from opanatomy.devices.match import ceilings_of
 
     sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
@@ -152,7 +152,7 @@ def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched:
 
 
 def _origin(rate: Rate | None) -> dict[str, object]:
-    """How a figure was measured; one that was not was given."""
+    """Return how a figure was measured; one that was not measured was given."""
     if rate is None:
         return {"source": "given"}
     return {
@@ -161,7 +161,7 @@ def _origin(rate: Rate | None) -> dict[str, object]:
 
 
 def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match, width: int) -> str:
-    """The figures for people: peaks, bandwidth, and what to know of them."""
+    """Return the figures for people: peaks, bandwidth, and remarks on them."""
     from opanatomy.report.formats.terminal import section_text
 
     sections = _sections(measured, given, shown, matched)
@@ -169,7 +169,7 @@ def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched:
 
 
 def _sections(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> list[Section]:
-    """What was measured on, the peaks, the bandwidths, and the remarks."""
+    """Return the sections on the machine, the peaks and the bandwidths, and the remarks."""
     from opanatomy.report.section import ByteRate, FlopRate
 
     sheet = matched.sheet
@@ -193,7 +193,7 @@ def _sections(measured: Measured, given: Overrides, shown: Sequence[str], matche
 
 
 def _machine(machine: Machine) -> Section:
-    """The device, and what of the software its figures hold for."""
+    """Return the device, and the software for which its figures hold."""
     facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
     facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
     return _noted("machine", [f"Ceilings of {machine.device}", ", ".join(fact for fact in facts if fact)])
@@ -206,7 +206,7 @@ def _noted(name: str, texts: list[str]) -> Section:
 
 
 def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], figures: Sequence[_Figure]) -> Section:
-    """A row for each figure: what it is, what the data sheet has, how it was measured."""
+    """Return a row for each figure: its name, the data sheet's value, how it was measured."""
     from opanatomy.report.section import Column, Holds, Row, Section
 
     name, unit, how = headers

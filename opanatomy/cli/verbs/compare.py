@@ -1,4 +1,4 @@
-"""`opanatomy compare A B...`: what changed, where the difference comes from, and gates on it."""
+"""Run `opanatomy compare A B...`: what changed, where the difference comes from, and gates on it."""
 
 from __future__ import annotations
 

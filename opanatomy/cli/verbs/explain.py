@@ -1,4 +1,4 @@
-"""`opanatomy explain NAME`: what a line of the report means, how an operator or kernel is classed and counted."""
+"""Run `opanatomy explain NAME`: what a line of the report means, how an operator or kernel is classed and counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what is known of each name, and of what a report leaves unexplained; fail where a name means nothing."""
+    """Print the explanation of each name, and of the unexplained part of a report; fail if a name means nothing."""
     from opanatomy.cli.explanation import explain, read_report, unexplained
     from opanatomy.cli.stdout import write_out
     from opanatomy.report.formats.terminal import list_text
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _not_known(unknown: tuple[tuple[str, tuple[str, ...]], ...], *, with_report: bool) -> str:
-    """The line that says which names mean nothing, and which names are near."""
+    """Return the line that says which names mean nothing, and which names are near."""
     names = "; ".join(f"{name!r} (near: {', '.join(near)})" if near else repr(name) for name, near in unknown)
     hint = "write it as the report prints it" + ("" if with_report else "; --report REPORT takes the names of one")
     return f"no line of the report, operator, kernel or device is called {names} - {hint}"

@@ -1,4 +1,4 @@
-"""`opanatomy profile MODEL`: capture one forward and backward pass, then report from its trace."""
+"""Run `opanatomy profile MODEL`: capture one forward and backward pass, then report from its trace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check everything that is cheap, check the outputs, capture, analyze the trace that was written, show."""
+    """Make the cheap checks, check the outputs, capture, analyze the written trace, show it."""
     from opanatomy.capture.distributed.launched import launched
     from opanatomy.cli.gated import gates_on_report, hold_to_gates
     from opanatomy.cli.output import destination, note, stem_of_model
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         launch(typed_words(), arguments.processes, options.device)
         return
     with ExitStack() as stack:
-        # stdout is the report's: what a model and its children print goes to stderr.
+        # stdout is the report's: output of a model and its children goes to stderr.
         stream = stack.enter_context(kept_for_the_report())
         trace = None if arguments.no_trace else stack.enter_context(_trace_file(arguments))
         where = stack.enter_context(
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> None:
-    """Refuse two numbers of processes, and what only several of them can do where there is one."""
+    """Refuse two numbers of processes, and for one process options that need several."""
     processes = arguments.processes
     if arguments.runs is not None and (place is not None or (processes or 1) > 1):
         raise UsageError(
@@ -94,7 +94,7 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
 
 
 def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launched) -> None:
-    """The same on one of several ranks: each captures and analyzes its own trace, the first shows all together."""
+    """Run on one of several ranks: each captures and analyzes its own trace, the first shows all together."""
     from opanatomy.capture.distributed.ranks import asked_of_launcher, joined
     from opanatomy.cli.gated import gates_on_report, hold_to_gates
     from opanatomy.cli.output import destination, note, show, stem_of_model
@@ -133,7 +133,7 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
 
 
 def _of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: bool) -> Destination:
-    """The destination of a report whose commands name the traces of all ranks, where those are next to the first."""
+    """Return the destination of a report whose commands name all ranks' traces, if those are next to the first."""
     from msgspec.structs import replace
 
     from opanatomy.cli.output import source_of_files
@@ -145,7 +145,7 @@ def _of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: 
 
 
 def _summary(options: RunOptions, trace: OutputFile | None, where: Destination | None, group: Joined) -> bytes:
-    """What the capture of this rank comes to."""
+    """Return the packed summary of this rank's capture."""
     from opanatomy.pipeline import packed_summary_of
     from opanatomy.trace.files import temporary
 
@@ -159,13 +159,13 @@ def _summary(options: RunOptions, trace: OutputFile | None, where: Destination |
 
 
 def run_options(arguments: argparse.Namespace) -> RunOptions:
-    """The options of the run, of all that was parsed."""
+    """Return the options of the run from all parsed arguments."""
     values = {option.name: getattr(arguments, option.name) for option in RUN}
     return RunOptions(**{**values, "settings": tuple(arguments.settings)})
 
 
 def _capture(options: RunOptions, trace: Path, where: Destination | None, group: Joined | None = None) -> None:
-    """Capture; without a place `where` the report goes, of one of the other ranks, nothing is shown meanwhile."""
+    """Capture; on other ranks than the first, which have no `where`, nothing is shown meanwhile."""
     from opanatomy.capture.run.profile import capture_model
     from opanatomy.capture.run.progress import NullProgress
     from opanatomy.cli.output import note, typed_command
@@ -182,13 +182,13 @@ def _capture(options: RunOptions, trace: Path, where: Destination | None, group:
 
 
 def _say_nothing(_text: str) -> None:
-    """The first rank says it."""
+    """Print nothing: the first rank prints it."""
 
 
 def _published_anatomy(
     trace: OutputFile, options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int
 ) -> Anatomy:
-    """The anatomy of a capture whose trace is published before it is analyzed."""
+    """Return the anatomy of a capture whose trace is published before it is analyzed."""
     from opanatomy.cli.output import note, show
     from opanatomy.pipeline import analyze_traces
 
@@ -206,7 +206,7 @@ def _published_anatomy(
 
 
 def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int) -> Anatomy:
-    """The anatomy of a capture whose trace is gone afterwards."""
+    """Return the anatomy of a capture whose trace is temporary."""
     from opanatomy.cli.output import show
     from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.files import temporary
@@ -221,16 +221,16 @@ def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, sugg
 
 
 def _without_trace(anatomy: Anatomy) -> Anatomy:
-    """The anatomy of a trace that is gone."""
+    """Return the anatomy without its trace, which is gone."""
     from msgspec.structs import replace
 
     return replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
 
 
 def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget_s: int) -> Anatomy:
-    """The anatomy with the techniques that would save most of this run.
+    """Return the anatomy with the techniques that would save most of this run.
 
-    Where these cannot be told, or Ctrl-C is pressed, they are left out, which is said, and nothing else.
+    If these cannot be computed, or Ctrl-C is pressed, they alone are left out, with a message.
     """
     from msgspec.structs import replace
 
@@ -253,7 +253,7 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget
 
 
 def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:
-    """The report of a step that did not fit, as far as one could begin."""
+    """Show the report of a step that did not fit, as far as one could begin."""
     from opanatomy.capture.memory.failure import StepOutOfMemory
     from opanatomy.cli.output import show, typed_command
     from opanatomy.pipeline import anatomy_of_failure
@@ -267,9 +267,9 @@ def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> No
 def _trace_file(
     arguments: argparse.Namespace, place: Launched | None = None, first: str | None = None
 ) -> Iterator[OutputFile]:
-    """The file of `--trace`; else, and in a folder, a name from the model that is not taken yet.
+    """Give the file of `--trace`; else, and in a folder, a new name made from the model.
 
-    That of a rank says which it is; `first` is what that of the first rank is called, after which it takes its own.
+    A rank's name contains its number; it is made from `first`, the name of the first rank's file, and taken after that.
     """
     from opanatomy.cli.output import in_folder, stem_of_model
     from opanatomy.trace.files import check_no_address, name_of_rank, output_file
@@ -291,9 +291,3 @@ def _trace_file(
         if output.is_stream:
             raise UsageError(f"--trace {path}: it is a pipe or a device, which the report cannot be read from")
         yield output
-
-
-# `profile --runs N`: the runs, their reports in a folder, and the report of the median one on stdout.
-
-
-# The same run several times, each in a fresh process with a report of its own: what `compare` takes for one side.

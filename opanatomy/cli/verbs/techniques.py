@@ -1,4 +1,4 @@
-"""`opanatomy techniques MODEL`: what each training technique changes, predicted, then measured."""
+"""Run `opanatomy techniques MODEL`: what each training technique changes, predicted, then measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Predict, measure, show; what is done is shown also where the run is interrupted."""
+    """Predict, measure, show; finished results are shown even if the run is interrupted."""
     from opanatomy.cli.output import destination, note, show, stem_of_model
     from opanatomy.cli.progress import Display
     from opanatomy.cli.stdout import kept_for_the_report
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def run_options(arguments: argparse.Namespace) -> RunOptions:
-    """The options of the baseline, of all that was parsed; it trains with AdamW where nothing else is said."""
+    """Return the options of the baseline from all parsed arguments; it trains with AdamW by default."""
     values = {option.name: getattr(arguments, option.name) for option in RUN if hasattr(arguments, option.name)}
     if values["optimizer"] is None and not values["inference"] and values["generate"] is None:
         values["optimizer"] = "adamw"

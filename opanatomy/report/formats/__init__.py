@@ -1,4 +1,4 @@
-"""The formats of the report, one file and one word of `FORMATS` each; a file declares its `FORMAT`."""
+"""List the formats of the report, one file and one word of `FORMATS` each; a file declares its `FORMAT`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from opanatomy.report.section import Format
 
-#: What `-f` takes: the names of the files.
+#: Values of `-f`: the names of the files.
 FORMATS: Final = ("benchmark", "csv", "digest", "json", "junit", "markdown", "terminal")
 
 

@@ -1,6 +1,6 @@
-"""Figures of which less is better as the "customSmallerIsBetter" JSON of github-action-benchmark, in base units.
+"""Write figures of which less is better as github-action-benchmark's "customSmallerIsBetter" JSON, in base units.
 
-Of a comparison they are those of its last side. Figures of which more is better would need another file, and say
+For a comparison they are those of its last side. Figures of which more is better would need another file, and say
 nothing new: samples a second are the inverse of the step time, and so is MFU of the same FLOPs.
 """
 
@@ -20,12 +20,12 @@ from opanatomy.report import units
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.section import Format
 
-#: The headline figures, and of those in parts the time of each class: each is a chart.
+#: The headline figures, and for those in parts the time of each class: each is a chart.
 _CHARTED: Final = re.compile(r"[^.]+|class\.\w+\.time_ns")
 
 
 def benchmark_report(report: Report) -> str:
-    """An array of name, unit and value, with the range of several samples and what they are of."""
+    """Return an array of name, unit and value, with the range of several samples and their kind."""
     if isinstance(report, Comparison):
         entries = list(_of_comparison(report))
     elif isinstance(report, Techniques):
@@ -58,7 +58,7 @@ def _of_comparison(comparison: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def _range(row: FigureRow) -> str:
-    """The least and the most of the last side's samples."""
+    """Return the minimum and the maximum of the last side's samples."""
     spread = row.spreads[-1] if row.spreads else None
     if spread is None or spread.count < 2:
         return ""
@@ -66,7 +66,7 @@ def _range(row: FigureRow) -> str:
 
 
 def _of_techniques(report: Techniques) -> Iterator[dict[str, Any]]:
-    """Step time and peak memory of each technique as it was measured."""
+    """Yield measured step time and peak memory of each technique."""
     for row in report.rows:
         figures = row.measured
         if figures is None:

@@ -1,7 +1,7 @@
-"""The operators as CSV, one row per operator, signature and phase, for spreadsheets and data frames.
+"""Write the operators as CSV, one row per operator, signature and phase, for spreadsheets and data frames.
 
-The columns are those of `OperatorRow` in base units (nanoseconds, FLOPs, bytes), then what they give together:
-FLOPs a second, bytes a second, FLOPs a byte. An empty cell is what is not known.
+The columns are those of `OperatorRow` in base units (nanoseconds, FLOPs, bytes), then figures from several: FLOPs a
+second, bytes a second, FLOPs a byte. An empty cell is an unknown value.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from opanatomy.report.section import Format, moved, printable
 
 _RECORD: Final = OperatorRow.__struct_fields__
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
-#: What a spreadsheet may take for the beginning of a formula, the wide signs of East Asian ones among them.
+#: A spreadsheet may read these as the beginning of a formula; the wide signs of East Asian ones are among them.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
-#: What of a technique's row is written as it is, and which figures are, predicted and measured.
+#: The fields of a technique's row that are written unchanged, and the figures, predicted and measured.
 _TECHNIQUE: Final = ("name", "title", "option", "keeps_result", "failed", "not_predicted")
 _FIGURES: Final = ("peak_bytes", "step_ns", "low_ns", "high_ns", "samples_per_second", "all_flops", "backward_ratio")
 
 
-#: What is written of the gradients of a technique that computes in float16, at each scale of the loss.
+#: The fields on the gradients of a technique that computes in float16, at each scale of the loss.
 _UNDERFLOW: Final = ("elements", "nonzero")
 _SCALED: Final = ("scale", "zeros", "not_finite")
 _SCALES: Final = ("scaled", "unscaled", "at_first_scale")
 
 
-#: What is written of a part of a difference, and of the work on each side of it.
+#: The fields of a part of a difference, and of the work on each side of it.
 _PART: Final = ("cause", "operator_class", "overlap", "before_ns", "after_ns", "change_ns")
 _SIDES: Final = ("before", "after")
 _WORK: Final = ("operators", "signatures", "modules", "phases", "kernels", "calls")
 
 
 def csv_report(report: Report) -> str:
-    """The operators of an anatomy, or the techniques of an experiment, as CSV text with one header line."""
+    """Return the operators of an anatomy, or the techniques of an experiment, as CSV text with one header line."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if isinstance(report, Techniques):
@@ -59,7 +59,7 @@ def csv_report(report: Report) -> str:
 
 
 def _comparison(report: Comparison) -> Iterator[list[object]]:
-    """The header and a row for each part of the difference, of more than two sides for each figure."""
+    """Yield the header and a row for each part of the difference, for more than two sides for each figure."""
     if report.decomposition is None:
         yield ["figure", "unit", *(_cell(side.name) for side in report.sides)]
         for row in report.figures:
@@ -83,7 +83,7 @@ def _work(work: Work | None) -> list[object]:
 
 
 def _techniques(report: Techniques) -> Iterator[list[object]]:
-    """The header and a row for each technique: its components, predicted and measured, after its figures."""
+    """Yield the header and a row for each technique: its components, predicted and measured, after its figures."""
     every = [figures for row in report.rows for figures in (row.predicted, row.measured) if figures is not None]
     components = sorted({name for figures in every for name in figures.components})
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
@@ -106,7 +106,7 @@ def _technique(row: TechniqueRow, components: list[str]) -> list[object]:
 
 
 def _gradients(underflow: Underflow | None) -> list[object]:
-    """The counts of gradient elements, in full: a share of a few of many millions is what they are for."""
+    """Return the counts of gradient elements, in full: they exist to show a share of a few of many millions."""
     if underflow is None:
         return [""] * (len(_UNDERFLOW) + len(_SCALES) * len(_SCALED))
     cells: list[object] = [getattr(underflow, name) for name in _UNDERFLOW]
@@ -124,10 +124,10 @@ def _derived(row: OperatorRow) -> list[str]:
 
 
 def _cell(value: object) -> object:
-    """The value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
+    """Return the value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
 
-    A trace from anywhere may name its operators at will; a signature whose first argument is absent (`-, ...`) is none.
-    What a terminal would act on, or nobody would see, has a mark; line ends and tabs stay.
+    A trace from anywhere may have any operator names; a signature with an absent first argument (`-, ...`) is no
+    formula. Characters that a terminal would act on, or that are invisible, have a mark; line ends and tabs stay.
     """
     if not isinstance(value, str):
         return value

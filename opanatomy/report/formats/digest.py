@@ -1,6 +1,6 @@
-"""The report in at most 4,096 bytes of Markdown: one fact a line under fixed headings, for agents and the hurried.
+"""Write the report in at most 4,096 bytes of Markdown: one fact a line under fixed headings, for agents and haste.
 
-What does not fit goes line by line, from the section that is longest; names are cut in the middle, figures never.
+Surplus lines go one by one, from the longest section; names are cut in the middle, figures never.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_BYTES: Final = 4096
 _LINE_BYTES: Final = 256
 _LABEL_BYTES: Final = 64
 _FINDINGS: Final = 3
-#: The characters of names and of other texts that are tried one after the other until a line fits.
+#: The characters of names and of other texts to try one after the other until a line fits.
 _WIDTHS: Final = ((NAME_WIDTH, 1000), (NAME_WIDTH, 160), (40, 80), (24, 40), (12, 20), (4, 8))
 _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
@@ -37,7 +37,7 @@ _NOTHING: Final = "- none"
 def digest(report: Report, *, source: str | None = None, sides: Sequence[str | None] = ()) -> str:
     """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes.
 
-    `source` is what a command calls the trace by, `sides` what one calls each side of a comparison by.
+    `source` is a command's name for the trace, `sides` its name for each side of a comparison.
     """
     sections, ranked = _said_of(report, source, sides)
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
@@ -62,13 +62,13 @@ def _said_of(
 
 
 class _Block:
-    """A heading and its facts, of which the last ones may go."""
+    """A heading and its facts; the last ones may be dropped."""
 
     def __init__(self, title: str, lines: list[str]) -> None:
         self.title, self.lines, self.dropped = title, lines, 0
 
     def drop(self) -> None:
-        """Leave out the last line that is left."""
+        """Drop the last remaining line."""
         self.lines.pop()
         self.dropped += 1
 
@@ -94,13 +94,13 @@ def _findings(ranked: tuple[Finding, ...]) -> str:
 
 
 def _command(command: str) -> str:
-    """The command whole, to be copied; half of one is none."""
+    """Return the command whole, to be copied; half of one is useless."""
     text = markdown_code(command, in_cell=False)
     return text if _size(text) <= _LINE_BYTES else "too long for a digest, see the terminal report"
 
 
 def _fitting(text: str | Phrase, most: int = _LINE_BYTES) -> str:
-    """The text in at most `most` bytes: names shorter, then other texts; figures whole."""
+    """Return the text in at most `most` bytes: names shorter, then other texts; figures whole."""
     for name, other in _WIDTHS:
         line = markdown_cell(text, name=name, text=other)
         if _size(line) <= most:

@@ -1,4 +1,4 @@
-"""The anatomy as JSON, schema 1: faithful, the same bytes for the same anatomy, one table row a line."""
+"""Write the anatomy as JSON, schema 1: faithful, the same bytes for the same anatomy, one table row a line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _HeadOfComparison(msgspec.Struct):
 
 
 def json_report(report: Report) -> str:
-    """The report as JSON text of schema 1, as `read_anatomy` and `read_comparison` take it back."""
+    """Return the report as JSON text of schema 1, as `read_anatomy` and `read_comparison` take it back."""
     if isinstance(report, Techniques | Comparison):
         typed_report = msgspec.json.decode(msgspec.json.encode(report, enc_hook=_plain), type=type(report))
         return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
@@ -43,7 +43,7 @@ def json_report(report: Report) -> str:
 
 
 def _anatomy_report(anatomy: Anatomy) -> str:
-    # A whole number in a field of fractions is written as the fraction it is read back as: hence the typed round trip.
+    # An integer in a field of floats is written as the float it is read back as: hence the typed round trip.
     typed = _decoded(msgspec.json.encode(anatomy, enc_hook=_plain), Anatomy)
     sections = {name: getattr(typed, name, ()) for name in _SECTIONS}
     sections["conventions"] = dict(sorted(typed.conventions.items()))
@@ -51,7 +51,7 @@ def _anatomy_report(anatomy: Anatomy) -> str:
 
 
 def read_anatomy(text: str | bytes) -> Anatomy:
-    """The anatomy in a JSON report; `OpanatomyError` where the text is none of schema 1."""
+    """Return the anatomy in a JSON report; raise `OpanatomyError` for any other text than schema 1."""
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
         if schema == SCHEMA:
@@ -67,7 +67,7 @@ def read_anatomy(text: str | bytes) -> Anatomy:
 
 
 def read_comparison(text: str | bytes) -> Comparison:
-    """The comparison in its JSON report; `OpanatomyError` where the text is none of this schema."""
+    """Return the comparison in its JSON report; raise `OpanatomyError` for any other text than this schema."""
     try:
         schema = msgspec.json.decode(text, type=_HeadOfComparison).comparison_schema
         if schema == COMPARISON_SCHEMA:
@@ -83,7 +83,7 @@ def read_comparison(text: str | bytes) -> Comparison:
 
 
 def _section(value: object) -> str:
-    """A table with one row a line, a record or a mapping with one key a line; a record that is not there is null."""
+    """Return a table with one row a line, a record or a mapping with one key a line; a missing record is null."""
     if value is None or isinstance(value, int | tuple):
         return _rows(value, depth=1) if isinstance(value, tuple) else _line(value)
     keys = value if isinstance(value, dict) else _keys(value)
@@ -91,7 +91,7 @@ def _section(value: object) -> str:
 
 
 def _rows(value: object, *, depth: int) -> str:
-    """A table of records or a list of sentences with one a line; anything else on the line it is on."""
+    """Return a table of records or a list of sentences with one a line; anything else on one line."""
     if not isinstance(value, tuple) or (depth > 1 and all(isinstance(item, str) for item in value)):
         return _line(value)
     return _block("[", [_line(row) for row in value], "]", depth=depth)
@@ -114,7 +114,7 @@ def _decoded(text: str | bytes, kind: type[Read]) -> Read:
 
 
 def _plain(value: SignatureText) -> str:
-    """What JSON has of the one type that it does not know."""
+    """Return the JSON form of the one type that it does not know."""
     return str(value)
 
 

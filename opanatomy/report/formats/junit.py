@@ -1,7 +1,7 @@
-"""Gates as JUnit XML, a test case each, for the test reports of Jenkins, GitHub and GitLab.
+"""Write gates as JUnit XML, a test case each, for the test reports of Jenkins, GitHub and GitLab.
 
 It is valid by both schemas in use, that of Jenkins' xUnit plugin and that of Ant's reports (which wants a host and a
-time of each suite: it is when the newest run began, so that the same runs give the same bytes).
+time of each suite: it is the start of the newest run, so that the same runs give the same bytes).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LATEST_SECONDS: Final = 2**63 // 10**9
 _NO_GATES: Final = "no gate was given: each --fail-if is a test case"
 #: A gate takes no time.
 _SECONDS: Final = "0"
-#: What no XML 1.0 document may have, not even as a reference.
+#: Characters that no XML 1.0 document may have, not even as a reference.
 _NO_CHARACTER: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_report(report: Report, page: Page) -> str:
-    """The gates on a comparison, or on one report, as XML text."""
+    """Return the gates on a comparison, or on one report, as XML text."""
     gates = report.gates if isinstance(report, Comparison) else page.gates
     root = Element("testsuites")
     suite = SubElement(root, "testsuite", {
@@ -60,7 +60,7 @@ def _name(report: Report) -> str:
 
 
 def _timestamp(report: Report) -> str:
-    """When the newest run began, in UTC; the epoch where no run says so."""
+    """Return when the newest run began, in UTC; the epoch if no run has a time."""
     began: list[int | None] = []
     if isinstance(report, Comparison):
         began = [when for side in report.sides for when in side.began_ns]
@@ -71,7 +71,7 @@ def _timestamp(report: Report) -> str:
 
 
 def _text(text: str) -> str:
-    """The text with a mark for each character that XML has not."""
+    """Return the text with a mark for each character that XML does not allow."""
     return _NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -1,4 +1,4 @@
-"""The report as GitHub-flavoured Markdown for an issue or a pull request: the first screen, and the rest folded."""
+"""Write the report as GitHub-flavoured Markdown for an issue or a pull request: the first screen, the rest folded."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from opanatomy.report.section import WITH, Cell, Fact, Format, Holds, Name, Note
 from opanatomy.report.sections import first_screen, page_sections
 from opanatomy.report.sections.memory import curve_lines
 
-#: GitHub takes 65,536 characters; what is left is room for words around the report.
+#: GitHub takes 65,536 characters; the rest is room for words around the report.
 MOST_BYTES: Final = 60_000
-#: Rows of a table, facts, and notes that are shown of one section.
+#: The most rows of a table, facts, and notes of one section.
 _LISTED: Final = 100
 _CURVE_WIDTH: Final = 80
 _DEEPEST: Final = 24
 #: The sections of an experiment with techniques that are not folded.
 _OPEN: Final = frozenset({"experiment", "techniques", "warnings", "advice"})
 _OPEN_OF_COMPARISON: Final = frozenset({"title", "changed", "sides", "causes", "gates", "warnings"})
-#: Beside the first screen those of an anatomy.
+#: For an anatomy, the sections unfolded besides the first screen.
 _OPEN_OF_ANATOMY: Final = frozenset({"warnings", "suggestions", "verdict"})
 
 
 def markdown_report(report: Report, page: Page) -> str:
-    """As much of the report as the page wants, in at most `MOST_BYTES` bytes; what does not fit is named at its end."""
+    """Return as much of the report as the page wants, in at most `MOST_BYTES` bytes; its end names what is left out."""
     sections = page_sections(report, page)
     opened = {section.name for section in sections} if page.sections else _opened(report)
     texts = {place: _section(section, section.name in opened) for place, section in enumerate(sections)}
-    # What a reader comes for goes last, and of the rest what stands further below goes first.
+    # The first screen is dropped last, and of the rest the lower sections first.
     order = sorted(texts, key=lambda place: (sections[place].name in opened, -place))
     left_out: list[int] = []
     while sum(len(text.encode()) + 1 for text in texts.values()) > MOST_BYTES - _word_bytes(sections):
@@ -43,7 +43,7 @@ def markdown_report(report: Report, page: Page) -> str:
 
 
 def _opened(report: Report) -> frozenset[str]:
-    """The names of the sections that are not folded."""
+    """Return the names of the sections that are not folded."""
     if isinstance(report, Techniques):
         return _OPEN
     if isinstance(report, Comparison):
@@ -52,7 +52,7 @@ def _opened(report: Report) -> frozenset[str]:
 
 
 def _word_bytes(sections: Sequence[Section]) -> int:
-    """The bytes of the sentence that names all sections."""
+    """Return the bytes of the sentence that names all sections."""
     return sum(len(line.encode()) + 1 for line in _left_out([section.title for section in sections]))
 
 
@@ -63,7 +63,7 @@ def _left_out(titles: Sequence[str]) -> list[str]:
 
 
 def _section(section: Section, is_open: bool) -> str:
-    """A section under its heading, or folded under it."""
+    """Return a section under its heading, or folded under it."""
     body = "\n".join(_blocks(section))
     if section.notes and section.notes[0].tone is Tone.TITLE:
         return body
@@ -74,7 +74,7 @@ def _section(section: Section, is_open: bool) -> str:
 
 
 def _blocks(section: Section) -> Iterator[str]:
-    """Table, facts, curve and notes, each ending in a line end."""
+    """Yield table, facts, curve and notes, each ending in a line end."""
     if section.rows:
         yield _table(section)
     if section.facts:
@@ -107,12 +107,12 @@ def _cell(row: Row, cell: Cell, unit: str) -> str:
         text = f"**{text}**"
     if indent := _indent(cell):
         return "&nbsp;" * indent + text
-    # What is not known is no list here.
+    # An unknown value is not a list here.
     return units.UNKNOWN if text == f"`{units.UNKNOWN}`" else text
 
 
 def _indent(cell: Cell) -> int:
-    """The spaces before the words of a cell, as in a tree."""
+    """Return the spaces before the words of a cell, as in a tree."""
     name = cell.name if isinstance(cell, Name) else cell
     return min(len(name) - len(name.lstrip(" ")), _DEEPEST) if isinstance(name, str) else 0
 
@@ -128,7 +128,7 @@ def _label(fact: Fact) -> str:
 
 
 def _notes(notes: Sequence[Note]) -> Iterator[str]:
-    """What the marks of a table mean in one paragraph, each other note in one of its own."""
+    """Yield the meaning of a table's marks in one paragraph, each other note in its own."""
     footnotes = [markdown_cell(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
     if footnotes:
         yield f"{'; '.join(footnotes)}\n"

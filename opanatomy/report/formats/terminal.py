@@ -1,4 +1,4 @@
-"""The report for a terminal or a pipe: sections as lines that fit, with colours where they are wanted."""
+"""Lay the report out for a terminal or a pipe: sections as lines that fit, with colours if wanted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from opanatomy.report.sections import first_screen
 if TYPE_CHECKING:
     from rich.text import Text
 
-#: The namespaces of torch's own operators, left out where room is short.
+#: The namespaces of torch's own operators, left out if there is little room.
 _OF_TORCH: Final = re.compile(r"^(?:aten|c10d)::")
 #: From this width on, classes and operators have their full names.
 _ROOMY: Final = 100
@@ -69,7 +69,7 @@ _LATER_LEAST: Final = {
     "what changed": 14,
 }  # fmt: skip
 _LEAST: Final = 12
-#: The most cells of the names in a later column of this header, where there is little room.
+#: The most cells of the names in a later column of this header, if there is little room.
 _LATER_MOST: Final = {"launched by": 14}
 #: Sections of lines that the next one follows without a blank line.
 _TITLE: Final = "title"
@@ -91,7 +91,7 @@ def terminal_report(report: Report, page: Page) -> str:
 
 
 def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:
-    """Sections one after the other, those of one heading below it, with blank lines between them."""
+    """Return sections one after the other, those of one heading below it, with blank lines between them."""
     texts: list[str] = []
     before: Section | None = None
     for section in sections:
@@ -107,7 +107,7 @@ def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -
 
 
 def section_text(section: Section, width: int, *, color: bool = False, headed: bool = False) -> str:
-    """One section as lines of at most `width` cells, `headed` by its heading; nothing where there is no room for it."""
+    """Return one section as lines of at most `width` cells, `headed` by its heading; nothing if there is no room."""
     from rich.console import Console
 
     file = StringIO()
@@ -122,7 +122,7 @@ def section_text(section: Section, width: int, *, color: bool = False, headed: b
 
 
 def _heading(section: Section, width: int) -> Iterator[Text]:
-    """A line that names what follows and says of which steps it is, and a rule."""
+    """Yield a line with the heading and the steps it covers, and a rule."""
     from rich.text import Text
 
     scope = f" ({section.scope})" if section.scope else ""
@@ -135,14 +135,14 @@ def _heading(section: Section, width: int) -> Iterator[Text]:
 
 
 def list_text(section: Section) -> str:
-    """The notes of a section, and below them each of its rows on a line of its own, however long."""
+    """Return the notes of a section, and below them each of its rows on a line of its own, however long."""
     notes = [sentence(note.text) for note in section.notes]
     rows = [[_part(cell) for cell in row.cells] for row in section.rows]
     return "".join(f"{line}\n" for line in (*notes, *(f"  {first:>8}  {'  '.join(rest)}" for first, *rest in rows)))
 
 
 def sentence(text: str | Phrase) -> str:
-    """A phrase in words, its long names cut in the middle, or where they differ."""
+    """Return a phrase in words, its long names cut in the middle, or at their first difference."""
 
     if isinstance(text, str):
         return text
@@ -151,7 +151,7 @@ def sentence(text: str | Phrase) -> str:
 
 
 def _part(part: Cell) -> str:
-    """A cell or a part of a phrase in full."""
+    """Return a cell or a part of a phrase in full."""
     if part is None:
         return ""
     if isinstance(part, OperatorClass):
@@ -168,7 +168,7 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
     if section.rows:
         table, left_out = _table(section, width, color, ruled=not headed)
         yield from table
-    # A label has a cell to its right, two where one is longer than usual.
+    # A label has a cell to its right, two if one is longer than usual.
     label_width = max(
         _LABEL_WIDTH, *(len(fact.label) + 2 for fact in section.facts if len(fact.label) >= _LABEL_WIDTH), 0
     )
@@ -182,7 +182,7 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
 
 
 def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
-    """The label, and to its right what it is."""
+    """Yield the label, and its text to the right."""
     from rich.text import Text
 
     style = _STYLE[Tone.WARNING] if fact.warning else ""
@@ -206,7 +206,7 @@ def _curve(section: Section, width: int) -> Iterator[Text]:
 
 
 def _notes(notes: list[Note], width: int) -> Iterator[Text]:
-    """What the marks of a table mean in one paragraph, each other note in one of its own."""
+    """Yield the meaning of a table's marks in one paragraph, each other note in its own."""
 
     footnotes = [sentence(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
     if footnotes:
@@ -223,7 +223,7 @@ def _notes(notes: list[Note], width: int) -> Iterator[Text]:
 
 
 def _title(text: str, width: int) -> Iterator[Text]:
-    """The title, and a rule for what is left of its line."""
+    """Yield the title, and a rule for the rest of its line."""
     from rich.text import Text
 
     *lines, last = prose(text, width, style=_STYLE[Tone.TITLE])
@@ -233,7 +233,7 @@ def _title(text: str, width: int) -> Iterator[Text]:
 
 
 def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[list[Text], tuple[str, ...]]:
-    """The table, and the headers of the columns that there was no room for."""
+    """Return the table, and the headers of the columns that were dropped."""
 
     places = section.shown_columns
     columns = [_column(section, place) for place in places]
@@ -262,7 +262,7 @@ def _column(section: Section, place: int) -> Column:
 
 
 def _column_cells(section: Section, place: int, width: int) -> list[str]:
-    """The cells of one column as texts; shares stand below each other, whatever they cover."""
+    """Return the cells of one column as texts; shares stand below each other, whatever they cover."""
 
     column, cells = section.columns[place], [row.cells[place] for row in section.rows]
     roomy = width >= _ROOMY
@@ -278,7 +278,7 @@ def _cover(cell: Cell) -> str:
 
 
 def _cell(cell: Cell, unit: str, *, first: bool, roomy: bool) -> str:
-    """A cell as text: the name of its row in full where room is, names in later columns shorter."""
+    """Return a cell as text: the name of its row in full if there is room, names in later columns shorter."""
 
     if isinstance(cell, OperatorClass):
         return (LABEL if roomy and first else SHORT_LABEL)[cell]
@@ -302,14 +302,14 @@ FORMAT: Final = Format(
 
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
-#: What is longer is no prose: a device name of a megabyte.
+#: Longer text is no prose: a device name of a megabyte.
 _LONGEST: Final = 4000
 _GAP: Final = 2
 #: The least cells of names that are shown whole or not at all.
 WHOLE: Final = sys.maxsize
 #: The words of a command as a shell reads them, quotes and all.
 _ARGUMENT: Final = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
-#: The space after a number, and the character that stands for it while lines are broken.
+#: The space after a number, and the character that replaces it while lines are broken.
 _NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 _BLOCKS: Final = " ▏▎▍▌▋▊▉"
@@ -320,8 +320,8 @@ class Column(Struct, frozen=True, kw_only=True):
     """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells (`WHOLE`: not
     at all).
 
-    Where the table is too wide still, the column with the highest `drop` goes first; those of `drop` 0 only where names
-    that are as short as can be leave no room for them, the last one first. The first column always stays.
+    If the table is still too wide, the column with the highest `drop` goes first; those of `drop` 0 only if the
+    shortest names leave no room for them, the last one first. The first column always stays.
     """
 
     header: str
@@ -342,10 +342,10 @@ class TableRow(Struct, frozen=True, kw_only=True):
 def table(
     columns: Sequence[Column], rows: Sequence[TableRow], width: int, *, swatches: bool = False, ruled: bool = True
 ) -> tuple[list[Text], set[str]]:
-    """The table as lines of at most `width` cells, and the headers of the columns that there was room for.
+    """Return the table as lines of at most `width` cells, and the headers of the columns that had room.
 
-    `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
-    have a `bar` (0 to 1), a bar is drawn at the right. `ruled` draws a line below the headers.
+    `swatches` puts a coloured square before the first cell of each row that has a mark; if there is room and rows have
+    a `bar` (0 to 1), a bar is drawn at the right. `ruled` draws a line below the headers.
     """
     header = TableRow(cells=tuple(printable(column.header) for column in columns), strong=True)
     rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
@@ -370,7 +370,7 @@ def table(
 
 
 def prose(text: str, width: int, *, style: str = "") -> list[Text]:
-    """The text as lines of at most `width` cells, broken between words, never between a number and its unit."""
+    """Break the text into lines of at most `width` cells, between words, never between a number and its unit."""
     width = min(max(width, 8), PAGE)
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     lines = [""]
@@ -389,16 +389,16 @@ def prose(text: str, width: int, *, style: str = "") -> list[Text]:
 
 
 def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]:
-    """A command after a label, whole: where it is too wide for one line, lines that a shell takes for one.
+    """Return a command after a label, whole; if it is too wide for one line, as lines that a shell joins.
 
-    A word that is wider than `width` is not broken, since half of a path is none.
+    A word that is wider than `width` is not broken, since half of a path is useless.
     """
     words = _arguments(printable(text))
     if len(label) + 1 + cell_len(" ".join(words)) <= width:
         return [Text(f"{label} {' '.join(words)}", style=style)]
     lines, last = [f"{label} {words[0]}"], len(words) - 1
     for place, word in enumerate(words[1:], 1):
-        # Room for the mark at its end that says that it goes on.
+        # Leave room for the continuation mark at its end.
         if cell_len(f"{lines[-1]} {word}") + (0 if place == last else 2) <= width:
             lines[-1] += f" {word}"
             continue
@@ -408,7 +408,7 @@ def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]
 
 
 def _arguments(text: str) -> list[str]:
-    """The words of a command, an option together with its value."""
+    """Return the words of a command, an option together with its value."""
     words: list[str] = []
     for word in _ARGUMENT.findall(text):
         if words and words[-1].startswith("--") and " " not in words[-1] and not word.startswith("-"):
@@ -419,7 +419,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def _shortened(rows: Sequence[TableRow], columns: Sequence[Column], widths: dict[int, int]) -> list[TableRow]:
-    """The rows with their names cut to the widths of their columns."""
+    """Return the rows with their names cut to the widths of their columns."""
     cells = [list(row.cells) for row in rows]
     for i, width in widths.items():
         if columns[i].name:
@@ -430,7 +430,7 @@ def _shortened(rows: Sequence[TableRow], columns: Sequence[Column], widths: dict
 
 
 def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:
-    """The width of each column that is kept, by its index; a narrow one comes back where a wide one left room."""
+    """Return the width of each kept column, by its index; a narrow one comes back if a wide one left room."""
     kept, dropped = list(natural), []
     while (widths := _widths(columns, natural, kept, width)) is None:
         last = max((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop, default=None)
@@ -446,7 +446,7 @@ def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict
 
 
 def _narrowest(columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int) -> dict[int, int]:
-    """The widths where no column is left that may go: names shorter than their least, then the last columns out."""
+    """Return the widths if no column may be dropped: names shorter than their least, then the last columns out."""
     shorter = [
         replace(column, least=min(column.least, _SHORTEST)) if column.least < WHOLE else column for column in columns
     ]
@@ -462,7 +462,7 @@ def _narrowest(columns: Sequence[Column], natural: dict[int, int], kept: Sequenc
 def _widths(
     columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int
 ) -> dict[int, int] | None:
-    """The widths of some columns, names as short as need be; `None` where there is no room for them."""
+    """Return the widths of some columns, names as short as needed; `None` if there is no room for them."""
     widths = {i: natural[i] for i in kept}
     excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
     while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
@@ -484,35 +484,35 @@ def _line(row: TableRow, columns: Sequence[Column], widths: dict[int, int], *, s
 
 
 def _bar(fraction: float, width: int) -> str:
-    """A bar of eighths of a cell; what is more than nothing shows at least one of them."""
+    """Return a bar of eighths of a cell; more than nothing shows at least one of them."""
     eighths = max(round(fraction * width * 8), 1 if fraction > 0 else 0)
     full, rest = divmod(min(eighths, width * 8), 8)
     return "█" * full + _BLOCKS[rest].strip()
 
 
-# The first screen in the lines of a terminal: rows of operators fill it, or give way, then their table, then minor
+# The first screen in the lines of a terminal: rows of operators fill it, or are dropped, then their table, then minor
 # lines.
 
 
-#: What gives way to the lines above it, and the fewest rows that are worth a table.
+#: Sections dropped when the screen is short, and the minimum rows to keep.
 _LAST: Final = ("operators", "kernels")
 _FEWEST: Final = 2
-#: The lines that give way next, and the sections after them; the title, what changes the reading and the headline stay.
+#: The lines dropped next, and the sections after them; the title, the caveats and the headline stay.
 _MINOR: Final = ("software", "profiler", "reached", "steps", "framework")
 _NOTES: Final = "notes of tables"
 _ROWS: Final = "short rows of the classes"
-#: So many classes stay.
+#: This many classes stay.
 _CLASSES: Final = 3
 _STAY: Final = ("title", "caveats", "given-ceilings", "disagreements", "headline")
 _LEFT_OUT: Final = "left out of this screen: --section {}"
 _MORE: Final = "more: --full, or --section {}"
 _OTHERS: Final = ("idle", "kernels", "modules", "roofline", "ledger")
-#: So many sections are named as examples.
+#: This many sections are named as examples.
 _NAMES: Final = 4
 
 
 def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
-    """The first screen in at most `page.height` lines where that can be; what is left out is named by its section."""
+    """Return the first screen in at most `page.height` lines if possible; dropped parts are named by their section."""
     more = text_of((_note("more", _more(())),)) if page.more else ""
     height = (page.height or 0) - more.count("\n")
 
@@ -540,7 +540,7 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
 
 
 def _more(left_out: Sequence[str]) -> str:
-    """How to see the rest: what is left out first."""
+    """Return how to see the rest: the dropped parts first."""
     return _MORE.format(",".join([*dict.fromkeys((*left_out, *_OTHERS))][:_NAMES]) + ",...")
 
 
@@ -549,7 +549,7 @@ def _note(name: str, text: str) -> Section:
 
 
 def _filled(text: str, with_rows: Callable[[int], str], height: int) -> str:
-    """The screen with as many rows as it has lines for, where nobody asked for a number of rows."""
+    """Fill the screen with as many rows as it has lines for, unless the user asked for a number of rows."""
     for top in range(Page().top + 1, height):
         more = with_rows(top)
         if more == text or more.count("\n") > height:
@@ -559,7 +559,7 @@ def _filled(text: str, with_rows: Callable[[int], str], height: int) -> str:
 
 
 def _without(section: Section, label: str | None) -> Section | None:
-    """The section without the line of this label; `None` where that is its name."""
+    """Return the section without the line of this label; `None` if that is its name."""
     if section.name == label:
         return None
     if label == _NOTES:
@@ -570,7 +570,7 @@ def _without(section: Section, label: str | None) -> Section | None:
 
 
 def _longest(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows with most time, in their order, one for the others, and the last one, which is the sum of all."""
+    """Return the longest rows, in their order, one for the others, and the last one, which is the sum of all."""
     ranked = sorted(rows[:-1], key=_time_of, reverse=True)
     others = ranked[_CLASSES:]
     if len(others) < 2:
@@ -581,7 +581,7 @@ def _longest(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _sum(cells: Sequence[Cell]) -> Cell:
-    """The times or shares of several rows together; of anything else nothing."""
+    """Return the sum of the times or shares of several rows; of anything else nothing."""
     times = [cell for cell in cells if isinstance(cell, Time)]
     shares = [cell for cell in cells if isinstance(cell, Share)]
     if times and len(times) + cells.count(None) == len(cells):

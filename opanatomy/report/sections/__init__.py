@@ -1,4 +1,4 @@
-"""The parts of the report, in their order; each file says what one of them is made of."""
+"""List the parts of the report, in their order; each file makes one of them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ TOP: Final = 8
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What of a section a reader wants: how many rows, in which order, what a command calls the trace by, and whether
-    it was asked for by name."""
+    """The part of a section that a reader wants: how many rows, in which order, a command's name for the trace, and
+    whether the section was asked for by name."""
 
     top: int = TOP
     sort: str = "time"
@@ -51,13 +51,13 @@ def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
     return lambda anatomy, _: make(anatomy)
 
 
-#: What a reader comes for, section by section.
+#: The first screen, section by section.
 _FIRST: Final[Mapping[str, _Maker]] = {
-    # What changes the reading of all that follows.
+    # Changes the reading of all that follows.
     "caveats": _of(checks.caveats),
-    # What the user gave and cannot be makes what rests on it meaningless.
+    # An impossible ceiling makes all that rests on it meaningless.
     "given-ceilings": _of(checks.given_ceilings),
-    # What two sources do not agree on makes all that follows uncertain.
+    # A disagreement of two sources makes all that follows uncertain.
     "disagreements": _of(checks.disagreements),
     "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),
     "run": _of(run.what_ran),
@@ -67,9 +67,9 @@ _FIRST: Final[Mapping[str, _Maker]] = {
     "classes": _of(classes.classes),
     "operators": lambda anatomy, wanted: operators.operators(anatomy, wanted.top, wanted.sort),
 }
-#: Those of the first screen that are tables of their own.
+#: Sections of the first screen that are tables of their own.
 _HEADED: Final = ("classes", "operators")
-#: The rest of the page, heading by heading, and what is below each.
+#: The rest of the page, heading by heading, and the parts below each.
 _REST: Final[Mapping[str, Mapping[str, _Maker]]] = {
     "idle": {"idle": _of(step.idle)},
     "kernels": {"kernels": lambda anatomy, wanted: operators.kernels(anatomy, wanted.top)},
@@ -107,16 +107,16 @@ _REST: Final[Mapping[str, Mapping[str, _Maker]]] = {
 }
 #: The headings of the page.
 HEADINGS: Final = (*_FIRST, *_REST)
-#: What `--section` takes: the headings of the page, and the parts below them.
+#: Values of `--section`: the headings of the page, and the parts below them.
 SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(name for group in _REST.values() for name in group))))
-#: What `--sort` takes.
+#: Values of `--sort`.
 ORDERS: Final = tuple(operators.ORDERS)
 
 
 def sections_of(
     report: Report, *, top: int = TOP, sort: str = "time", source: str | None = None
 ) -> tuple[Section, ...]:
-    """The sections of a report that have something to say, in the order of the page."""
+    """Return the sections of a report that are not empty, in the order of the page."""
     if isinstance(report, Techniques):
         return sections_of_techniques(report)
     if isinstance(report, Comparison):
@@ -131,9 +131,9 @@ def sections_of(
 def first_screen(
     anatomy: Anatomy, *, top: int = TOP, sort: str = "time", source: str | None = None
 ) -> tuple[Section, ...]:
-    """What a reader comes for, as `--brief` shows it: the headline, what ran, the step, the classes, the operators.
+    """Return the first screen, as `--brief` shows it: the headline, what ran, the step, the classes, the operators.
 
-    Where operators are known of less than half of the time, as in a graph, the kernels too.
+    The kernels too if operators are known for less than half of the time, as in a graph.
     """
     wanted = Wanted(top=top, sort=sort, source=source)
     first = [section for name in _FIRST for section in _first(anatomy, wanted, name)]
@@ -146,7 +146,7 @@ def first_screen(
 def named_sections(
     anatomy: Anatomy, names: Sequence[str], *, top: int = TOP, sort: str = "time", source: str | None = None
 ) -> tuple[Section, ...]:
-    """The title, and those of `SECTIONS` in the order of the page; one that has nothing to say says so."""
+    """Return the title, and those of `SECTIONS` in the order of the page; an empty one says so."""
     wanted = Wanted(top=top, sort=sort, source=source, asked=True)
     sections = [run.title(anatomy)]
     for name in _FIRST:
@@ -165,7 +165,7 @@ def _first(anatomy: Anatomy, wanted: Wanted, name: str) -> Iterator[Section]:
 
 
 def _below(anatomy: Anatomy, wanted: Wanted, heading: str) -> Iterator[Section]:
-    """The sections below a heading."""
+    """Yield the sections below a heading."""
     for section in _kept(make(anatomy, wanted) for make in _REST[heading].values()):
         yield replace(section, heading=heading)
 
@@ -180,12 +180,12 @@ def _nothing(name: str) -> Section:
 
 
 def _is_shown(anatomy: Anatomy, heading: str) -> bool:
-    """Whether the page has it unasked: what the paper found goes with a model of its kind only."""
+    """Return whether the page has it unasked: the paper's figures are shown only for a model of its kind."""
     return heading != "paper" or classes.is_encoder(anatomy)
 
 
 def page_sections(report: Report, page: Page) -> tuple[Section, ...]:
-    """The whole report, its first screen, or the sections that the page asks for by name."""
+    """Return the whole report, its first screen, or the sections that the page asks for by name."""
     if not isinstance(report, Anatomy):
         return sections_of(report, top=page.top)
     if page.sections:

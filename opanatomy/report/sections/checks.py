@@ -1,6 +1,6 @@
-"""What second sources say of the report: disagreements before all else, agreement in one line.
+"""Report the second sources: disagreements before all else, agreement in one line.
 
-A ceiling of the user's own is no second source: that the trace is above one is said of the option that gave it.
+A ceiling of the user's own is not a second source: if the trace is above one, the option that gave it is named.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.units import text_of
 
-#: Sentences on what may be wrong on the page, and differences of a check in the ledger.
+#: Sentences on possible errors of the page, and differences of a check in the ledger.
 _SENTENCES, _LISTED = 2, 12
-#: Causes of differences, and operators of one.
+#: Limits of the causes of differences, and of the operators of one.
 _CAUSES, _NAMES = 6, 3
-#: The figure that a check is of, by its quantity.
+#: The figure that a check covers, by its quantity.
 _FIGURE: Final[Mapping[str, str]] = {
     "call counts": "The number of calls of {}",
     "contraction FLOPs": "FLOPs of {}",
@@ -72,19 +72,19 @@ _FIGURE: Final[Mapping[str, str]] = {
     LAUNCHES: "The time of {}",
     EVENTS: "The time of {}",
 }
-#: Checks whose evidence is the sentence that says what is wrong.
+#: Checks whose evidence is the sentence on what is wrong.
 _SAID: Final = (CLASSES, ORDER, CLOCKS, LAUNCHES, EVENTS)
 _QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flops, "B": Bytes, "ns": Time}
 
 
 def caveats(anatomy: Anatomy) -> Section | None:
-    """What changes the reading of every figure."""
+    """Return the remarks that change the reading of every figure."""
     notes = tuple(Note(text=text, tone=Tone.WARNING) for text in anatomy.caveats if text)
     return Section(name="caveats", title="Before you read on", notes=notes) if notes else None
 
 
 def given_ceilings(anatomy: Anatomy) -> Section | None:
-    """The ceilings that the user gave and that the trace is above: a sentence for each option."""
+    """Return the user's ceilings that the trace exceeds: a sentence for each option."""
     exceeded = anatomy.device.exceeded
     if not exceeded:
         return None
@@ -105,13 +105,13 @@ def _exceeded(option: str, ceilings: Sequence[ExceededCeiling]) -> Phrase:
 
 
 def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
-    """A sentence for each ceiling that the user gave and that the trace is above, the furthest first."""
+    """Yield a sentence for each of the user's ceilings that the trace exceeds, the furthest first."""
     for one in anatomy.device.exceeded:
         yield phrase("{} is below what was measured: {}", one.option, _reached(one))
 
 
 def _reached(one: ExceededCeiling) -> Phrase:
-    """The rate that an operator reached, and what is known of the device without the option."""
+    """Return the rate that an operator reached, and what is known of the device without the option."""
     rate = ByteRate if one.ceiling == BANDWIDTH else FlopRate
     of = "" if one.ceiling == BANDWIDTH else f" of {one.ceiling}"
     known: Phrase | str = ""
@@ -122,7 +122,7 @@ def _reached(one: ExceededCeiling) -> Phrase:
 
 
 def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
-    """A sentence for each check that says which figure may be wrong, the one that touches most of the work first."""
+    """Yield a sentence for each check that says which figure may be wrong, the one of most work first."""
     work_ns = total(anatomy.classes).time_ns
     for check in sorted(anatomy.alarms, key=lambda check: -check.share(work_ns)):
         first, *others = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))
@@ -139,7 +139,7 @@ def _more(others: Sequence[Difference]) -> Phrase | str:
 
 
 def may_be_wrong(check: Check, difference: Difference) -> Phrase:
-    """Which figure may be wrong and by how much: what it is here and by the second source."""
+    """Return which figure may be wrong and by how much: its value here and by the second source."""
     in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
     subject = phrase(_FIGURE.get(check.quantity, f"{check.quantity} of {{}}"), _name(difference.operator))
     if check.quantity in _SAID and difference.evidence:
@@ -156,7 +156,7 @@ def _name(operator: str) -> Name:
 
 
 def _figures(check: Check, difference: Difference) -> tuple[Quantity, Quantity]:
-    """Both figures, to the last digit where rounded they would be the same."""
+    """Return both figures, with all digits if they would be equal when rounded."""
     make = _QUANTITY.get(check.unit)
     if make is not None:
         ours, other = make(difference.ours), make(difference.other)
@@ -166,7 +166,7 @@ def _figures(check: Check, difference: Difference) -> tuple[Quantity, Quantity]:
 
 
 def disagreements(anatomy: Anatomy) -> Section | None:
-    """What may be wrong of what touches 1 % of the work or more: a sentence for each check, the first two."""
+    """Return possible errors that affect 1 % of the work or more: a sentence for each check, the first two."""
     texts: list[str | Phrase] = list(alarm_texts(anatomy))
     if not texts:
         return None
@@ -178,8 +178,8 @@ def disagreements(anatomy: Anatomy) -> Section | None:
 
 
 def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phrase | None]]:
-    """(label, text): what was confirmed, what differs and how little of the work that touches, what was not checked;
-    where asked for, each difference and its cause."""
+    """Yield (label, text): what was confirmed, what differs and how little of the work that affects, what was not
+    checked; with `explained` also each difference and its cause."""
     compared = [check for check in anatomy.checks if check.compared]
     if compared:
         equal = Count(sum(check.equal for check in compared))
@@ -223,7 +223,7 @@ def _explained(anatomy: Anatomy) -> Iterator[tuple[str, Phrase | None]]:
 
 
 def _causes(anatomy: Anatomy) -> dict[str, list[str]]:
-    """The operators by the cause of their differences."""
+    """Return the operators by the cause of their differences."""
     causes: dict[str, list[str]] = {}
     for check in anatomy.checks:
         for difference in check.differences:
@@ -234,16 +234,16 @@ def _causes(anatomy: Anatomy) -> dict[str, list[str]]:
     return causes
 
 
-# Where each nanosecond of device work went, what of it no rule or formula knows, and what second sources confirm.
+# The ledger: the classed, costed and unknown parts of the device work, and the confirmation by second sources.
 
 
-#: How many names a list of names has.
+#: The most names in a list of names.
 _UNKNOWN_LISTED: Final = 5
 
 
 def ledger(anatomy: Anatomy, *, explained: bool = False) -> Section:
-    """The terms of the device work, its classed, costed and unknown parts, and the checks; where asked for also the
-    differences of a known cause."""
+    """Return the terms of the device work, its classed, costed and unknown parts, and the checks; with `explained` also
+    the differences of a known cause."""
     return Section(
         name="ledger", title="The ledger of device work", scope=all_steps(anatomy),
         facts=facts_of(*_work(anatomy), *check_facts(anatomy, explained=explained)),
@@ -273,7 +273,7 @@ def _work(anatomy: Anatomy) -> list[tuple[str, str | Phrase | None]]:
 
 
 def unclassified(anatomy: Anatomy) -> Counter[str]:
-    """Time by name of what no rule knows."""
+    """Return the time by name of work that no rule knows."""
     return _times(
         (row for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
         (row for row in anatomy.kernels if row.operator_class is OperatorClass.UNKNOWN),
@@ -281,7 +281,7 @@ def unclassified(anatomy: Anatomy) -> Counter[str]:
 
 
 def uncosted(anatomy: Anatomy) -> Counter[str]:
-    """Time by name of the work whose class is known and whose FLOPs are not.
+    """Return the time by name of the work whose class is known and whose FLOPs are not.
 
     Kernels that operators launched at other times have no name of their own here: they are work without an operator.
     """
@@ -298,7 +298,7 @@ def uncosted(anatomy: Anatomy) -> Counter[str]:
 
 
 def _times(operators: Iterable[OperatorRow], kernels: Iterable[KernelRow]) -> Counter[str]:
-    """Time by name of operators, and of the kernels among these that no operator launched."""
+    """Return the time by name of operators, and of the kernels among these that no operator launched."""
     times: Counter[str] = Counter()
     for row in operators:
         times[row.operator] += row.time_ns
@@ -309,7 +309,7 @@ def _times(operators: Iterable[OperatorRow], kernels: Iterable[KernelRow]) -> Co
 
 
 def _names(times: Counter[str], whole_ns: int) -> Phrase | None:
-    """The names that take most, each with its share of the time."""
+    """Return the names that take most, each with its share of the time."""
     more = len(times) - _UNKNOWN_LISTED
     listed = [phrase("{} {}", Name(name), Share(ns, whole_ns)) for name, ns in times.most_common(_UNKNOWN_LISTED)]
     return joined((*listed, phrase("{} more", Count(more)) if more > 0 else None))

@@ -1,4 +1,4 @@
-"""Time, FLOPs and bytes by operator class, and time by class and phase."""
+"""Report time, FLOPs and bytes by operator class, and time by class and phase."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.terms import note
 
-#: Of the busy time: so much more work than that is said to overlap.
+#: Work that sums to more than the busy time, by this part of it, is reported as overlapping.
 _OVERLAP: Final = 0.005
-#: What a share of a ceiling with another one after it means.
+#: The meaning of a share of a ceiling with another one after it.
 PARTLY = note("classes", "(n %)")
 
 
 def classes(anatomy: Anatomy) -> Section | None:
-    """Time by operator class and phase, FLOPs and bytes, and how near to the ceiling of the device they are."""
+    """Return time by operator class and phase, FLOPs and bytes, and how near to the device's ceiling they are."""
     if not anatomy.classes:
         return None
     steps = steps_of(anatomy)
@@ -98,7 +98,7 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
 
 
 def _at_once(anatomy: Anatomy) -> tuple[Note, ...]:
-    """That the sum of all work is longer than the device was busy, where it is."""
+    """Note that the sum of all work is longer than the device was busy, if it is."""
     busy_ns = anatomy.timeline.busy_ns
     overlaps = anatomy.environment.device_kind != "cpu" and busy_ns > 0
     if not overlaps or total(anatomy.classes).time_ns < (1 + _OVERLAP) * busy_ns:
@@ -107,12 +107,12 @@ def _at_once(anatomy: Anatomy) -> tuple[Note, ...]:
 
 
 def by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:
-    """The rows of each class that has any, in the order of the classes."""
+    """Return the rows of each class that has any, in the order of the classes."""
     groups = [(item, [row for row in anatomy.classes if row.operator_class is item]) for item in OperatorClass]
     return [(item, rows) for item, rows in groups if rows]
 
 
-# Backward over forward next to theory, and the classes of the paper next to what the paper measured.
+# Backward over forward next to theory, and the classes of the paper next to its measurements.
 
 
 #: Percent of FLOPs and of time, Ivanov et al., arXiv 2007.00072, table 1: a BERT-large encoder layer on a V100.
@@ -121,14 +121,14 @@ _PAPER: Final = {
     OperatorClass.STATISTICAL_NORMALIZATION: (0.17, 25.5),
     OperatorClass.ELEMENTWISE: (0.03, 13.5),
 }
-#: A class of less of the time than this has no ratios: they would be of next to nothing.
+#: A class with less of the time than this has no ratios: they would mean little.
 _LEAST: Final = 0.01
 _NO_RATIO: Final = note("ratios", "-")
 _PAPER_IS: Final = note("paper", "paper")
 
 
 def ratios(anatomy: Anatomy) -> Section | None:
-    """Backward over forward by class, next to what theory says."""
+    """Return backward over forward by class, next to theory."""
     whole = sum(row.time_ns for row in anatomy.classes)
     times = {row.operator_class: total(part for part in anatomy.classes if part.operator_class is row.operator_class)
              for row in anatomy.ratios}  # fmt: skip
@@ -164,12 +164,12 @@ def ratios(anatomy: Anatomy) -> Section | None:
     return Section(name="ratios", title="Backward over forward", columns=columns, rows=rows, notes=tuple(notes))
 
 
-#: What the architectures of transformer encoders are called.
+#: Names of the architectures of transformer encoders.
 _ENCODERS: Final = ("Bert", "Roberta", "Electra", "Deberta", "Ernie", "Camembert", "MPNet", "FNet", "ViT", "Deit")
 
 
 def is_encoder(anatomy: Anatomy) -> bool:
-    """Whether the model is a transformer encoder, as the paper's is."""
+    """Return whether the model is a transformer encoder, as the paper's is."""
     shape, architecture = anatomy.memory.shape, anatomy.workload.architecture or ""
     if shape is not None:
         return shape.kind == "bert"
@@ -177,9 +177,9 @@ def is_encoder(anatomy: Anatomy) -> bool:
 
 
 def paper(anatomy: Anatomy) -> Section | None:
-    """The three classes of the paper among themselves, without the optimizer, next to what the paper found.
+    """Return the paper's three classes among themselves, without the optimizer, next to the paper's figures.
 
-    `None` where the FLOPs of one of them are those of less than half of its time: they have no shares then.
+    `None` if one of them has FLOPs for less than half of its time: they have no shares then.
     """
     members = [row for row in anatomy.classes if row.operator_class in _PAPER and row.phase is not Phase.OPTIMIZER]
     parts = {item: total(row for row in members if row.operator_class is item) for item in _PAPER}

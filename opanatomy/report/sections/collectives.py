@@ -1,4 +1,4 @@
-"""Communication by collective."""
+"""Report communication by collective."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from opanatomy.report.terms import note
 
 
 def collectives(anatomy: Anatomy) -> Section | None:
-    """Calls, time, bytes and bus bandwidth of each collective."""
+    """Return calls, time, bytes and bus bandwidth of each collective."""
     if not anatomy.collectives:
         return None
     columns = (
@@ -67,10 +67,10 @@ def collectives(anatomy: Anatomy) -> Section | None:
     )
 
 
-# Communication by phase and by the module that it serves: how much of it the rank's own work hides.
+# Communication by phase and by module: how much of it the rank's own work hides.
 
 
-#: So many modules are shown, those that communicate longest.
+#: This many modules are shown, those that communicate longest.
 _SHOWN: Final = 8
 _TIMES: Final = (
     Column(header="calls", expendable=3), Column(header="bytes", expendable=2), Column(header="time"),
@@ -79,7 +79,7 @@ _TIMES: Final = (
 
 
 def phases(anatomy: Anatomy) -> Section | None:
-    """The collectives of each phase: their time, what of it is hidden under other work and what is exposed."""
+    """Return the collectives of each phase: their time, its part hidden under other work and its exposed part."""
     communication = anatomy.communication
     if communication is None:
         return None
@@ -107,7 +107,7 @@ def phases(anatomy: Anatomy) -> Section | None:
 
 
 def _theory(expected: tuple[ExpectedCommunication, ...]) -> Phrase:
-    """What a step must communicate by theory, next to what it did."""
+    """Return the communication that a step needs by theory, next to the actual one."""
     known = [row for row in expected if row.measured_bytes is not None]
     whole, measured = sum(row.expected_bytes for row in known), sum(row.measured_bytes or 0 for row in known)
     wire = Bytes(sum(row.wire_bytes for row in expected))
@@ -119,7 +119,7 @@ def _theory(expected: tuple[ExpectedCommunication, ...]) -> Phrase:
 
 
 def modules(anatomy: Anatomy) -> Section | None:
-    """What is communicated for each module: gathers, gathers again in backward, reduce-scatters."""
+    """Return the communication for each module: gathers, gathers again in backward, reduce-scatters."""
     communication = anatomy.communication
     if communication is None or not any(row.module for row in communication.modules):
         return None
@@ -149,6 +149,6 @@ def _cells(row: CommunicationPhase | ModuleCommunication, steps: int) -> tuple[C
 
 
 def _bytes(total: int, rows: tuple[CommunicationPhase | ModuleCommunication, ...], steps: int) -> Bytes:
-    """The bytes of rows: not known where no call has a size, a lower bound where some have none."""
+    """Return the bytes of rows: unknown if no call has a size, a lower bound if some have none."""
     calls, sized = sum(row.calls for row in rows), sum(row.sized for row in rows)
     return Bytes(total / steps if sized else None, at_least=0 < sized < calls)

@@ -1,4 +1,4 @@
-"""A comparison: what changed in a sentence, what was compared, where the difference comes from, the figures."""
+"""Report a comparison: what changed in a sentence, what was compared, where the difference comes from, the figures."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _NAMED: Final = {
     Cause.OUTSIDE: "work of other steps", Cause.UNRECORDED: "not recorded",
     Cause.FRAMEWORK: "framework", Cause.PROFILER: "profiler",
 }  # fmt: skip
-#: What the host records a collective as.
+#: The host's name for every collective.
 _COLLECTIVE: Final = "record_param_comms"
-#: A namespace of C++ whose brackets are no parameters.
+#: A namespace of C++ whose brackets are not parameters.
 _ANONYMOUS: Final = "(anonymous namespace)::"
-#: Operators of a group that a sentence names.
+#: A sentence names this many operators of a group.
 _OPERATORS: Final = 2
 
 
@@ -65,22 +65,22 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def before_ns(self) -> int:
-        """Their time before."""
+        """Return their time before."""
         return sum(part.before_ns for part in self.parts)
 
     @property
     def after_ns(self) -> int:
-        """Their time after."""
+        """Return their time after."""
         return sum(part.after_ns for part in self.parts)
 
     @property
     def change_ns(self) -> int:
-        """What they add to the difference."""
+        """Return what they add to the difference."""
         return self.after_ns - self.before_ns
 
 
 def groups_of(parts: Iterable[Part]) -> list[Group]:
-    """Parts by cause and class, and where work moved by from where to where; the largest change first."""
+    """Group parts by cause and class, moved work also by its origin and target; the largest change first."""
     groups: dict[tuple[Cause, str], list[Part]] = {}
     for part in parts:
         groups.setdefault((part.cause, _name(part)), []).append(part)
@@ -92,7 +92,7 @@ def groups_of(parts: Iterable[Part]) -> list[Group]:
 
 
 def named(cause: Cause) -> str:
-    """A cause in words."""
+    """Return a cause in words."""
     return _NAMED[cause]
 
 
@@ -112,7 +112,7 @@ def _moved(part: Part) -> str:
 
 
 def name_of_part(part: Part) -> str:
-    """The operator, or where none is known the kernel, that a part is the work of."""
+    """Return the operator of a part's work, or the kernel if no operator is known."""
     for side in (part.after, part.before):
         if side is not None and (side.operators or side.kernels):
             first, *others = (bare(name) for name in _telling(side))
@@ -121,17 +121,17 @@ def name_of_part(part: Part) -> str:
 
 
 def bare(name: str) -> str:
-    """A kernel's name without its C++ type and parameters."""
+    """Return a kernel's name without its C++ type and parameters."""
     return name.removeprefix("void ").replace(_ANONYMOUS, "").partition("(")[0] or name
 
 
 def _telling(side: Work) -> tuple[str, ...]:
-    """Its operators, of a collective its kernels: the host records all collectives by one name."""
+    """Return its operators, for a collective its kernels: the host records all collectives by one name."""
     return side.kernels if side.kernels and side.operators == (_COLLECTIVE,) else side.operators or side.kernels
 
 
 def sentence_of(group: Group) -> Phrase:
-    """A group with its change, and the operators that make most of it."""
+    """Return a group with its change, and its main operators."""
     if group.cause is Cause.OVERLAP:
         how = "More" if group.change_ns < 0 else "Less"
         return phrase("{} {}: {}", how, group.name, TimeChange(group.change_ns))
@@ -158,20 +158,20 @@ def _operators(parts: Iterable[Part]) -> list[tuple[str, int]]:
     return sorted(changes.items(), key=lambda item: -abs(item[1]))
 
 
-# Where the difference of two sides comes from: the causes, the largest changes, other kernels.
+# Causes of the difference of two sides, the largest changes, other kernels.
 
 
 _ELSEWHERE: Final = (
     "calls that take 0 ns ran before the step or after it on the device: of each event the part in the step counts"
 )
-#: Of the largest change: causes that change less are one row.
+#: Causes that change less than this part of the largest change are one row.
 _SMALLEST: Final = 1e-3
 #: Contractions with another kernel that are listed.
 _KERNELS: Final = 8
 
 
 def causes_table(parts: Decomposition) -> Section:
-    """One row for the parts of one cause and class; they sum to the difference."""
+    """Return one row for the parts of one cause and class; they sum to the difference."""
     groups = groups_of(parts.parts)
     smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
     shown = [group for group in groups if group.change_ns and abs(group.change_ns) >= smallest]
@@ -205,7 +205,7 @@ def _summed(name: Cell, groups: Sequence[Group]) -> Row:
 
 
 def changes_table(parts: Decomposition, top: int) -> Section:
-    """The largest changes by name: of an operator those of one kind and phase together, in whatever modules."""
+    """Return the largest changes by name: for an operator those of one kind and phase together, in whatever modules."""
     groups: dict[tuple[Cell, ...], list[Part]] = {}
     for part in parts.parts:
         if part.change_ns and part.cause.is_work:
@@ -233,7 +233,7 @@ def changes_table(parts: Decomposition, top: int) -> Section:
 
 
 def _ran_elsewhere(part: Part) -> bool:
-    """Whether one side calls the work and has none of its time."""
+    """Return whether one side calls the work and has none of its time."""
     sides = (part.before, part.before_ns), (part.after, part.after_ns)
     return any(work is not None and work.calls and not spent for work, spent in sides)
 
@@ -267,7 +267,7 @@ def _what(part: Part) -> str:
 
 
 def _phases(part: Part) -> str:
-    """That of the work after, of what is gone that before."""
+    """Return the phase of the work after, or before if the work is gone."""
     side = part.after if part.after is not None else part.before
     return "" if side is None else "/".join(side.phases)
 
@@ -278,7 +278,7 @@ def _calls(group: Sequence[Part]) -> str:
 
 
 def kernels_table(parts: Decomposition) -> Section:
-    """The contractions for which the library chose another kernel."""
+    """Return the contractions for which the library chose another kernel."""
     rows = []
     for part in parts.parts:
         before, after = part.before, part.after
@@ -299,7 +299,7 @@ def kernels_table(parts: Decomposition) -> Section:
 
 
 def more_rows(count: int) -> tuple[Note, ...]:
-    """How many rows are left out."""
+    """Return a note on how many rows are left out."""
     text = phrase("and {} more, in the JSON report", Count(count))
     return (Note(text=text, tone=Tone.REMARK),) if count > 0 else ()
 
@@ -308,21 +308,18 @@ def _signature(work: Work) -> Name | None:
     return Name(work.signatures[0]) if work.signatures else None
 
 
-# The figures of all sides next to each other: like steps, metrics, classes and components.
-
-
-#: A difference of figures of which nothing can be claimed.
+#: Marks a difference of figures without a claim.
 _NOT_CLAIMED: Final = "~"
-#: What is said of a figure that a like step does not have.
+#: The remark on a figure that a like step does not have.
 _ALL_STEPS: Final = "of all steps"
-#: Steps that have a row.
+#: The most steps with a row.
 _STEPS: Final = 24
-#: The figures of more than two sides, and what heads their columns; more are in the JSON report.
+#: The figures of more than two sides, and the headers of their columns; more are in the JSON report.
 _OF_MANY: Final = {
     "step_time_ns": "step", "samples_per_second": "samples", "idle_ns": "idle", "framework_ns": "framework",
     "exposed_communication_ns": "exposed", "flops": "FLOP", "bytes": "bytes", "mfu": "MFU", "peak_memory_bytes": "peak",
 }  # fmt: skip
-#: Figures on the page, in this order; all of them are in the JSON report.
+#: Figures on the page, in this order; all figures are in the JSON report.
 _SHOWN: Final = (
     "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
     "optimizer_time_ns", "busy_ns", "idle_ns", "host_idle_ns", "framework_ns", "exposed_communication_ns",
@@ -332,7 +329,7 @@ _FAMILIES: Final = (("class.", ".time_ns"), ("class.", ".flops"), ("class.", ".b
 
 
 def steps_table(comparison: Comparison) -> Section:
-    """Every like step, of a few; of many the range is in the figures."""
+    """Return every like step if they are few; for many the range is in the figures."""
     rows = []
     for side in comparison.sides:
         for step in side.steps:
@@ -349,20 +346,20 @@ def steps_table(comparison: Comparison) -> Section:
 
 
 def figures_table(comparison: Comparison) -> Section:
-    """The figures of one step that differ, and how many do not."""
+    """Return the figures of one step that differ, and how many do not."""
     section = _table(comparison, shown_figures(comparison), "figures", "Figures of one step")
     note = Note(text="of one step, called what --fail-if takes; all of them are in the JSON report")
     return replace(section, notes=(*section.notes, note))
 
 
 def shown_figures(comparison: Comparison) -> list[FigureRow]:
-    """The figures that the page has, in its order."""
+    """Return the figures of the page, in its order."""
     known = {row.name: row for row in comparison.figures}
     return [known[name] for name in _SHOWN if name in known]
 
 
 def families_table(comparison: Comparison) -> Section:
-    """Time, FLOPs and bytes by class, memory by component."""
+    """Return time, FLOPs and bytes by class, memory by component."""
     rows = [
         row for begin, end in _FAMILIES for row in comparison.figures
         if row.name.startswith(begin) and row.name.endswith(end) and any(row.values)
@@ -371,7 +368,7 @@ def families_table(comparison: Comparison) -> Section:
 
 
 def figures_of_many(comparison: Comparison) -> Section:
-    """A row a side with its most telling figures; the first that do not fit are those furthest to the right."""
+    """Return a row per side with its main figures; if the page is narrow, the rightmost are dropped first."""
     known = {row.name: row for row in comparison.figures}
     rows = [known[name] for name in _OF_MANY if name in known]
     columns = [Column(header="side", holds=Holds.NAMES)]
@@ -393,7 +390,7 @@ def _cell(row: FigureRow, place: int) -> Cell:
 
 
 def with_bound(row: FigureRow, place: int) -> Phrase:
-    """A figure of one side, `≥` before one that is a lower bound."""
+    """Return a figure of one side, with `≥` before a lower bound."""
     value = row.values[place]
     if value is None:
         return phrase("-")
@@ -402,7 +399,7 @@ def with_bound(row: FigureRow, place: int) -> Phrase:
 
 
 def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: str) -> Section:
-    """The figures that differ between two sides, with their changes where these are of the same."""
+    """Return the figures that differ between two sides, with their changes if these are comparable."""
     columns = [
         Column(header="figure", holds=Holds.NAMES), Column(header="before", expendable=1), Column(header="after"),
         Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=2),
@@ -425,7 +422,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: 
 
 
 def _ranges(row: FigureRow) -> str | None:
-    """What can be said of the difference: of runs the test, of like steps whether their ranges overlap."""
+    """Return the evidence of the difference: for runs the test, for like steps whether their ranges overlap."""
     if row.all_steps:
         return _ALL_STEPS
     if row.p is None:
@@ -439,19 +436,19 @@ _QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
 
 
 def quantity(unit: str, value: float) -> Quantity:
-    """A figure in its unit."""
+    """Return a figure in its unit."""
     made = _QUANTITIES.get(unit)
     return Figure(value, unit) if made is None else made(value)
 
 
-#: What sides that are not comparable lack.
+#: The remark for sides that are not comparable.
 _WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
 #: How many causes have a sentence.
 IN_SENTENCES: Final = 3
 
 
 def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, ...]:
-    """The sections of a comparison, in the order of the page."""
+    """Return the sections of a comparison, in the order of the page."""
     parts = comparison.decomposition
     if len(comparison.sides) > 2:
         tables = [figures_of_many(comparison)]
@@ -472,7 +469,7 @@ def _title(comparison: Comparison) -> Section:
 
 
 def _what_changed(comparison: Comparison) -> Section:
-    """The difference of the step in a sentence, the largest causes in one each."""
+    """Return the difference of the step in a sentence, the largest causes in one each."""
     parts = comparison.decomposition
     if comparison.not_comparable:
         reasons = [Note(text=f"Not comparable: {why}.", tone=Tone.CONCLUSION) for why in comparison.not_comparable]
@@ -490,7 +487,7 @@ def _what_changed(comparison: Comparison) -> Section:
 
 
 def _extremes(comparison: Comparison) -> tuple[Note, ...]:
-    """Of more than two sides those with the shortest step and those with the longest; equal is what is shown equal."""
+    """Return for more than two sides those with the shortest and the longest step; equal as shown counts as equal."""
     row = next((row for row in comparison.figures if row.name == "step_time_ns"), None)
     values = [] if row is None else list(zip(row.values, comparison.sides, strict=True))
     known = [(value, side.name) for value, side in values if value is not None]
@@ -512,7 +509,7 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
 
 
 def _all_named(sides: Sequence[str]) -> Phrase:
-    """The sides by their names, of many how many more there are."""
+    """Return the sides by their names, for many how many more there are."""
     shown = [phrase("{}", Name(side)) for side in sides[:IN_SENTENCES]]
     if more := len(sides) - len(shown):
         return phrase("{} and {} more", joined(shown) or "", Count(more))
@@ -521,9 +518,9 @@ def _all_named(sides: Sequence[str]) -> Phrase:
 
 
 def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
-    """The difference of the step, without the profiler where both sides were timed so, and of the one that has parts.
+    """Return the difference of the step: without the profiler if both sides were timed so, and of the step with parts.
 
-    Where the profiler adds more to one side than to the other they may go opposite ways.
+    The two may have opposite signs if the profiler adds more to one side than to the other.
     """
     rows = {row.name: row for row in comparison.figures}
     plain, profiled = rows.get("step_unprofiled_ns"), rows.get("step_profiled_ns")
@@ -545,7 +542,7 @@ def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
 
 
 def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phrase:
-    """What became of the step that is divided into parts."""
+    """Return the change of the step that is divided into parts."""
     if not parts.change_ns:
         same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
         return phrase(subject + " takes {} on both sides{}", Time(parts.before_ns), same)
@@ -561,7 +558,7 @@ def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phra
 
 
 def _tested(row: FigureRow) -> Phrase | str:
-    """What can be said of the difference: by the runs, else by the ranges of the like steps."""
+    """Return the evidence of the difference: by the runs, else by the ranges of the like steps."""
     if row.p is not None:
         return f"; over the runs p = {row.p:.2g}{'' if row.p < SIGNIFICANT else ', which may be chance'}"
     return phrase("; the ranges of the like steps are {}", row.ranges) if row.ranges else ""
@@ -586,7 +583,7 @@ def _sides(comparison: Comparison) -> Section:
 
 
 def _what_is_compared(comparison: Comparison, parts: Decomposition) -> Phrase:
-    """Which steps the means are of."""
+    """Return which steps the means are of."""
     sides = [
         phrase("{}{}", _numbers(numbers), _aside(side))
         for numbers, side in zip((parts.before_steps, parts.after_steps), comparison.sides, strict=True)

@@ -1,4 +1,4 @@
-"""The few figures of a report that a machine, or somebody in a hurry, asks for first: one fact a line."""
+"""Select the few figures of a report that a machine, or somebody in a hurry, needs first: one fact a line."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from opanatomy.report.sections.step import costs_of, label_of, left_out
 from opanatomy.report.sections.verdict import Finding, Further, Next, looked_at
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
-#: How many operators, kernels, modules, components and warnings are named.
+#: How many operators, kernels, modules, components, warnings and causes are named.
 _OPERATORS, _KERNELS, _MODULES, _COMPONENTS, _WARNINGS, _CAUSES = 8, 5, 5, 8, 5, 4
-#: What a line has for a name where there is room.
+#: Cells of a name in a line with enough room.
 NAME_WIDTH: Final = 64
 
 
 def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
-    """What ran, the step, where the time of a mean step went, memory, and warnings; the findings are apart."""
+    """Return what ran, the step, where the time of a mean step went, memory, and warnings; the findings are apart."""
     parts: tuple[tuple[str, str, Callable[[Anatomy], Facts]], ...] = (
         ("run", "What ran", _run),
         ("step", "The step", _step),
@@ -110,7 +110,7 @@ def _phases(step: Step) -> Facts:
 
 
 def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
-    """Times are of a mean step: sums over the steps that count, of all ranks, divided by their number."""
+    """Yield times of a mean step: sums over the steps that count, of all ranks, divided by their number."""
     timeline, steps = anatomy.timeline, steps_of(anatomy)
     work_ns = total(anatomy.classes).time_ns / steps
     if anatomy.environment.device_kind != "cpu":
@@ -163,7 +163,7 @@ def _modules(anatomy: Anatomy) -> list[tuple[Name | Phrase, int]]:
 def _most(
     label: str, times: Iterable[tuple[Name | Phrase, float]], work_ns: float, most: int
 ) -> Iterator[tuple[str, Phrase | None]]:
-    """The longest times by name, ties in the order of the anatomy, and how many more there are."""
+    """Return the longest times by name, ties in the order of the anatomy, and how many more there are."""
     ranked = sorted(times, key=lambda row: -row[1])
     names = cut_apart([name.name for name, _ in ranked[:most] if isinstance(name, Name)], NAME_WIDTH)
     for whole, time_ns in ranked[:most]:
@@ -203,21 +203,21 @@ def _time(ns: float | None) -> Phrase | None:
 
 
 def _part(ns: float | None, whole_ns: float | None) -> Phrase | None:
-    """A time and what share of a whole it is."""
+    """Return a time and its share of a whole."""
     if ns is None:
         return None
     return phrase("{} ({})", Time(ns), Share(ns, whole_ns)) if whole_ns else _time(ns)
 
 
-# The few figures of a comparison that a machine asks for first: one fact a line, and its findings.
+# The few figures of a comparison that a machine needs first: one fact a line, and its findings.
 
 
 #: How many causes are named.
 _COMPARED_CAUSES: Final = 12
-#: The rows of a table that is to have what changed among them.
+#: Rows of a table long enough to include the changes.
 _TOP: Final = "--top 30"
 _BY_CALLS: Final = f"--sort calls {_TOP}"
-#: Where a report says more of work that changed for this cause: kernels where they are what is other.
+#: Sections with more on work that changed for this cause: kernels if they are what differs.
 _OF_WORK: Final = {
     Cause.SAME_CALLS: Further(section="kernels", options=_TOP),
     Cause.ANOTHER_KERNEL: Further(section="kernels", options=_TOP),
@@ -225,7 +225,7 @@ _OF_WORK: Final = {
     Cause.FEWER_CALLS: Further(section="operators", options=_BY_CALLS),
 }  # fmt: skip
 _MORE_OPERATORS: Final = Further(section="operators", options=_TOP)
-#: The same of what is no work.
+#: The same for time other than work.
 _OF_TIME: Final = {
     Cause.FRAMEWORK: Further(section="operators", options=_BY_CALLS), Cause.OUTSIDE: Further(section="step"),
 }  # fmt: skip
@@ -233,7 +233,7 @@ _IDLE: Final = Further(section="idle")
 
 
 def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
-    """What was compared, where the difference comes from, the figures, gates and warnings."""
+    """Return what was compared, where the difference comes from, the figures, gates and warnings."""
     parts = comparison.decomposition
     groups = [] if parts is None else [group for group in groups_of(parts.parts) if group.change_ns]
     causes = [
@@ -261,7 +261,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
 
 
 def _values(row: FigureRow, comparison: Comparison) -> Phrase:
-    """A figure on every side, and what the last one is more or less than the first, where these are of the same."""
+    """Return a figure on every side, and the change from first to last if these are comparable."""
     if comparison.not_comparable:
         return joined((with_bound(row, place) for place in range(len(row.values))), " against ") or phrase("")
     values = joined((with_bound(row, place) for place in range(len(row.values))), " -> ") or ""
@@ -275,9 +275,9 @@ def _side(side: Side) -> Phrase | None:
 
 
 def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] = ()) -> tuple[Finding, ...]:
-    """The largest causes of the difference, each with its share of the step before.
+    """Return the largest causes of the difference, each with its share of the step before.
 
-    The command shows what is most of the cause on the side that has more of it; it calls that as in `sides`.
+    The command shows the main part of the cause on the side that has more of it, under its name in `sides`.
     """
     parts = comparison.decomposition
     if parts is None:
@@ -294,7 +294,7 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
 
 
 def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | None]) -> Next:
-    """The sections that say more of a cause, of the side on which it takes longer; an overlap is negative time."""
+    """Return the sections to show next for a cause, from the slower side (overlap counts as negative time)."""
     before, after = abs(group.before_ns), abs(group.after_ns)
     place = 0 if before > after else 1
     side = sides[place] if place < len(sides) else None
@@ -303,7 +303,7 @@ def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | N
 
 
 def further_of(group: Group, *, several: bool) -> tuple[Further, ...]:
-    """Where a report says more of a cause; of `several` ranks also who waits for whom."""
+    """Return where a report has more on a cause; for `several` ranks also who waits for whom."""
     if group.cause is Cause.OVERLAP:
         pair = group.parts[0].pair or ()
         return (_IDLE, Further(section="communication")) if "communication" in pair else (_IDLE,)
@@ -315,15 +315,15 @@ def further_of(group: Group, *, several: bool) -> tuple[Further, ...]:
     return (_OF_WORK.get(group.cause, _MORE_OPERATORS),)
 
 
-# The few figures of an experiment with techniques: the baseline, and the three that change most for the better.
+# The few figures of an experiment with techniques: the baseline, and the three techniques that save most.
 
 
-#: What saves less of the peak or of the step than this part is no finding.
+#: A technique that saves less of the peak or of the step than this is not a finding.
 _LEAST: Final = 0.01
 
 
 def digest_of_techniques(report: Techniques) -> tuple[Section, ...]:
-    """What ran, the step and the memory of the baseline, and warnings."""
+    """Return what ran, the step and the memory of the baseline, and warnings."""
     base, workload = figures_of(report.baseline) or StepFigures(), report.workload
     count = phrase("{}", Count(len(report.rows) - 1))
     run = facts_of(
@@ -369,7 +369,7 @@ def digest_of_techniques(report: Techniques) -> tuple[Section, ...]:
 
 
 def technique_findings(report: Techniques) -> tuple[Finding, ...]:
-    """The techniques that save the largest part of the peak or of the step, the largest first."""
+    """Return the techniques that save the largest part of the peak or of the step, the largest first."""
     base = figures_of(report.baseline)
     if base is None:
         return ()
@@ -379,7 +379,7 @@ def technique_findings(report: Techniques) -> tuple[Finding, ...]:
 
 
 def _saved(row: TechniqueRow, base: StepFigures) -> tuple[float, float]:
-    """The parts of the peak and of the step that a technique saves; 0 where that is not known, or within the noise."""
+    """Return the parts of the peak and of the step that a technique saves; 0 if unknown, or within the noise."""
     figures = figures_of(row)
     if figures is None:
         return 0.0, 0.0
@@ -414,7 +414,7 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
 
 
 def _next_of_technique(row: TechniqueRow, report: Techniques) -> Next | None:
-    """What shows the step with the technique: its trace where it ran and is kept, else a run of its own."""
+    """Return what shows the step with the technique: its trace if it ran and is kept, else a run of its own."""
     if row.measured is not None and row.trace and report.folder:
         return Next(text=f"opanatomy analyze {shlex.quote(f'{report.folder}/{row.trace}')}")
     model = report.workload.model

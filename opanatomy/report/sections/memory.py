@@ -1,4 +1,4 @@
-"""The memory of a step: components, the curve, what lives at the peak, what is saved for backward, snapshots."""
+"""Report the memory of a step: components, the curve, the blocks at the peak, tensors saved for backward, snapshots."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from opanatomy.report.section import (
     phrase,
 )
 
-#: Rows of the table of the blocks at the peak; of what is saved for backward twice as many.
+#: Rows of the table of the blocks at the peak; the table of saved tensors has twice as many.
 _LISTED: Final = 5
 
 
 def components(anatomy: Anatomy) -> Section | None:
-    """Each component measured and by theory, the peak and what measured it, and what is inferred."""
+    """Return each component measured and by theory, the peak and its source, and the inferred figures."""
     memory = anatomy.memory
     if not memory.components and memory.peak_bytes is None:
         return None
-    # from a trace alone each component is inferred, and at the peak
+    # from a trace alone each component is inferred at the peak
     inferred = bool(memory.inferences) and all(
         part.at_peak_bytes in (None, part.measured_bytes) for part in memory.components
     )
@@ -77,12 +77,12 @@ def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
 
 
 def curve(anatomy: Anatomy) -> Section:
-    """The allocated bytes over the window by component."""
+    """Return the allocated bytes over the window by component."""
     return Section(name="memory-curve", title="Allocated bytes over the window", curve=anatomy.memory.timeline)
 
 
 def blocks(anatomy: Anatomy) -> Section | None:
-    """What lives at the peak, by the operator and module that allocated it."""
+    """Return the live blocks at the peak, by the operator and module that allocated them."""
     memory = anatomy.memory
     if not memory.blocks:
         return None
@@ -116,7 +116,7 @@ def blocks(anatomy: Anatomy) -> Section | None:
 
 
 def activations(anatomy: Anatomy) -> Section | None:
-    """What forward saved for backward, by module, operator and shape."""
+    """Return the tensors that forward saved for backward, by module, operator and shape."""
     ranked = sorted(anatomy.memory.activations, key=lambda part: -part.bytes)
     if not ranked:
         return None
@@ -146,7 +146,7 @@ def activations(anatomy: Anatomy) -> Section | None:
 
 
 def snapshots(anatomy: Anatomy) -> Section | None:
-    """What was in use at each place of the run that was looked at."""
+    """Return the memory in use at each place of the run with a snapshot."""
     shown = [item for item in anatomy.memory.snapshots if not (_on_cpu(anatomy) and item.name == CONTEXT)]
     if not shown:
         return None
@@ -167,13 +167,13 @@ def snapshots(anatomy: Anatomy) -> Section | None:
 
 
 def remarks(anatomy: Anatomy) -> Section:
-    """What could not be measured, and why."""
+    """Return what could not be measured, and why."""
     notes = tuple(Note(text=note, tone=Tone.REMARK) for note in anatomy.memory.notes)
     return Section(name="memory-notes", title="What of the memory is not known", notes=notes)
 
 
 def _on_cpu(anatomy: Anatomy) -> bool:
-    """Whether no device took part, whose context would be a row of nothing."""
+    """Return whether no device took part: the row of its context would be empty."""
     return anatomy.environment.device_kind == "cpu"
 
 
@@ -181,11 +181,11 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-# Memory by theory: terms of the activations, a published run next to ours, what a step that does not fit needs.
+# Memory by theory: terms of the activations, a published run next to ours, the need of a step that does not fit.
 
 
 def terms(anatomy: Anatomy) -> Section | None:
-    """The closed formula of the activations, term by term."""
+    """Return the closed formula of the activations, term by term."""
     if not anatomy.memory.terms:
         return None
     columns = (
@@ -200,7 +200,7 @@ def terms(anatomy: Anatomy) -> Section | None:
 
 
 def published(anatomy: Anatomy) -> Section | None:
-    """The figures of a published run next to ours."""
+    """Return the figures of a published run next to ours."""
     figures = anatomy.memory.published
     if not figures:
         return None
@@ -223,7 +223,7 @@ def published(anatomy: Anatomy) -> Section | None:
 
 
 def failure(anatomy: Anatomy) -> Section | None:
-    """Where it broke: the request, what was allocated, what theory says is needed."""
+    """Return where it broke: the request, the allocated memory, the need by theory."""
     memory, event = anatomy.memory, anatomy.memory.failure
     if event is None:
         return None
@@ -244,7 +244,7 @@ def failure(anatomy: Anatomy) -> Section | None:
 
 
 def savings(anatomy: Anatomy) -> Section | None:
-    """What would lower the need, where the step did not fit."""
+    """Return what would lower the need if the step did not fit."""
     memory = anatomy.memory
     if memory.failure is None or not memory.savings:
         return None
@@ -285,7 +285,7 @@ _OTHER: Final = "?"
 
 
 def curve_lines(points: Sequence[MemoryPoint], width: int) -> tuple[list[str], str]:
-    """The curve in lines of at most `width` cells and what its letters mean; where there is no room for it, that."""
+    """Return the curve in lines of at most `width` cells and its letters' meaning; a remark if there is no room."""
     across = width - _MARGIN - 1
     highest = max((point.allocated_bytes for point in points), default=0)
     if len(points) < _FEWEST_POINTS or highest <= 0:
@@ -318,7 +318,7 @@ def _letter(phase: Phase) -> str:
 
 
 def _sampled(points: Sequence[MemoryPoint], count: int) -> list[MemoryPoint]:
-    """The point with most bytes in each of `count` equal parts of the window; the last before where a part has none."""
+    """Return the largest point in each of `count` equal parts of the window; for an empty part the last one before."""
     first, last = points[0].time_ns, points[-1].time_ns
     span = max(last - first, 1)
     highest: list[MemoryPoint | None] = [None] * count
@@ -337,7 +337,7 @@ def _sampled(points: Sequence[MemoryPoint], count: int) -> list[MemoryPoint]:
 
 
 def _stack(point: MemoryPoint, names: Sequence[str], highest: int) -> str:
-    """The letters of one column from the bottom up: each cell that of the component at its middle."""
+    """Return the letters of one column from the bottom up: each cell that of the component at its middle."""
     parts = [(_LETTERS[name], point.components.get(name, 0)) for name in names]
     parts.append((_OTHER, sum(size for name, size in point.components.items() if name not in _LETTERS)))
     cells = []

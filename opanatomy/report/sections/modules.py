@@ -1,4 +1,4 @@
-"""The modules of the model as a tree: time and FLOPs of each with all that lies in it, forward and backward."""
+"""Show the modules of the model as a tree: time and FLOPs of each with all inside it, forward and backward."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from opanatomy.report.section import (
     total,
 )
 
-# Rows of modules -> a tree in which modules that are alike are one: `layer.0-23` for 24 layers of a kind.
+# Rows of modules -> a tree with like modules merged: `layer.0-23` for 24 layers of a kind.
 
 
 class Amount(Struct, kw_only=True):
-    """Time and FLOPs; `flops` is `None` where none is known, `costed_ns` the time of what they are known of."""
+    """Time and FLOPs; `flops` is `None` if unknown, `costed_ns` is the time of the work with known FLOPs."""
 
     time_ns: int = 0
     flops: int | None = None
@@ -46,7 +46,7 @@ class Amount(Struct, kw_only=True):
 
 
 class Node(Struct, kw_only=True):
-    """A module with all that lies in it, or so many that are alike; `name` is its own part of the path."""
+    """A module with all inside it, or so many like ones; `name` is its own part of the path."""
 
     name: str
     kind: str | None = None
@@ -57,7 +57,7 @@ class Node(Struct, kw_only=True):
 
 
 def module_tree(rows: Iterable[ModuleRow]) -> Node:
-    """The tree of the modules that did any work, its root the model; children in the order of their time."""
+    """Return the tree of the modules that did any work, its root the model; children in the order of their time."""
     by_path: dict[tuple[str, ...], list[ModuleRow]] = defaultdict(list)
     for row in rows:
         by_path[tuple(row.module.split(".")) if row.module else ()].append(row)
@@ -88,7 +88,7 @@ def _node(
 
 
 def _without_shells(node: Node) -> Node:
-    """The only module in one that does nothing itself, under both names: `layer.0-23`."""
+    """Merge a module that does nothing itself with its only child, under both names: `layer.0-23`."""
     if len(node.children) != 1 or node.children[0].whole.time_ns != node.whole.time_ns:
         return node
     only = node.children[0]
@@ -103,7 +103,7 @@ def _add(node: Node, other: Node) -> None:
 
 
 def _alike_together(children: Sequence[Node]) -> list[Node]:
-    """Numbered children of one kind and of like parts as one node each, all in the order of their time."""
+    """Merge numbered children of one kind and of like parts into one node each, all in the order of their time."""
     groups: dict[object, list[Node]] = {}
     for child in children:
         groups.setdefault(_likeness(child) if child.name.isdecimal() else child.name, []).append(child)
@@ -112,13 +112,13 @@ def _alike_together(children: Sequence[Node]) -> list[Node]:
 
 
 def _likeness(node: Node) -> tuple[object, ...]:
-    """What is the same of two modules that do the same: kinds and names of all that is in them."""
+    """Return what is equal in two modules that do the same: kinds and names of everything inside them."""
     parts = sorted((child.name, _likeness(child)) for child in node.children)
     return (node.kind or "", node.members, tuple(parts))
 
 
 def _merged(group: Sequence[Node]) -> Node:
-    """Like nodes as one, their parts one by one too."""
+    """Merge like nodes into one, and their parts one by one too."""
     first = group[0]
     if len(group) == 1:
         return first
@@ -138,13 +138,13 @@ def _merged(group: Sequence[Node]) -> Node:
 
 
 def _merged_parts(group: list[Node]) -> Node:
-    """The same part of like modules as one: it has their name, which is one."""
+    """Merge the same part of like modules; all have the same name."""
     merged = _merged(group)
     merged.name = group[0].name
     return merged
 
 
-#: Rows of the tree for each operator that is listed, at most; what takes less of the time than this is not opened.
+#: Rows of the tree for each listed operator, at most; a module with less of the time than this is not opened.
 _ROWS: Final = 2
 _LEAST: Final = 0.005
 #: The columns, and the phases that each sums up.
@@ -157,7 +157,7 @@ _SHORT: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill", "dec
 
 
 def modules(anatomy: Anatomy, top: int) -> Section | None:
-    """The tree to the depth that some rows allow, the modules that take most opened first."""
+    """Return the tree to the depth that some rows allow, the modules that take most opened first."""
     if top < 1 or not any(row.module for row in anatomy.modules):
         return None
     root, steps = module_tree(anatomy.modules), steps_of(anatomy)
@@ -197,7 +197,7 @@ def _columns(phases: list[tuple[str, tuple[Phase, ...]]]) -> tuple[Column, ...]:
 
 
 def _opened(root: Node, most: int, whole: float) -> set[int]:
-    """The nodes (by identity) whose children are listed: the most expensive first, while there are rows left."""
+    """Return the nodes (by identity) whose children are listed: the most expensive first, while there are rows left."""
     opened: set[int] = set()
     rows, closed = 1, [root]
     while closed:
@@ -220,7 +220,7 @@ def _listed(node: Node, opened: set[int], depth: int) -> list[tuple[Node, int]]:
 
 
 def _indented(node: Node, depth: int, anatomy: Anatomy) -> str:
-    """The name at its depth, that of the whole model its kind."""
+    """Return the name at its depth; for the whole model its kind."""
     if depth == 0:
         return node.kind or anatomy.workload.architecture or "the model"
     return f"{'  ' * depth}{node.name}"

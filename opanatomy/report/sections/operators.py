@@ -1,4 +1,4 @@
-"""The operators that take most of the time, all signatures in one phase together."""
+"""List the operators that take most of the time, all signatures in one phase together."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Group: TypeAlias = tuple[OperatorClass, str, Phase]
 
 
 def spare_ns(rows: Sequence[OperatorRow]) -> int:
-    """Time above the bounds of some operator rows; never below 0."""
+    """Return the time above the bounds of some operator rows; never below 0."""
     return max(sum(row.bounded_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
 
 
 def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
-    """The `top` operators, with their parts, what the others take together, and the work that has no operator.
+    """Return the `top` operators, with their parts, the sum of the others, and the work that has no operator.
 
     The times sum to that of all classes. `sort` is one of `ORDERS`; the rows after the operators stay where they are.
     """
@@ -48,7 +48,7 @@ def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
         return None
     steps = steps_of(anatomy)
     whole_ns = total(anatomy.classes).time_ns / steps
-    # Ties in the order of the anatomy: sorting is stable.
+    # Ties stay in the order of the anatomy: sorting is stable.
     ranked = sorted(groups.items(), key=lambda group: ORDERS[sort](group[0], group[1]))
     rows = [
         Row(cells=(Name(name), item, phase.value, *_cells(members, whole_ns, steps)), operator_class=item)
@@ -76,7 +76,7 @@ def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
 
 
 def _without_operator(anatomy: Anatomy, whole_ns: float, steps: int) -> Iterator[Row]:
-    """The device work that no operator call launched by itself: of graphs, and of what has no launch record."""
+    """Yield the device work that no operator call launched: that of graphs, and that without a launch record."""
     graphs, others = without_operator_ns(anatomy)
     for name, ns in (("launched by graphs", graphs), ("without an operator", others)):
         if ns > 0:
@@ -88,7 +88,7 @@ def _key(amount: Callable[[list[OperatorRow]], float | None]) -> Callable[[Group
     return lambda _, rows: -(amount(rows) or 0)
 
 
-#: What `--sort` takes: operators in the order of one of their figures, the largest first, or by name.
+#: Values of `--sort`: operators in the order of one of their figures, the largest first, or by name.
 ORDERS: Final[dict[str, Callable[[Group, list[OperatorRow]], Any]]] = {
     "time": _key(lambda rows: total(rows).time_ns),
     "flops": _key(lambda rows: total(rows).flops),
@@ -100,7 +100,7 @@ ORDERS: Final[dict[str, Callable[[Group, list[OperatorRow]], Any]]] = {
 
 
 def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
-    """The rows of each operator in each phase, parts with the operator that they are a part of."""
+    """Return the rows of each operator in each phase, parts with the operator that they belong to."""
     groups: dict[Group, list[OperatorRow]] = {}
     for row in rows:
         groups.setdefault((row.operator_class, row.part_of or row.operator, row.phase), []).append(row)
@@ -120,15 +120,12 @@ def _cells(rows: list[OperatorRow], whole_ns: float, steps: int) -> tuple[Cell, 
     )
 
 
-# The kernels that take most of the device time, by name, and which operators launched them.
-
-
 #: The namespaces of torch's own kernels.
 _BEFORE: Final = re.compile(r"\b(at::native::|\(anonymous namespace\)::|at_cuda_detail::)")
 
 
 def kernels(anatomy: Anatomy, top: int) -> Section | None:
-    """The `top` kernels by time, what the others take together, and work that is no kernel: all of the time."""
+    """Return the `top` kernels by time, the sum of the others, and work other than kernels: all of the time."""
     if not anatomy.kernels or top < 1:
         return None
     steps = steps_of(anatomy)
@@ -168,15 +165,15 @@ def kernels(anatomy: Anatomy, top: int) -> Section | None:
 
 
 def short_name(kernel: str) -> str:
-    """A kernel's name without what all of torch's begin with, so that what distinguishes them is not cut."""
+    """Return a kernel's name without torch's common beginning, so that its distinctive part is not cut."""
     return _BEFORE.sub("", kernel.removeprefix("void "))
 
 
 def _operators(names: tuple[str, ...]) -> Name | None:
-    """The operators that launched a kernel; none of a graph's kernels."""
+    """Return the operators that launched a kernel; none for a graph's kernels."""
     return Name(operators_of(names)) if names else None
 
 
 def operators_of(names: tuple[str, ...]) -> str:
-    """The first of some operators, and how many more there are."""
+    """Return the first of some operators, and how many more there are."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -1,4 +1,4 @@
-"""Several ranks: a row for each, of many one for those that are alike, the spread over them, the longest step."""
+"""Report several ranks: a row for each, of many one for like ones, the spread over them, the longest step."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.terms import note
 
-# The rank that the others wait for in words: the same on the page, in the digest and where a figure is worked.
+# The rank that the others wait for in words: the same on the page, in the digest and in worked figures.
 
 
-#: Of what is charged to a rank: with less of it lost within its steps, nothing that it does in them is the cause.
+#: With less of the charged waiting lost within its steps, nothing that a rank does in them is the cause.
 WITHIN: Final = 0.1
 
 
-#: Less of what is charged was hardly there when a step began.
+#: Less of the charged waiting than this was hardly there when a step began.
 _HARDLY: Final = 0.01
 
 
 def name_of(straggler: Straggler) -> str:
-    """The number of the rank, where its trace has none the name of that."""
+    """Return the number of the rank, or the name of its trace if it has none."""
     return straggler.trace or "?" if straggler.rank is None else f"rank {straggler.rank}"
 
 
 def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
-    """How often it comes last and by how much, since when it is late, and what takes it longer than the others.
+    """Describe how often it comes last, by how much and since when, and what takes it longer than the others.
 
     `it begins 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting was there
     when its step began, 19.5 % came within it; in its step it is idle 1.14 ms longer than the others`
@@ -65,7 +65,7 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
 
 
 def _since_when(straggler: Straggler, *, several: bool) -> Phrase | None:
-    """What of the waiting was there when its step began, as a share of all waiting, as what is charged to it is."""
+    """Describe the waiting that was there when its step began, as a share of all waiting."""
     before = straggler.before_ns
     if before is None or before < _HARDLY * straggler.charged_ns:
         return None
@@ -75,7 +75,7 @@ def _since_when(straggler: Straggler, *, several: bool) -> Phrase | None:
 
 
 def _longer(straggler: Straggler, *, several: bool) -> Phrase | None:
-    """What it does longer than the others; nothing where it was late before its steps began."""
+    """Describe what it does longer than the others; nothing if it was late before its steps began."""
     computing, idle = straggler.computing_longer_ns, straggler.idle_longer_ns
     within = straggler.charged_ns - (straggler.before_ns or 0)
     if max(computing, idle) <= 0 or within < WITHIN * straggler.charged_ns:
@@ -85,12 +85,12 @@ def _longer(straggler: Straggler, *, several: bool) -> Phrase | None:
     return phrase("in " + its, does, Time(ns))
 
 
-# Many ranks -> groups of like ones, so that a report of thousands can be read.
+# Many ranks -> groups of like ones, so that a report of thousands is readable.
 
 
 #: Figures of like ranks differ by no more than this part of the median step.
 LIKE: Final = 0.05
-#: So many numbers or spans of numbers are said at most.
+#: At most this many numbers or spans of numbers are written.
 _NAMED: Final = 12
 
 
@@ -102,20 +102,20 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def members(self) -> str:
-        """Who is in it: `ranks 0-124, 127`."""
+        """Return its members: `ranks 0-124, 127`."""
         names = _progression(self.ranks) or names_of(self.ranks)
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"ranks {', '.join(names[:_NAMED])}{more}"
 
 
 def names_of(ranks: Sequence[Rank]) -> list[str]:
-    """Their numbers in short, the traces of those without one."""
+    """Return their numbers in short, and the traces of those without one."""
     numbers = numbers_in_short(rank.rank for rank in ranks if rank.rank is not None)
     return [*numbers, *(rank.trace or "?" for rank in ranks if rank.rank is None)]
 
 
 def _progression(ranks: Sequence[Rank]) -> list[str] | None:
-    """The numbers of ranks that are equally far apart, as those of the same place on each node are."""
+    """Return the numbers of ranks at equal distances, as those of the same place on each node have."""
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     steps = {after - before for before, after in pairwise(numbers)}
     if len(numbers) < max(len(ranks), 3) or len(steps) != 1 or steps == {1}:
@@ -124,11 +124,11 @@ def _progression(ranks: Sequence[Rank]) -> list[str] | None:
 
 
 def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
-    """The ranks in groups, the largest first.
+    """Return the ranks in groups, the largest first.
 
-    The most typical rank, the one nearest to the medians of all figures, has around it all ranks none of whose figures
-    (which all ranks have) differs from its own by more than `LIKE` of the median step; of the others the most typical
-    one again, and so on.
+    A group is the most typical rank, the one nearest to the medians of all figures, with all ranks none of whose
+    figures (which all ranks have) differs from its own by more than `LIKE` of the median step; then the most typical of
+    the others makes the next group, and so on.
     """
     values = np.array([[rank.a_step(figure) or 0 for figure in figures] for rank in ranks], dtype=np.float64)
     walls = [wall for rank in ranks if (wall := rank.wall_ns or rank.window_ns)]
@@ -145,7 +145,7 @@ def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
     return sorted(groups, key=lambda group: -len(group.ranks))
 
 
-#: More ranks than this are shown in groups of like ones, the largest of them.
+#: More ranks than this are shown in groups of like ones, the largest groups only.
 _SHOWN: Final = 16
 _FIGURES: Final = (
     ("step", "step"), ("own", "own"), ("busy", "busy"), ("kernel_time", "kernels"), ("communication", "comm"),
@@ -154,7 +154,7 @@ _FIGURES: Final = (
 
 
 def ranks(anatomy: Anatomy) -> Section | None:
-    """A step of each rank, the spread over them, and which rank is the slowest; for several ranks only."""
+    """Return a step of each rank, the spread over them, and which rank is the slowest; for several ranks only."""
     if len(anatomy.ranks) < 2:
         return None
     spread = {row.figure: row for row in anatomy.spread}
@@ -177,7 +177,7 @@ def ranks(anatomy: Anatomy) -> Section | None:
 
 
 def _rows(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[Row], list[Note]]:
-    """A row a rank, or a group of like ones, and what to say of that."""
+    """Return a row per rank, or per group of like ones, and the remarks on that."""
     if len(ranks) <= _SHOWN:
         return [_rank_row(rank, figures) for rank in ranks], []
     groups = groups_of(ranks, figures)
@@ -204,7 +204,7 @@ def _rows(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[Row], list[
 
 
 def _group_name(group: Group, letter: str) -> str:
-    """`A: 126 ranks`; of one rank its own."""
+    """Return `A: 126 ranks`; for one rank its own name."""
     only = group.ranks[0]
     return f"{letter}: {len(group.ranks)} ranks" if letter else _name(only.rank, only.trace)
 
@@ -224,7 +224,7 @@ def _summaries(spreads: list[Spread]) -> tuple[Row, ...]:
 
 
 def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
-    """The longest step, and where nothing better says for whom the others wait, the rank that waits least."""
+    """Return the longest step, and without better evidence of whom the others wait for, the rank that waits least."""
     notes = []
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
@@ -241,7 +241,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
 
 
 def _longest(anatomy: Anatomy, step: Spread) -> Phrase:
-    """The rank with the longest step; a rank that waits has a long step without being the one that is slow."""
+    """Return the rank with the longest step; a rank that waits has a long step without being the slow one."""
     name = _name(step.max_rank, step.max_trace, "rank ")
     text = phrase(
         "The longest step is that of {}: {}, {} to the median",
@@ -260,11 +260,11 @@ def _name(rank: int | None, trace: str | None, before: str = "") -> str:
     return (trace or "?") if rank is None else f"{before}{rank}"
 
 
-# Several ranks: where their steps went once waiting is separated from transferring, and who was waited for.
+# Several ranks: their steps with waiting and transferring apart, and who was waited for.
 
 
 def steps(anatomy: Anatomy) -> Section | None:
-    """A step of each rank in its parts, and how long the others waited for it."""
+    """Return a step of each rank in its parts, and how long the others waited for it."""
     waiting = anatomy.waiting
     if waiting is None:
         return None
@@ -285,7 +285,7 @@ def steps(anatomy: Anatomy) -> Section | None:
 
 
 def collectives(anatomy: Anatomy) -> Section | None:
-    """The matched collectives: what of their time data could flow in, and the bandwidth of that."""
+    """Return the matched collectives: the part of their time in which data could flow, and the bandwidth of that."""
     waiting = anatomy.waiting
     if waiting is None:
         return None
@@ -361,7 +361,7 @@ def _waiting_conclusions(waiting: Waiting) -> list[Note]:
 
 
 def _straggler(straggler: Straggler, waiting: Waiting) -> Phrase:
-    """Who was waited for, how often, and since when it was late."""
+    """Describe who was waited for, how often, and since when it was late."""
     share = Share(straggler.charged_ns, straggler.waiting_ns)
     return phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share,
                   how_late(straggler, waiting))  # fmt: skip

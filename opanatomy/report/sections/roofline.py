@@ -1,4 +1,4 @@
-"""Classes and operators next to the ceilings of their device."""
+"""Compare classes and operators with the ceilings of their device."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from opanatomy.report.sections.classes import PARTLY, by_class
 from opanatomy.report.sections.operators import Group, grouped, spare_ns
 from opanatomy.report.terms import note
 
-#: Phases that bounds differ between: of many tokens at once, and of one by one.
+#: Phases with different bounds: many tokens at once, and one by one.
 _OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
 _NOTE: Final = note("bounds", "bound", "ceiling", "headroom")
 
 
 def roofline(anatomy: Anatomy, top: int) -> Section | None:
-    """Each class, then the operators with most to win: rates reached, what bounds them, how near they are to it."""
+    """Return each class, then the operators with most to win: rates reached, bounds, and how near they are to them."""
     if all(row.bound_ns is None for row in anatomy.classes):
         return None
     lines = [*_classes(anatomy), *_operators(anatomy, top)]
@@ -64,7 +64,7 @@ def roofline(anatomy: Anatomy, top: int) -> Section | None:
 
 
 class _Line(Struct, frozen=True):
-    """One line of the table; `bound_by` says what bounds it, `operator_class` is `None` for the total."""
+    """One line of the table; `bound_by` names the bound, `operator_class` is `None` for the total."""
 
     name: OperatorClass | Phrase | str
     part: Total
@@ -99,7 +99,7 @@ def _most_to_win(rows: Sequence[OperatorRow]) -> list[tuple[Group, list[Operator
 
 def _cells(line: _Line, steps: int) -> tuple[Cell, ...]:
     part = line.part
-    # What a small part of the time reaches says nothing of the whole.
+    # The rate of a small part of the time is not that of the whole.
     flops, moved = (part.flops, part.bytes) if part.flops_cover else (None, None)
     return (
         line.name,
@@ -117,7 +117,7 @@ def _headroom_ns(rows: Sequence[ClassRow]) -> int:
 
 
 def _class_bound(rows: Sequence[ClassRow]) -> str | Phrase:
-    """What bounds a class: by name, or the share of its bound that memory sets."""
+    """Return the bound of a class: by name, or the share of its bound that memory sets."""
     return _bound_by(sum(row.memory_bound_ns or 0 for row in rows), sum(row.bound_ns or 0 for row in rows))
 
 

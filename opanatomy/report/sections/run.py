@@ -1,4 +1,4 @@
-"""What ran: the title, the model, the workload, the device and the software; what the trace warns of."""
+"""Report what ran: the title, the model, the workload, the device and the software; the trace's warnings."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from opanatomy.report.section import (
 
 #: The makers of devices by torch's names of their kinds.
 _MAKERS: Final = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
-#: What scaled_dot_product_attention calls where it is not one kernel.
+#: Operators that scaled_dot_product_attention calls if it is not one kernel.
 _SOFTMAX_OF_SDPA: Final = {"aten::_safe_softmax", "aten::_scaled_dot_product_attention_math"}
 
 
 def title(anatomy: Anatomy) -> Section:
-    """What the report is of."""
+    """Return the title: the model or trace of the report."""
     workload, provenance = anatomy.workload, anatomy.provenance
     name = workload.model or workload.architecture or _ranks_together(anatomy) or provenance.trace or "a training step"
     note = Note(text=f"The anatomy of {name}", tone=Tone.TITLE)
@@ -41,13 +41,13 @@ def title(anatomy: Anatomy) -> Section:
 
 
 def _ranks_together(anatomy: Anatomy) -> str | None:
-    """Several ranks in short: how many, from which trace to which."""
+    """Describe several ranks in short: how many, from which trace to which."""
     names = [rank.trace for rank in anatomy.ranks if rank.trace]
     return f"{len(anatomy.ranks):,} ranks, {names[0]} to {names[-1]}" if len(names) > 1 else None
 
 
 def what_ran(anatomy: Anatomy) -> Section:
-    """Model, workload, device and software, as far as the trace says them, and that there are warnings."""
+    """Return model, workload, device and software, as far as the trace gives them, and whether there are warnings."""
     environment, workload = anatomy.environment, anatomy.workload
     libraries = (("torch", environment.torch), ("CUDA", environment.cuda), ("driver", environment.driver),
                  ("transformers", environment.transformers))  # fmt: skip
@@ -67,7 +67,7 @@ def what_ran(anatomy: Anatomy) -> Section:
 
 
 def source(anatomy: Anatomy) -> Section:
-    """Where the figures are from: the trace, the command, what backward started from."""
+    """Return the source of the figures: the trace, the command, what backward started from."""
     workload, provenance = anatomy.workload, anatomy.provenance
     facts = facts_of(
         ("trace", provenance.trace),
@@ -79,13 +79,13 @@ def source(anatomy: Anatomy) -> Section:
 
 
 def warnings(anatomy: Anatomy) -> Section:
-    """What in the trace, or in how it was taken, a reader has to know of."""
+    """Return the warnings about the trace, or about how it was taken."""
     facts = tuple(Fact(label="warning", text=text, warning=True) for text in anatomy.warnings if text)
     return Section(name="warnings", title="Warnings", facts=facts)
 
 
 def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
-    """How the step was run, where it is not as every step is."""
+    """Return how the step was run, if that is unusual."""
     workload = anatomy.workload
     return (
         workload.dtype,
@@ -106,7 +106,7 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
 
 
 def _unfused(anatomy: Anatomy) -> str:
-    """That torch took sdpa apart into products and a softmax, as it does on the CPU with dropout."""
+    """Note that SDPA ran decomposed (matmul + softmax), as torch runs it on the CPU with dropout."""
     names = {row.part_of or row.operator for row in anatomy.operators}
     fused = any("scaled_dot_product" in name and "math" not in name for name in names)
     return " (run unfused)" if anatomy.workload.attention == "sdpa" and names & _SOFTMAX_OF_SDPA and not fused else ""
@@ -127,7 +127,7 @@ def _micro_batches(workload: Workload) -> Phrase | None:
 
 
 def _ranks(workload: Workload) -> Phrase | None:
-    """How ranks train together, and how many samples a step of all of them has."""
+    """Return how ranks train together, and how many samples a step of all of them has."""
     if workload.world_size is None:
         return None
     together, bucket = workload.samples_together, workload.bucket_mb
@@ -143,7 +143,7 @@ def _ranks(workload: Workload) -> Phrase | None:
 
 
 def _rank(anatomy: Anatomy) -> str | None:
-    """Which rank a trace is of; of several there is a table."""
+    """Return which rank a trace is of; several have a table."""
     if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
         return None
     rank, world = anatomy.ranks[0].rank, anatomy.ranks[0].world_size
@@ -194,7 +194,7 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
     )
 
 
-# Real inputs: what the texts are, how much of the batches is padding, what a step on each takes, the tokenizers.
+# Real inputs: the texts, how much of the batches is padding, the time of a step on each, the tokenizers.
 
 
 _PADDED: dict[str, str] = {
@@ -206,7 +206,7 @@ _PADDED: dict[str, str] = {
 
 
 def texts(anatomy: Anatomy) -> Section | None:
-    """What the texts of the run are, and what padding and tokenizing cost."""
+    """Describe the texts of the run, and the cost of padding and tokenizing."""
     figures = anatomy.texts
     if figures is None:
         return None
@@ -227,7 +227,7 @@ def texts(anatomy: Anatomy) -> Section | None:
 
 
 def batches(anatomy: Anatomy) -> Section | None:
-    """The batches that were run, in their order."""
+    """Return the batches that were run, in their order."""
     figures = anatomy.texts
     if figures is None:
         return None
@@ -249,7 +249,7 @@ def _row(number: int, row: TextBatchRow) -> Row:
 
 
 def _texts(figures: TextFigures) -> Phrase | None:
-    """How many texts of which lengths there are, and where they are from."""
+    """Return how many texts of which lengths there are, and their source."""
     source = "the sample texts of opanatomy" if figures.file is None else figures.file
     column = f" (column {figures.column})" if figures.column else ""
     count = phrase("{} of {} tokens and more, the middle one {}", Count(figures.count, "text"),
@@ -259,7 +259,7 @@ def _texts(figures: TextFigures) -> Phrase | None:
 
 
 def _wasted(padding: PaddingFlops | None) -> Phrase | None:
-    """The FLOPs of contractions on padding."""
+    """Return the FLOPs of contractions on padding."""
     if padding is None or not padding.flops:
         return None
     known = phrase("; {} have shapes that do not say", Flops(padding.flops - padding.assigned_flops))
@@ -272,7 +272,7 @@ def _wasted(padding: PaddingFlops | None) -> Phrase | None:
 
 
 def _steps(figures: TextFigures) -> Phrase | None:
-    """The mean step of the run batches, from the shortest to the longest, and what goes through it a second."""
+    """Return the mean step of the run batches, from the shortest to the longest, and its throughput."""
     times = [row.step_ns for row in figures.batches if row.step_ns is not None]
     samples, useful = figures.samples_per_second, figures.useful_tokens_per_second
     if not times or samples is None or useful is None:
@@ -288,7 +288,7 @@ def _steps(figures: TextFigures) -> Phrase | None:
 
 
 def _tokenizer(row: TokenizerRow) -> Phrase | str:
-    """How fast a tokenizer is, and whether the steps would wait for it."""
+    """Return how fast a tokenizer is, and whether the steps would wait for it."""
     kind = f"{'slow, in Python' if row.slow else 'fast'} ({row.name})" + (", used" if row.used else "")
     trained = f"trained on the texts: {row.trained_because}" if row.trained_because and row.used else None
     rate = None if row.tokens_per_second is None else phrase("{}", Rate(row.tokens_per_second, "tokens"))

@@ -1,4 +1,4 @@
-"""One step: its wall time, phases and framework, busy and idle time, and what of the ceilings it reached."""
+"""Report one step: its wall time, phases and framework, busy and idle time, and how near it came to the ceilings."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from opanatomy.report.section import (
 class Costs(Struct, frozen=True, kw_only=True):
     """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
 
-    Where no step is annotated it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
-    framework's time has a part of its own. `unrecorded_ns` is time of which the records are missing. `exposed_ns` is
-    communication while no other work runs, `waiting_ns` the part of it that waits for another rank, where that is
-    known. The time that computes is shared out among the classes of work, and among the phases, by their sums.
+    If no step is annotated it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
+    framework's time has a part of its own. `unrecorded_ns` is time whose records are missing. `exposed_ns` is
+    communication while no other work runs, `waiting_ns` its part that waits for another rank, if that is known. The
+    time that computes is shared out among the classes of work, and among the phases, by their sums.
     """
 
     whole_ns: float
@@ -62,7 +62,7 @@ class Costs(Struct, frozen=True, kw_only=True):
 
 
 def costs_of(anatomy: Anatomy) -> Costs:
-    """The parts of the steps' time."""
+    """Return the parts of the steps' time."""
     timeline = anatomy.timeline
     on_cpu = anatomy.environment.device_kind == "cpu"
     exposed = timeline.exposed_communication_ns or 0
@@ -83,13 +83,13 @@ def costs_of(anatomy: Anatomy) -> Costs:
 
 
 def _framework_ns(anatomy: Anatomy) -> float:
-    """The framework's part of the window."""
+    """Return the framework's part of the window."""
     step = anatomy.step
     return anatomy.timeline.window_ns * (step.framework_ns or 0) / step.wall_ns if step.wall_ns else 0
 
 
 def _waiting_ns(anatomy: Anatomy) -> float | None:
-    """What of the window waits for other ranks, by the steps in which that is known."""
+    """Return the window's time spent waiting for other ranks, from the steps in which that is known."""
     if anatomy.waiting is None:
         return None
     steps = [step for rank in anatomy.waiting.each for step in rank.steps]
@@ -100,7 +100,7 @@ def _waiting_ns(anatomy: Anatomy) -> float | None:
 
 
 def _by_class(anatomy: Anatomy, computing: float) -> dict[OperatorClass, float]:
-    """The computing time by class: communication has parts of its own."""
+    """Return the computing time by class: communication has parts of its own."""
     times = {item: 0 for item in OperatorClass if item is not OperatorClass.COMMUNICATION}
     for row in anatomy.classes:
         if row.operator_class in times:
@@ -110,25 +110,25 @@ def _by_class(anatomy: Anatomy, computing: float) -> dict[OperatorClass, float]:
 
 
 def _by_phase(anatomy: Anatomy, computing: float) -> dict[Phase, float]:
-    """The same by phase."""
+    """Return the same by phase."""
     rows = [row for row in anatomy.classes if row.operator_class is not OperatorClass.COMMUNICATION]
     whole = sum(row.time_ns for row in rows)
     times = {phase: sum(row.time_ns for row in rows if row.phase is phase) for phase in Phase}
     return {phase: computing * ns / whole for phase, ns in times.items() if ns}
 
 
-# What of the step the device was busy and idle, what of its communication nothing hides, launches, how full it was.
+# The step's busy and idle time on the device, its exposed communication, launches, how full the device was.
 #
 # All shares are of the steps without the time in which the device did the work of other steps alone, as in the
 # headline.
 
 
-#: The part of the step from which a cause of idle time, time that is not known, and exposed communication are said.
+#: A cause of idle time, unknown time, and exposed communication are shown from this part of the step on.
 _SAID: Final = 0.01
-#: So many causes are named on the first screen, those from this part of the idle time on.
+#: This many causes are named on the first screen, those from this part of the idle time on.
 _NAMED: Final = 2
 _PART: Final = 0.2
-#: What each cause is called, and what the host did or the device waited for.
+#: The name of each cause, and what the host did or the device waited for.
 _LABEL: Final = {
     IdleCause.PROFILER: "profiler's records", IdleCause.COMPILATION: "compiling", IdleCause.INPUT: "input wait",
     IdleCause.ALLOCATOR: "allocator calls", IdleCause.SLOW_LAUNCH: "slow launches",
@@ -150,14 +150,14 @@ _WHILE: Final = {
     IdleCause.DEVICE: "between work that was launched already",
     IdleCause.UNKNOWN: "while nothing is recorded of the host",
 }
-#: The part of a cause from which the largest of it is named.
+#: The largest item of a cause is named from this part of the cause on.
 _MUCH: Final = 0.15
-#: The causes that are calls, of which a number says something.
+#: Causes that are calls, whose number is worth showing.
 _CALLS: Final = (IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH, IdleCause.SYNCHRONIZATION)
 
 
 def busy(anatomy: Anatomy) -> Phrase | None:
-    """Busy time of an accelerator, what of it is communication that nothing hides, and idle time."""
+    """Return busy time of an accelerator, its part of communication that nothing hides, and idle time."""
     costs = costs_of(anatomy)
     if anatomy.environment.device_kind == "cpu" or not (anatomy.timeline.window_ns and costs.whole_ns):
         return None
@@ -183,7 +183,7 @@ def busy(anatomy: Anatomy) -> Phrase | None:
 
 
 def _whole(anatomy: Anatomy, costs: Costs) -> Phrase | str:
-    """What the shares are of, and how long it is where that is not the step."""
+    """Return the whole of the shares, and its length if that is not the step."""
     long = Time(costs.whole_ns / steps_of_window(anatomy))
     if costs.of_trace:
         return phrase("the {} from the first to the last device work", long)
@@ -191,7 +191,7 @@ def _whole(anatomy: Anatomy, costs: Costs) -> Phrase | str:
 
 
 def _around(anatomy: Anatomy) -> Phrase | None:
-    """How much of a trace without steps lies before and after all device work."""
+    """Return how much of a trace without steps lies before and after all device work."""
     around = anatomy.timeline.around_ns or 0
     if around < _SAID * (anatomy.timeline.window_ns + around):
         return None
@@ -199,7 +199,7 @@ def _around(anatomy: Anatomy) -> Phrase | None:
 
 
 def _unrecorded(costs: Costs) -> Phrase | None:
-    """The time of which the records are missing, where it is much."""
+    """Return the time whose records are missing, if it is much."""
     if costs.unrecorded_ns < _SAID * costs.whole_ns or not costs.unrecorded_ns:
         return None
     return phrase(
@@ -208,19 +208,19 @@ def _unrecorded(costs: Costs) -> Phrase | None:
 
 
 def _causes(costs: Costs) -> Phrase | str:
-    """The largest causes of the idle time, as shares of the step."""
+    """Return the largest causes of the idle time, as shares of the step."""
     much = [row for row in costs.causes[:_NAMED] if row.time_ns >= max(_SAID * costs.whole_ns, _PART * costs.idle_ns)]
     named_causes = joined(phrase("{} {}", label_of(row), Share(row.time_ns, costs.whole_ns)) for row in much)
     return phrase(" ({})", named_causes) if named_causes else ""
 
 
 def label_of(row: IdleRow) -> str:
-    """What a cause is called in a line."""
+    """Return the name of a cause in a line."""
     return "recorded Python" if row.name == PYTHON_STACK else _LABEL[row.cause]
 
 
 def while_what(row: IdleRow, steps: float) -> Phrase:
-    """What the host did, or the device waited for, in the idle time of a cause: words that follow a share.
+    """Describe what the host did, or the device waited for, in the idle time of a cause, to follow a share.
 
     Calls are those of all `steps`.
     """
@@ -243,7 +243,7 @@ def while_what(row: IdleRow, steps: float) -> Phrase:
 
 
 def idle(anatomy: Anatomy) -> Section | None:
-    """Of an accelerator: busy and idle time and its causes, what overlaps, launches, how full it was."""
+    """Return for an accelerator: busy and idle time and its causes, what overlaps, launches, how full it was."""
     if anatomy.environment.device_kind == "cpu":
         return None
     timeline, costs = anatomy.timeline, costs_of(anatomy)
@@ -267,7 +267,7 @@ def idle(anatomy: Anatomy) -> Section | None:
 
 
 def _window(anatomy: Anatomy, costs: Costs) -> Phrase | None:
-    """How long a step is, and what of it is not its own."""
+    """Return the length of a step, and the part of it that is not its own."""
     timeline, steps = anatomy.timeline, steps_of_window(anatomy)
     if not timeline.window_ns:
         return None
@@ -281,19 +281,19 @@ def _window(anatomy: Anatomy, costs: Costs) -> Phrase | None:
 
 
 def _parts(anatomy: Anatomy, parts: Iterable[tuple[str, float | None]], costs: Costs) -> Phrase | None:
-    """Each part that is more than nothing, by name, in a step of the mean."""
+    """Return each part above zero, by name, in a mean step."""
     steps = steps_of_window(anatomy)
     return joined(named(name, ns / steps, costs.whole_ns / steps) for name, ns in parts if ns)
 
 
 def _cause(anatomy: Anatomy, row: IdleRow, costs: Costs) -> Phrase:
-    """The idle time of one cause in a step of the mean, and what the host did."""
+    """Return the idle time of one cause in a mean step, and what the host did."""
     steps = steps_of_window(anatomy)
     return phrase("{} {}", part_of(row.time_ns / steps, costs.whole_ns / steps), while_what(row, steps))
 
 
 def _drained(anatomy: Anatomy, costs: Costs) -> Phrase | None:
-    """What of the idle time is in gaps that began while the host waited for the device."""
+    """Return the idle time in gaps that began while the host waited for the device."""
     drained = anatomy.timeline.drained_ns or 0
     if not drained:
         return None
@@ -302,24 +302,24 @@ def _drained(anatomy: Anatomy, costs: Costs) -> Phrase | None:
 
 
 def phases_of(step: Step) -> Phrase | None:
-    """The time of each phase in the mean step."""
+    """Return the time of each phase in the mean step."""
     phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns),
               ("prefill", step.prefill_ns), ("decoding", step.decoding_ns))  # fmt: skip
     return joined(named(name, ns, step.wall_ns) for name, ns in phases if ns is not None)
 
 
 def part_of(ns: float, whole_ns: float | None) -> Phrase:
-    """A time and the share of the whole that it is, where that is known."""
+    """Return a time and its share of the whole, if that is known."""
     return phrase("{} ({})", Time(ns), Share(ns, whole_ns)) if whole_ns else phrase("{}", Time(ns))
 
 
 def named(name: str, ns: float, whole_ns: float | None) -> Phrase:
-    """A part by name: `forward 12.3 ms (40.1 %)`."""
+    """Return a part by name: `forward 12.3 ms (40.1 %)`."""
     return phrase("{} {}", name, part_of(ns, whole_ns))
 
 
 def _launches(anatomy: Anatomy) -> Phrase | None:
-    """How many kernels the host launched, what that cost it, and how many were hardly worth it."""
+    """Return how many kernels the host launched, what that cost it, and how many were hardly worth it."""
     launching, steps = anatomy.timeline.launching, steps_of(anatomy)
     if launching is None or not launching.calls:
         return None
@@ -341,7 +341,7 @@ def _launches(anatomy: Anatomy) -> Phrase | None:
 
 
 def _estimates(anatomy: Anatomy) -> Phrase | None:
-    """Kineto's estimates of how full the device was, and the time on tensor cores by kernel names."""
+    """Return Kineto's estimates of how full the device was, and the time on tensor cores by kernel names."""
     device, launching = anatomy.device, anatomy.timeline.launching
     fractions = (("SM efficiency", device.sm_efficiency), ("occupancy", device.occupancy))
     tensor = None
@@ -352,16 +352,16 @@ def _estimates(anatomy: Anatomy) -> Phrase | None:
     return joined((*(phrase("{} {}", name, Share(part, 1)) for name, part in fractions if part is not None), tensor))
 
 
-#: Of so many steps that are left out the times are said.
+#: The times of left-out steps are written if there are so many at most.
 _FEW: Final = 2
-#: The part of the FLOPs from which a data type is named that is not that of most.
+#: A data type other than the main one is named from this part of the FLOPs on.
 _OTHER_TYPES: Final = 0.01
-#: The address of a data sheet, which the JSON report has.
+#: The address of a data sheet; the JSON report has it.
 _ADDRESS: Final = re.compile(r",? ?https?://[^\s;]+")
 
 
 def one_step(anatomy: Anatomy) -> Section:
-    """The wall time of a step and of its phases, and what of it the device was busy."""
+    """Return the wall time of a step and of its phases, and its busy part on the device."""
     step, on_cpu = anatomy.step, anatomy.environment.device_kind == "cpu"
     facts = facts_of(
         ("step", joined((_wall(anatomy), _samples(step)))),
@@ -376,13 +376,13 @@ def one_step(anatomy: Anatomy) -> Section:
 
 
 def ceilings(anatomy: Anatomy) -> Section | None:
-    """What the device can do at most, or why that is not known."""
+    """Return what the device can do at most, or why that is not known."""
     facts = facts_of(("ceilings", _ceilings(anatomy)), ("reached", _not_reached(anatomy.device)))
     return Section(name="ceilings", title="What the device can do", facts=facts)
 
 
 def _wall(anatomy: Anatomy) -> Phrase | None:
-    """The step with and without the profiler, and the difference where it is one of the profiler."""
+    """Return the step with and without the profiler, and the difference if it is due to the profiler."""
     step = anatomy.step
     if is_whole_trace(anatomy) and step.wall_ns is not None and step.unprofiled_wall_ns is None:
         return phrase("{}: no step is annotated, the whole trace is taken for one", Time(step.wall_ns))
@@ -401,7 +401,7 @@ def _samples(step: Step) -> Phrase | None:
 
 
 def _framework(anatomy: Anatomy) -> Phrase | None:
-    """On the CPU what is left of the step besides operators and, where that is known, the profiler."""
+    """Return for the CPU the step's time outside operators and, if that is known, outside the profiler."""
     step = anatomy.step
     if step.framework_ns is None or anatomy.environment.host_only:
         return None
@@ -410,7 +410,7 @@ def _framework(anatomy: Anatomy) -> Phrase | None:
 
 
 def _profiler(step: Step) -> Phrase | None:
-    """What is taken for the profiler's own time, or why that is not known."""
+    """Return the estimate of the profiler's own time, or why that is not known."""
     if step.framework_ns is not None and step.profiler_ns is not None:
         own = part_of(step.profiler_ns, step.wall_ns)
         return phrase("{}: an estimate of its own time outside operators, not in framework", own)
@@ -428,7 +428,7 @@ def _profiler(step: Step) -> Phrase | None:
 
 
 def _spread(anatomy: Anatomy) -> Phrase | None:
-    """How many steps there are, which of them is shown, how far they lie apart, and what is special about some."""
+    """Return how many steps there are, which of them is shown, their spread, and what is special about some."""
     step, ranks = anatomy.step, len(anatomy.ranks)
     plain = step.unprofiled_count or 0
     if step.count < 2 and plain < 2 and not left_out(anatomy):
@@ -446,7 +446,7 @@ def _spread(anatomy: Anatomy) -> Phrase | None:
 
 
 def _on_ranks(steps: int, ranks: int) -> Phrase | str:
-    """On how many ranks the steps ran, and how many of them on each where these are as many."""
+    """Return on how many ranks the steps ran, and how many of them on each if these are as many."""
     each, rest = divmod(steps, max(ranks, 1))
     if ranks < 2:
         return ""
@@ -455,14 +455,14 @@ def _on_ranks(steps: int, ranks: int) -> Phrase | str:
 
 
 def _span(low: int | None, high: int | None) -> tuple[Phrase, ...]:
-    """The shortest and the longest."""
+    """Return the shortest and the longest."""
     if low is None or high is None or low == high:
         return ()
     return phrase("shortest {}", Time(low)), phrase("longest {}", Time(high))
 
 
 def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
-    """Which steps do not count, by reason, and how long they are where they are few."""
+    """Return which steps do not count, by reason, and how long they are if they are few."""
     kinds = () if anatomy.breakdown is None else anatomy.breakdown.kinds
     numbers: dict[str, dict[int | None, int]] = {}
     for step in (step for kind in kinds for step in kind.steps if step.left_out is not None):
@@ -483,7 +483,7 @@ def _number(number: int | None) -> str:
 
 
 def _ceilings(anatomy: Anatomy) -> str | Phrase | None:
-    """The peaks that the trace's work is compared with, and where they are from."""
+    """Return the peaks that the trace's work is compared with, and their source."""
     device = anatomy.device
     if device.source is None:
         return device.why_no_ceilings
@@ -505,7 +505,7 @@ def _ceilings(anatomy: Anatomy) -> str | Phrase | None:
 
 
 def _multiplied(anatomy: Anatomy) -> set[str | None]:
-    """The data types among the known peaks that the contractions have to do with."""
+    """Return the data types among the known peaks that matter for the contractions."""
     rows = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
     names: set[str | None] = {anatomy.device.mfu_dtype}
     names |= {PEAK_OF_COMPUTE_TYPE.get(row.compute_type) for row in rows if row.compute_type is not None}
@@ -513,7 +513,7 @@ def _multiplied(anatomy: Anatomy) -> set[str | None]:
 
 
 def _reached(anatomy: Anatomy) -> Phrase | None:
-    """The shares of the peak that contractions reach over the step, and of how much of their time that speaks."""
+    """Return the shares of the peak that contractions reach over the step, and how much of their time this covers."""
     device = anatomy.device
     if device.mfu is None:
         return None
@@ -529,7 +529,7 @@ def _reached(anatomy: Anatomy) -> Phrase | None:
 
 
 def _in_other_types(anatomy: Anatomy) -> Phrase | None:
-    """What of the FLOPs was done in data types that have a peak of their own, as float8 has."""
+    """Return the FLOPs in data types that have a peak of their own, as float8 has."""
     done: Counter[str] = Counter()
     for row in anatomy.operators:
         if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops:
@@ -545,18 +545,18 @@ def _in_other_types(anatomy: Anatomy) -> Phrase | None:
 
 
 def _not_reached(device: DeviceFigures) -> Phrase | None:
-    """Why there is no such share."""
+    """Return why there is no share of the peak."""
     covered = device.mfu_covered
     if device.mfu is not None or covered is None or covered >= MIN_COVERED or not device.peak_flops_per_second:
         return None
     return phrase("no MFU: FLOPs are known of {} of the contractions' time", Share(covered, 1))
 
 
-# A generation: the time to its first token, and what each token after it takes.
+# A generation: the time to its first token, and the time of each token after it.
 
 
 def generation(anatomy: Anatomy) -> Section | None:
-    """The figures of a step that is a generation."""
+    """Return the figures of a step that is a generation."""
     made = anatomy.generation
     if made is None:
         return None
@@ -584,7 +584,7 @@ def _pace(made: Generation) -> Phrase | None:
 
 
 def _cost(made: Generation, batch: int | None) -> Phrase | None:
-    """What one token of every sample moves and computes."""
+    """Return the bytes and FLOPs of one token of every sample."""
     if made.token_read_bytes is None and made.token_flops is None:
         return None
     partly = bool(made.uncosted_ns)

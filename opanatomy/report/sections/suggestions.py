@@ -1,4 +1,4 @@
-"""What the run could be given: the techniques that would save most, by prediction, each with its option."""
+"""Suggest techniques for the run: those that would save most, by prediction, each with its option."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opanatomy.report.terms import note
 
 
 def suggestions(anatomy: Anatomy) -> Section | None:
-    """A row for each suggestion; the peaks are of all allocations of the step."""
+    """Return a row for each suggestion; the peaks are of all allocations of the step."""
     suggested = anatomy.suggestions
     if suggested is None or not (suggested.best or suggested.not_reached):
         return None

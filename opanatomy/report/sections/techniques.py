@@ -1,4 +1,4 @@
-"""An experiment with techniques: one row each, predicted next to measured, what cannot run and why, advice."""
+"""Report an experiment with techniques: one row each, predicted next to measured, what cannot run and why, advice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from opanatomy.report.terms import note
 
 
 def gradients_in_float16(report: Techniques) -> Section:
-    """Of each technique that computes in float16 the gradient elements that are lost at each scale of the loss."""
+    """Return for each technique that computes in float16 the gradient elements lost at each scale of the loss."""
     columns = (
         Column(header="gradients of", holds=Holds.NAMES),
         Column(header="loss scale"),
@@ -57,7 +57,7 @@ def gradients_in_float16(report: Techniques) -> Section:
 
 
 def _at_each_scale(underflow: Underflow) -> Iterator[ScaledGradients]:
-    """With scaling, then at the scaler's own first scale, then without."""
+    """Yield the counts with scaling, then at the scaler's own first scale, then without."""
     yield underflow.scaled
     if underflow.at_first_scale is not None:
         yield underflow.at_first_scale
@@ -77,7 +77,7 @@ def _gradients_row(row: TechniqueRow, underflow: Underflow, gradients: ScaledGra
 
 
 def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phrase]:
-    """What the counts come to."""
+    """Yield sentences on the counts."""
     zeros, nonzero = underflow.unscaled.zeros, underflow.nonzero
     if not zeros:
         yield phrase(f"{row.name}: none of {{}} becomes zero without scaling either", Count(nonzero, "element"))
@@ -101,7 +101,7 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
 
 
 def _scale(gradients: ScaledGradients) -> Count | Figure:
-    """A scale of the loss; it is a power of two, which may be below 1."""
+    """Return a scale of the loss; it is a power of two, which may be below 1."""
     return Count(int(gradients.scale)) if gradients.scale >= 1 else Figure(gradients.scale, "")
 
 
@@ -112,7 +112,7 @@ _SHOWN: Final = 6
 
 
 def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
-    """The sections of an experiment, in the order of the page."""
+    """Return the sections of an experiment, in the order of the page."""
     sections = (
         _title(report), _table(report), _predictions(report), _components(report), _same_training(report),
         _losses(report), gradients_in_float16(report), _failed(report), _offenders(report),
@@ -122,7 +122,7 @@ def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
 
 
 def _repetitions(report: Techniques) -> str:
-    """How often each was timed, and how often the baseline, which all are compared with."""
+    """Return how often each was timed, and how often the baseline, which all are compared with."""
     text = "1 repetition" if report.repetitions == 1 else f"{report.repetitions} repetitions"
     often = len(report.baseline.repetitions_ns)
     return text if often <= report.repetitions else f"{text}, {often} of the baseline"
@@ -144,7 +144,7 @@ def _title(report: Techniques) -> Section:
 
 
 def _table(report: Techniques) -> Section:
-    """One row a technique: memory, time and arithmetic, each next to the baseline."""
+    """Return one row per technique: memory, time and arithmetic, each next to the baseline."""
     base = figures_of(report.baseline)
     columns = (
         Column(header="technique", holds=Holds.NAMES),
@@ -199,7 +199,7 @@ def _time_change(row: TechniqueRow, report: Techniques) -> Cell:
 
 
 def _predictions(report: Techniques) -> Section:
-    """Predicted next to measured; of what was only predicted the range."""
+    """Return the predictions next to the measurements; for techniques only predicted the range."""
     columns = (
         Column(header="prediction of", holds=Holds.NAMES),
         Column(header="peak"),
@@ -239,7 +239,7 @@ def _prediction(row: TechniqueRow, report: Techniques) -> Row:
 
 
 def _components(report: Techniques) -> Section:
-    """Each component at its fullest."""
+    """Return each component at its fullest."""
     base = figures_of(report.baseline)
     sizes: dict[str, int] = {}
     for row in report.rows:
@@ -266,7 +266,7 @@ def _components(report: Techniques) -> Section:
 
 
 def _same_training(report: Techniques) -> Section:
-    """One step of each that must not change the training next to the baseline's."""
+    """Return one step of each technique that must not change the training, next to the baseline's."""
     columns = (
         Column(header="the same training?", holds=Holds.NAMES),
         Column(header="loss", expendable=1),
@@ -300,7 +300,7 @@ def _same(row: TechniqueRow, sameness: Sameness) -> Row:
 
 
 def _losses(report: Techniques) -> Section:
-    """The losses of techniques that change the result next to the baseline's."""
+    """Return the losses of techniques that change the result next to the baseline's."""
     columns = (
         Column(header="losses of", holds=Holds.NAMES),
         Column(header="first", expendable=2),
@@ -327,7 +327,7 @@ def _losses(report: Techniques) -> Section:
 
 
 def _failed(report: Techniques) -> Section:
-    """What did not run, or could not be predicted, and why."""
+    """Return the techniques that did not run, or could not be predicted, and why."""
     columns = (Column(header="technique", holds=Holds.NAMES), Column(header="why not", holds=Holds.NAMES))
     rows = tuple(
         Row(cells=(row.name, f"{'not run' if row.failed else 'not predicted'}: {row.failed or row.not_predicted}"))
@@ -338,7 +338,7 @@ def _failed(report: Techniques) -> Section:
 
 
 def _offenders(report: Techniques) -> Section:
-    """The operators that made predictions of time wrong."""
+    """Return the operators that made predictions of time wrong."""
     notes = []
     for row in report.rows:
         if time_agrees(row, report.baseline) is False and row.offenders:

@@ -1,4 +1,4 @@
-"""What costs most, as a reader sees it first: findings, the largest share of the step first, and the headline."""
+"""Report what costs most, first for a reader: findings, the largest share of the step first, and the headline."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from opanatomy.report.sections.operators import grouped, short_name
 from opanatomy.report.sections.ranks import how_late, name_of
 from opanatomy.report.sections.step import Costs, costs_of, while_what
 
-# What says more of a finding: a command for a section of the report, or an experiment with the model.
+# Next step for a finding: a command for a section of the report, or an experiment with the model.
 #
-# Where nothing says what a command may call the trace by (it came through a pipe, its path is left out, it is gone),
-# the options of the section stand alone: a name that is made up is no file.
+# Without a name of the trace for a command (it came through a pipe, its path is left out, it is gone), the options of
+# the section stand alone: a made-up name is no file.
 
 
-#: What a model is called by, so that a command can name it.
+#: Sources of a model's name that a command can use.
 _NAMED_MODELS: Final = ("catalog", "hub")
 
 
 class Further(Struct, frozen=True, kw_only=True):
-    """Where more of a finding is: a section of the report, with `options` for it; or techniques tried on the model,
-    where a command can name it."""
+    """Place with more on a finding: a section of the report, with `options` for it; or techniques tried on the model,
+    if a command can name it."""
 
     section: str
     options: str = ""
@@ -54,19 +54,19 @@ class Further(Struct, frozen=True, kw_only=True):
 
 
 class Next(Struct, frozen=True, kw_only=True):
-    """What to type next: `text` is a `whole` command, or only the options that the report is to be made with."""
+    """The next thing to type: `text` is a `whole` command, or only the options to make the report with."""
 
     text: str
     whole: bool = True
 
     @property
     def note(self) -> Note:
-        """It as a line of the page."""
+        """Return it as a line of the page."""
         return Note(text=self.text, tone=Tone.COMMAND if self.whole else Tone.OPTIONS)
 
 
 def next_of(wanted: Sequence[Further], anatomy: Anatomy, source: str | None) -> tuple[Next, ...]:
-    """What to type, the sections of the report by one; `source` is what a command calls the trace by, if anything."""
+    """Return what to type, one command for all sections of the report; `source` is a command's name for the trace."""
     experiment = _experiment(anatomy)
     tried = [Next(text=experiment) for further in wanted if further.experiment and experiment is not None]
     looked = [further for further in wanted if not further.experiment or experiment is None]
@@ -76,7 +76,7 @@ def next_of(wanted: Sequence[Further], anatomy: Anatomy, source: str | None) -> 
 
 
 def looked_at(looked: Iterable[Further], source: str | None) -> Next:
-    """What shows the sections of the report on the trace that a command calls `source`."""
+    """Return the command that shows the sections of the report on the trace `source`."""
     looked = tuple(looked)
     names = ",".join(dict.fromkeys(further.section for further in looked))
     options = "".join(f" {text}" for text in dict.fromkeys(further.options for further in looked) if text)
@@ -85,7 +85,7 @@ def looked_at(looked: Iterable[Further], source: str | None) -> Next:
 
 
 def _experiment(anatomy: Anatomy) -> str | None:
-    """The command that tries techniques on the model; `None` where no command can name it as it was run."""
+    """Return the command that tries techniques on the model; `None` if no command can name it as it was run."""
     work = anatomy.workload
     named = work.model is not None and work.model_source in _NAMED_MODELS and not work.changes
     if not named or work.inference or work.world_size is not None or anatomy.texts is not None:
@@ -96,46 +96,46 @@ def _experiment(anatomy: Anatomy) -> str | None:
 
 
 def pattern_of(names: Sequence[str]) -> str:
-    """A pattern for the shell that all names fit."""
+    """Return a pattern for the shell that matches all names."""
     begin, end = ends_of(names)
     return f"{shlex.quote(begin) if begin else ''}*{shlex.quote(end) if end else ''}"
 
 
 def ends_of(names: Sequence[str]) -> tuple[str, str]:
-    """What all names begin with, and what the rest of each ends with."""
+    """Return the common beginning of all names, and the common end of their rests."""
     begin = _shared(names)
     return begin, _shared([name[len(begin) :][::-1] for name in names])[::-1]
 
 
 def _shared(names: Sequence[str]) -> str:
-    """What all names begin with."""
+    """Return the common beginning of all names."""
     return "".join(
         letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     )
 
 
-#: A finding is one from this part of the step on; the second one stands in the headline from there on.
+#: A finding takes at least this part of the step; the second one is in the headline from this part on.
 LEAST: Final = 0.02
 SECOND: Final = 0.15
-#: The part of a device's memory from which a step is near its limit.
+#: A step that takes this part of a device's memory is near its limit.
 NEARLY_FULL: Final = 0.9
-#: The part of a whole from which something is most of it.
+#: Something is most of a whole from this part on.
 _MOST: Final = 0.5
-#: The part of a whole from which something is all of it.
+#: Something is all of a whole from this part on.
 _ALL: Final = 0.99
-#: The part of a class from which the largest of it is named.
+#: The largest item of a class is named from this part of the class on.
 _MUCH: Final = 0.3
-#: The rows of a table that is on the first screen already.
+#: Rows of a table that is on the first screen already.
 _MORE: Final = 30
-#: So much longer than without the profiler, that idle time may be the profiler's.
+#: If a step is this much longer than without the profiler, idle time may be the profiler's.
 _SLOWED: Final = 1.1
 
 
 class Finding(Struct, frozen=True, kw_only=True):
     """One thing that costs time or memory.
 
-    `text` is a sentence; `evidence` what shows it, words that follow a colon; `next` what to type to see more of it,
-    `None` where nothing does, made from `further`. `share` is the part of the step that it takes, `None` of what
+    `text` is a sentence; `evidence` supports it, in words that follow a colon; `next` is what to type to see more of
+    it, `None` if there is nothing, made from `further`. `share` is the part of the step that it takes, `None` if it
     takes no time.
     """
 
@@ -148,7 +148,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def findings(anatomy: Anatomy, *, source: str | None = None) -> tuple[Finding, ...]:
-    """What costs most, the largest share of the step first; `source` is what a command calls the trace by."""
+    """Return what costs most, the largest share of the step first; `source` is a command's name for the trace."""
     if ending := _without_work(anatomy):
         return (ending,)
     costs = costs_of(anatomy)
@@ -165,7 +165,7 @@ def _with_next(finding: Finding, anatomy: Anatomy, source: str | None) -> Findin
 
 
 def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tuple[Next, ...]]:
-    """What costs most in one or two sentences, and what to type to see more of each."""
+    """Return what costs most in one or two sentences, and what to type to see more of each."""
     first, *others = findings(anatomy, source=source)
     second = next((item for item in others[:1] if item.share is None or item.share >= SECOND), None)
     text = first.text if second is None else phrase("{} {}", first.text, second.text)
@@ -174,7 +174,7 @@ def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tu
 
 
 def conclusion(anatomy: Anatomy, *, source: str | None = None) -> Section:
-    """The headline as the part of the report that it is."""
+    """Return the headline as a section of the report."""
     text, following = headline(anatomy, source=source)
     notes = [Note(text=text, tone=Tone.CONCLUSION), *(each.note for each in following)]
     return Section(name="headline", title="What costs most", notes=tuple(notes))
@@ -200,7 +200,7 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
 
 
 def _of_host(anatomy: Anatomy) -> Finding:
-    """What can be said where the device's work was not recorded."""
+    """Return the finding if the device's work was not recorded."""
     step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
     text = phrase(
         "What the device did is not known. The host spent {} of {} in operators, launching and waiting.",
@@ -210,7 +210,7 @@ def _of_host(anatomy: Anatomy) -> Finding:
 
 
 def _memory(anatomy: Anatomy) -> Finding | None:
-    """Memory near the device's limit."""
+    """Return the finding that memory is near the device's limit."""
     memory, environment = anatomy.memory, anatomy.environment
     most = max((device.reserved_peak_bytes or 0 for device in memory.devices), default=0)
     peak, limit = max(memory.peak_bytes or 0, most), environment.device_memory_bytes
@@ -228,7 +228,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
 
 
 def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    """Every part of the step's time that is more than nothing."""
+    """Yield every part of the step's time that is above zero."""
     yield from _idle(anatomy, costs)
     yield from _framework(anatomy, costs)
     yield from _communication(anatomy, costs)
@@ -238,7 +238,7 @@ def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 
 def _whole(costs: Costs) -> str:
-    """What the shares are of: the step is that without the work of other steps."""
+    """Return the whole of the shares: the step without the work of other steps."""
     return "the time from the first to the last device work" if costs.of_trace else "the step"
 
 
@@ -253,7 +253,7 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 
 def _mostly(anatomy: Anatomy, costs: Costs) -> Phrase | str:
-    """What most of the idle time is, or what its two largest parts are; small ones are not named."""
+    """Return the cause of most of the idle time, or its two largest causes; small ones are not named."""
     much, steps = [row for row in costs.causes[:2] if row.time_ns >= _MUCH * costs.idle_ns], steps_of_window(anatomy)
     if not much:
         return ""
@@ -266,7 +266,7 @@ def _mostly(anatomy: Anatomy, costs: Costs) -> Phrase | str:
 
 
 def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
-    """What makes the host too slow: many launches of little work where these fill the gaps, waiting for the device,
+    """Return what makes the host too slow: many launches of little work if these fill the gaps, waiting for the device,
     the profiler."""
     launching, step, steps = anatomy.timeline.launching, anatomy.step, steps_of(anatomy)
     parts: list[Phrase] = []
@@ -287,9 +287,9 @@ def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
 
 
 def _without_operator(step: Step) -> str:
-    """What the time is that no operator explains: the framework's alone only where the profiler's part is known.
+    """Name the time that no operator explains: the framework's alone only if the profiler's part is known.
 
-    Where the estimate of that part leaves more than a whole step takes without the profiler, it is not known.
+    The profiler's part is unknown if its estimate leaves more than a whole step takes without the profiler.
     """
     plain_ns = step.unprofiled_wall_ns
     known = step.profiler_ns is not None and not (plain_ns and (step.framework_ns or 0) > plain_ns)
@@ -313,7 +313,7 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 
 def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    """Waiting for other ranks where it is known apart, and all other communication that nothing hides."""
+    """Yield waiting for other ranks if it is known apart, and all other communication that nothing hides."""
     waiting = costs.waiting_ns or 0
     exposed = costs.exposed_ns - waiting
     if waiting and waiting >= exposed:
@@ -322,7 +322,7 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         return
     communication = anatomy.communication
     what, waited = "Communication" if costs.waiting_ns is None else "Transferring data between ranks", phrase("")
-    if 0 < waiting < exposed:  # one cost, most of which is the transfer
+    if 0 < waiting < exposed:  # one cost, mostly the transfer
         what, exposed = "Communication", costs.exposed_ns
         waited = phrase(", {} of it waiting for other ranks", Share(waiting, exposed))
     share = exposed / costs.whole_ns
@@ -339,13 +339,13 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 
 def _waiting(anatomy: Anatomy, share: float) -> Finding:
-    """Ranks that wait for each other, and for which most of all."""
+    """Return the finding that ranks wait for each other, and for which most of all."""
     waiting = anatomy.waiting
     straggler = None if waiting is None else waiting.straggler
     for_whom: Phrase | str = "."
     evidence = None
     if waiting is not None and straggler is not None:
-        # Of all waiting, also what other work hides.
+        # All waiting, including the part that other work hides.
         share_of = Share(straggler.charged_ns, straggler.waiting_ns)
         early = 2 * (straggler.before_ns or 0) >= straggler.charged_ns
         since = ", most of it there when its step began" if early else ""
@@ -357,7 +357,7 @@ def _waiting(anatomy: Anatomy, share: float) -> Finding:
 
 
 def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    """Phases that a step has besides forward and backward, and those of a generation."""
+    """Yield phases of a step besides forward and backward, and those of a generation."""
     words = {Phase.OPTIMIZER: "The optimizer", Phase.RECOMPUTE: "Computing activations again (checkpointing)"}
     for phase, what in words.items():
         if ns := costs.phases.get(phase):
@@ -376,7 +376,7 @@ def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 
 def _time_of(anatomy: Anatomy, phase: Phase) -> int:
-    """The time of a phase in the table of classes; communication is not counted in it."""
+    """Return the time of a phase in the table of classes; communication is not counted in it."""
     rows = [row for row in anatomy.classes if row.operator_class is not OperatorClass.COMMUNICATION]
     return sum(row.time_ns for row in rows if row.phase is phase)
 
@@ -391,7 +391,7 @@ def _memory_bound(anatomy: Anatomy) -> bool:
 
 
 def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Finding:
-    """A class of work, what of it is largest, and how near to the ceiling of the device it is."""
+    """Return a class of work, its largest part, and how near to the ceiling of the device it is."""
     rows = [row for row in anatomy.classes if row.operator_class is item]
     part, share = total(rows), ns / costs.whole_ns
     if item is OperatorClass.UNKNOWN:
@@ -411,8 +411,8 @@ def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Fi
 
 
 def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> Further:
-    """The section that says most of a class: bounds where they are known, operators where it has any, kernels; of the
-    last two more rows than the first screen has."""
+    """Return the main section for a class: bounds if they are known, operators if it has any, kernels; of the last two
+    more rows than the first screen has."""
     if part.reached:
         return Further(section="roofline", experiment=True)
     linked = sum(row.time_ns for row in anatomy.operators if row.operator_class is item)
@@ -427,12 +427,12 @@ def _capital(item: OperatorClass) -> str:
 
 
 def _of_work(anatomy: Anatomy, ns: float) -> Phrase:
-    """A share as the tables of the page have it."""
+    """Return a share as the tables of the page have it."""
     return phrase("{} of the {}", Share(ns, total(anatomy.classes).time_ns), work_of(anatomy))
 
 
 def _largest(anatomy: Anatomy, item: OperatorClass) -> Phrase | str:
-    """The operator, or where most has none the kernel, that takes most of a class; two of them where none does."""
+    """Return the operator, or the kernel if most has no operator, that takes most of a class, or the largest two."""
     whole = sum(row.time_ns for row in anatomy.classes if row.operator_class is item)
     groups = {key: total(rows).time_ns for key, rows in grouped(anatomy.operators).items() if key[0] is item}
     if sum(groups.values()) < _MOST * whole:
@@ -447,7 +447,7 @@ def _largest(anatomy: Anatomy, item: OperatorClass) -> Phrase | str:
 
 
 def _most(named: Sequence[tuple[Phrase, float]], whole: float) -> Phrase | str:
-    """Which part is most of a class, or what share of it the two largest are; small ones are not named."""
+    """Return the main part of a class, or the share of its two largest; small ones are not named."""
     much = [part for part in sorted(named, key=lambda part: -part[1])[:2] if part[1] >= _MUCH * whole]
     if not much:
         return ""
