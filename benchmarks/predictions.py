@@ -1,10 +1,10 @@
-"""Predictions of techniques next to what they become: the tables of docs/techniques.md, and `RECORDED` of predict/suggestions.py.
+"""Predictions of techniques next to what they become: the tables of docs/techniques.md, and `RECORDED`.
 
     python benchmarks/predictions.py FOLDER [--model NAME ...] [--only TECHNIQUE ...] [--skip TECHNIQUE ...]
         [--repetitions N] [--resume]
 
 Runs an experiment for each of some models that one processor steps in about a second, prints each prediction with its
-error, and the lines of `RECORDED`. Times are ratios to the baseline of the same experiment.
+error, and the lines of `RECORDED` in predict/suggestions.py. Times are ratios to the baseline of the same experiment.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Stamp(Struct, frozen=True):
     identity: str
     settled: bool
 
-    def vouches_for(self, other: Stamp) -> bool:
+    def proves_same(self, other: Stamp) -> bool:
         """Return whether a trace with the stamp `other` is the one that had this stamp."""
         return self.settled and self.identity == other.identity
 
@@ -174,7 +174,7 @@ def digest_of(source: Source) -> str:
 _CHECKSUM: Final = struct.Struct("<L")
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class SummaryEntry(Struct, frozen=True, kw_only=True):
     """A packed summary, and how to tell whether it is still valid: the code and rules that made it (`key`), the trace's
     state (`identity`, which is enough if it is `settled`), and the trace's SHA-256."""
 
@@ -200,7 +200,7 @@ class KeptSummaries(Struct, frozen=True):
         if now is None or kept is None or kept.key != self.key:
             return None
         try:
-            if not Stamp(kept.identity, kept.settled).vouches_for(now):
+            if not Stamp(kept.identity, kept.settled).proves_same(now):
                 if kept.sha256 != digest_of(source) or stamp_of(source) != now:
                     return None
                 self._write(source, replace(kept, identity=now.identity, settled=now.settled))
@@ -214,13 +214,13 @@ class KeptSummaries(Struct, frozen=True):
         sha256 = summary.anatomy.provenance.trace_sha256
         if after is None or after.identity != before.identity or sha256 is None:
             return None
-        kept = Kept(
+        kept = SummaryEntry(
             key=self.key, identity=before.identity, settled=before.settled, sha256=sha256, names=tuple(sorted(names)),
             summary=packed_summary(summary),
         )  # fmt: skip
         return self._write(source, kept)
 
-    def _read(self, source: Source) -> Kept | None:
+    def _read(self, source: Source) -> SummaryEntry | None:
         """Return the kept summary of a trace; `None` if the file is damaged or of another program."""
         try:
             data = read_bytes(self._file(source))
@@ -228,11 +228,11 @@ class KeptSummaries(Struct, frozen=True):
                 return None
             body = data[_CHECKSUM.size :]
             whole = _CHECKSUM.unpack(data[: _CHECKSUM.size])[0] == zlib.crc32(body)
-            return msgspec.msgpack.decode(body, type=Kept) if whole else None
+            return msgspec.msgpack.decode(body, type=SummaryEntry) if whole else None
         except Exception:  # of a store, of whatever wrote such a file
             return None
 
-    def _write(self, source: Source, kept: Kept) -> str | None:
+    def _write(self, source: Source, kept: SummaryEntry) -> str | None:
         body = msgspec.msgpack.encode(kept)
         data = _CHECKSUM.pack(zlib.crc32(body)) + body
         file = self._file(source)

@@ -289,7 +289,7 @@ def summary_of_trace(
     """
     trace = read_trace(path)
     if texts is not None:
-        texts.learn(trace.metadata)
+        texts.add_secrets(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls, call_warnings = trace_calls_of(trace, attribution)
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None

@@ -28,7 +28,7 @@ from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.section import Page
 from opanatomy.trace.files import OutputFile, check_no_address, output_file
-from opanatomy.trace.redact import of_process, spoken
+from opanatomy.trace.redact import mask_secrets, of_process
 
 if TYPE_CHECKING:
     import torch
@@ -186,14 +186,14 @@ class Guard:
         @functools.wraps(original)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             if once:
-                put_back()
+                restore()
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 self._failed(error)
                 raise
 
-        def put_back() -> None:
+        def restore() -> None:
             if vars(trainer).get(name) is not guarded:
                 return
             if before is None:
@@ -202,7 +202,7 @@ class Guard:
                 setattr(trainer, name, before)
 
         setattr(trainer, name, guarded)
-        self._stack.callback(put_back)
+        self._stack.callback(restore)
 
 
 # Which steps of a training are recorded, and how, given where it begins and ends.
@@ -624,7 +624,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def _source(self) -> str | None:
         """Return the name of the trace for a command; nothing if its path is left out, or has a secret in it."""
         source = shlex.quote(str(self.trace))
-        return None if self._options.redact or spoken(source) != source else source
+        return None if self._options.redact or mask_secrets(source) != source else source
 
     def _log(self, state: Any, control: Any) -> None:
         """Log the figures through the Trainer, once; leave its other log entries unchanged."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opanatomy.attribution.attribute import Attribution, _threads_by_device, attribute
-from opanatomy.attribution.calls import Candidates, own
+from opanatomy.attribution.calls import Candidates, assign_owners
 from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64, at
 from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.trace.read import Trace, read_trace
@@ -275,14 +275,14 @@ NAMES = np.arange(5)
 )
 def test_ownership(computes: list[int], delegates: list[int], works: list[int] | None, owner: list[int]) -> None:
     rows = candidates(NAMES, PARENTS, [0 if one else -1 for one in computes], delegates, works)
-    assert own(rows).tolist() == owner
+    assert assign_owners(rows).tolist() == owner
 
 
 def test_an_operator_hands_over_to_another_overload_of_its_name() -> None:
     """Autocast: `aten::mm` of float32 > casts, `aten::mm` of bfloat16 > copy."""
     names = np.array([7, 3, 7, 3])
     parents = np.array([-1, 0, 0, 2])
-    assert own(candidates(names, parents, [0, 3, 0, 3], [0] * 4)).tolist() == [-1, 1, 2, 2]
+    assert assign_owners(candidates(names, parents, [0, 3, 0, 3], [0] * 4)).tolist() == [-1, 1, 2, 2]
 
 
 def test_work_left_over_from_before_the_trace(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from opanatomy.attribution.attribute import attribute
 from opanatomy.attribution.calls import TOO_COSTLY, TraceCalls, trace_calls_of
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.columns import categorical_of as column_of
-from opanatomy.records.columns import distinct, joined
+from opanatomy.records.columns import joined, unique
 from opanatomy.trace.read import Trace, read_trace
 from tests.handmade import HandMade
 
@@ -80,6 +80,6 @@ def test_columns_of_values() -> None:
     assert joined(first, second).take(np.array([3, -1, 0])).decoded() == ["c", None, "b"]
     assert joined(first, second).equals("b").tolist() == [True, True, False, False, False]
     assert not first.equals("z").any()
-    known = distinct(np.array([5, 3, 5, 4]))
+    known = unique(np.array([5, 3, 5, 4]))
     assert (known.values.tolist(), known.first.tolist(), known.inverse.tolist()) == ([3, 4, 5], [1, 3, 0], [2, 0, 2, 1])
-    assert distinct(np.zeros(0, dtype=np.int64)).values.tolist() == []
+    assert unique(np.zeros(0, dtype=np.int64)).values.tolist() == []

@@ -16,12 +16,12 @@ from opanatomy.report.section import (
     Cell,
     Change,
     Column,
+    ColumnKind,
     Count,
     Exact,
     Figure,
     FlopRate,
     Flops,
-    Holds,
     Name,
     Note,
     Phrase,
@@ -48,9 +48,9 @@ def table(*rows: Row, columns: tuple[Column, ...], notes: tuple[Note, ...] = ())
 
 
 COLUMNS = (
-    Column(header="operator", holds=Holds.NAMES),
-    Column(header="FLOP/s", unit="FLOP/s", expendable=2),
-    Column(header="ceiling", expendable=1),
+    Column(header="operator", holds=ColumnKind.NAMES),
+    Column(header="FLOP/s", unit="FLOP/s", drop_order=2),
+    Column(header="ceiling", drop_order=1),
 )
 ROW = Row(cells=(Name("aten::mm"), FlopRate(2.5e12), Share(0.5, 1)))
 
@@ -191,7 +191,7 @@ def test_shares_stand_below_each_other_whatever_they_cover() -> None:
 
 
 def test_a_name_of_another_column_is_shorter_than_that_of_the_row() -> None:
-    columns = (Column(header="operator", holds=Holds.NAMES), Column(header="made by", holds=Holds.NAMES))
+    columns = (Column(header="operator", holds=ColumnKind.NAMES), Column(header="made by", holds=ColumnKind.NAMES))
     row = Row(cells=(Name("aten::" + "x" * 60), Name("aten::" + "y" * 60)))
     wide = section_text(table(row, columns=columns), 200).splitlines()[2]
     assert wide.split() == ["aten::" + "x" * 60, f"aten::{'y' * 14}…{'y' * 19}"]

@@ -18,7 +18,7 @@ from opanatomy.records.reports import Report
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats import terminal
 from opanatomy.report.formats.terminal import page_text, terminal_report
-from opanatomy.report.section import Page, Section, Tone
+from opanatomy.report.section import NoteStyle, Page, Section
 from opanatomy.report.sections import SECTIONS, named_sections, sections_of
 from tests import anatomies
 
@@ -69,7 +69,7 @@ def wide_lines(text: str, width: int) -> list[str]:
 def commands_of(sections: tuple[Section, ...], width: int) -> set[str]:
     """The lines of commands, of which each that is too wide is one word, or an option with its value."""
     lines: set[str] = set()
-    for note in (note for section in sections for note in section.notes if note.tone is Tone.COMMAND):
+    for note in (note for section in sections for note in section.notes if note.tone is NoteStyle.COMMAND):
         lines |= {str(line) for line in terminal.command(str(note.text), width, label="next:")}
     for line in lines:
         assert cell_len(line) <= width or len(line.removesuffix(" \\").split()) <= 2

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from opanatomy.records.anatomy import ClassRow, KernelRow, ModuleRow, OperatorRow
-from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable, distinct
+from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable, unique
 from opanatomy.records.signature import NO_SIGNATURE
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE
 
@@ -26,7 +26,7 @@ class Groups:
         place, most = np.zeros(len(keys[0].codes), dtype=np.int64), 1
         for key in keys:
             if most * (len(key.values) + 1) > _LARGEST:
-                known = distinct(place)
+                known = unique(place)
                 place, most = known.inverse, len(known.values)
             place = place * (len(key.values) + 1) + key.codes + 1
             most *= len(key.values) + 1

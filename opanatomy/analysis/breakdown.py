@@ -17,7 +17,7 @@ from opanatomy.analysis.intervals import within
 from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_of_calls
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.records.anatomy import Breakdown, LikeStep, Overlap, StepKind, StepRow, WorkRow
-from opanatomy.records.columns import CallTable, Categorical, Int64, distinct
+from opanatomy.records.columns import CallTable, Categorical, Int64, unique
 from opanatomy.records.signature import NO_SIGNATURE, SignatureText
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
@@ -173,7 +173,7 @@ def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable
 def _operators_within(calls: CallTable) -> Categorical[str]:
     """Return the operator of each call; a part of another call also has that call's name, as it has its class."""
     outer = calls.part_of.codes
-    pairs = distinct(calls.operator.codes * (len(calls.part_of.values) + 1) + outer + 1)
+    pairs = unique(calls.operator.codes * (len(calls.part_of.values) + 1) + outer + 1)
     names = []
     for row in pairs.first.tolist():
         name, owner = calls.operator.at(row) or "", calls.part_of.at(row)

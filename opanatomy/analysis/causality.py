@@ -29,13 +29,13 @@ from opanatomy.records.columns import (
     Bool,
     Int64,
     at,
-    distinct,
-    is_among,
-    marked,
+    isin,
+    mask_of,
     order_by,
     rows_by_value,
     rows_named,
     starts_work,
+    unique,
 )
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
 from opanatomy.trace.read import Trace
@@ -112,7 +112,7 @@ class _Events:
         #: The time that counts in the figures.
         self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
         self.waits_ns = np.sort(launches.start_ns[self.launches_named(_WAITS)])
-        processes = {str(trace.threads[number][0]) for number in distinct(launches.thread).values.tolist()}
+        processes = {str(trace.threads[number][0]) for number in unique(launches.thread).values.tolist()}
         self.one_process = len(processes) == 1
         self.streams = [
             (self._name_of_stream(rows), rows) for _, rows in rows_by_value(_pairs(self.work.device, self.work.stream))
@@ -130,14 +130,14 @@ class _Events:
 
     def _name_of_stream(self, rows: Int64) -> str:
         device, stream = int(self.work.device[rows[0]]), int(self.work.stream[rows[0]])
-        several = len(distinct(self.work.device).values) > 1
+        several = len(unique(self.work.device).values) > 1
         return f"work on stream {stream}" + (f" of device {device}" if several else "")
 
 
 def _pairs(first: Int64, second: Int64) -> Int64:
     """Number each pair of values."""
-    known = distinct(second)
-    return distinct(first).inverse * len(known.values) + known.inverse
+    known = unique(second)
+    return unique(first).inverse * len(known.values) + known.inverse
 
 
 def _ms(ns: int) -> str:
@@ -159,7 +159,7 @@ def _classes(events: _Events) -> Check:
     linked = np.flatnonzero((operator >= 0) & (events.work.kind == KERNEL) & (calls.work.link != OUTSIDE))
     name = calls.host.name[operator[linked]]
     sure = np.full(len(names), -1, dtype=np.int64)
-    for number in distinct(name).values.tolist():
+    for number in unique(name).values.tolist():
         known = classify_operator(names[number])
         library = names[number].startswith(("aten::", "c10d::", "nccl:")) or _COMPILED.match(names[number])
         if library and known is not None and known.operator_class is not None:
@@ -167,7 +167,7 @@ def _classes(events: _Events) -> Check:
     kernel = events.work.name[linked]
     of_operator, of_kernel = sure[name], calls.kernels.operator_class[kernel]
     compiled_kernel, compiled_operator = (rows_named(_COMPILED, names, column) for column in (kernel, name))
-    wrong = is_among(of_operator, np.array(_PROJECTED)) & ((of_kernel == _CONTRACTION) | (of_kernel == _COMMUNICATION))
+    wrong = isin(of_operator, np.array(_PROJECTED)) & ((of_kernel == _CONTRACTION) | (of_kernel == _COMMUNICATION))
     wrong |= (of_operator == _CONTRACTION) & (of_kernel == _COMMUNICATION)
     wrong |= (of_operator == _COMMUNICATION) & ((of_kernel == _CONTRACTION) | compiled_kernel)
     wrong |= compiled_operator & compiled_kernel & (name != kernel) & ~_begins_with(names, kernel, name)
@@ -189,7 +189,7 @@ def _classes(events: _Events) -> Check:
 
 def _begins_with(names: Sequence[str], kernel: Int64, operator: Int64) -> Bool:
     """Return whether each kernel's name begins with its operator's: older compilers append the types."""
-    pairs = distinct(kernel * len(names) + operator)
+    pairs = unique(kernel * len(names) + operator)
     begins = [names[key // len(names)].startswith(names[key % len(names)]) for key in pairs.values.tolist()]
     rows: Bool = np.array(begins, dtype=bool)[pairs.inverse]
     return rows
@@ -316,7 +316,7 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
 def _after_waiting(events: _Events, disordered: Bool) -> Int64:
     """Return how long each event ends after the first return of a call that had to wait for it; 0 if none had."""
     late_ns = np.zeros(len(events.work.name), dtype=np.int64)
-    if not events.one_process or len(distinct(events.work.device).values) > 1:
+    if not events.one_process or len(unique(events.work.device).values) > 1:
         return late_ns
     launches = events.trace.launches
     ends = launches.start_ns + launches.duration_ns
@@ -389,7 +389,7 @@ def _behind_waits(events: _Events) -> Bool:
     chosen = np.flatnonzero(waits | starts)
     chosen = chosen[np.lexsort((launches.start_ns[chosen], launches.thread[chosen]))]
     behind = waits[chosen[:-1]] & (launches.thread[chosen[:-1]] == launches.thread[chosen[1:]])
-    return marked(chosen[1:][behind], len(waits))
+    return mask_of(chosen[1:][behind], len(waits))
 
 
 def _in_turn(events: _Events, stream: Int64) -> tuple[Int64, Int64, Bool]:
@@ -430,18 +430,18 @@ def _offset_ns(events: _Events, stream: Int64) -> tuple[int, bool]:
     held = waited & (events.work.start_ns[rows] - np.maximum(before, events.launch_end_ns[rows]) > 2 * OVERLAP_NS)
     start_ns = events.work.start_ns[rows][held]
     count = len(start_ns)
-    ends = np.sort(events.end_ns[~marked(stream, len(events.end_ns))])
+    ends = np.sort(events.end_ns[~mask_of(stream, len(events.end_ns))])
     if count < _HELD or not len(ends):
         return 0, False
     low, high = (np.searchsorted(ends, start_ns + by) for by in (-_FURTHEST_NS, _FURTHEST_NS))
     counts = high - low
     which = np.repeat(np.arange(count), counts)
     after_ns = start_ns[which] - ends[np.arange(len(which)) + np.repeat(low - np.cumsum(counts) + counts, counts)]
-    at_end = len(distinct(which[np.abs(after_ns) <= CLOCKS_NS]).values)
+    at_end = len(unique(which[np.abs(after_ns) <= CLOCKS_NS]).values)
     most, at_ns = 0, 0
     for shift in (0, _BIN_NS // 2):
-        bins = distinct((after_ns + shift) // _BIN_NS)
-        sizes = np.bincount(distinct(bins.inverse * count + which).values // count, minlength=1)
+        bins = unique((after_ns + shift) // _BIN_NS)
+        sizes = np.bincount(unique(bins.inverse * count + which).values // count, minlength=1)
         if len(bins.values) and sizes.max() >= most:
             largest = bins.values[sizes == sizes.max()] * _BIN_NS - shift
             nearest = int(largest[np.abs(largest).argmin()])
@@ -543,7 +543,7 @@ def _doubled(events: _Events) -> Check:
 
 def _beside(events: _Events, rows: Int64, twice: Int64, overlapping: Bool) -> Int64:
     """Return the events that begin well before all earlier ones on their stream have ended; nodes of graphs may."""
-    rows = rows[events.sure[rows] & ~is_among(rows, twice)]
+    rows = rows[events.sure[rows] & ~isin(rows, twice)]
     if len(rows) < 2 or not events.one_process:
         return rows[:0]
     rows = rows[np.argsort(events.work.start_ns[rows], kind="stable")]

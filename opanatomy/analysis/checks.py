@@ -20,7 +20,7 @@ from opanatomy.errors import GateError
 from opanatomy.memory.allocations import CPU
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, Check, Difference
-from opanatomy.records.columns import Bool, CallTable, Int64, distinct, marked
+from opanatomy.records.columns import Bool, CallTable, Int64, mask_of, unique
 from opanatomy.records.communication import Communication, ExpectedCommunication, Waiting
 from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
@@ -428,12 +428,12 @@ def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
     host, names = calls.host, calls.names
     in_table = np.zeros(len(host.name), dtype=np.int64)
     in_table[table.host_row[called]] = table.time_ns[called]
-    dispatches = marked(host.name[(calls.owner < 0) & calls.operators.computes[host.name]], len(names))
+    dispatches = mask_of(host.name[(calls.owner < 0) & calls.operators.computes[host.name]], len(names))
     time = np.where(dispatches[host.name], calls.time_ns, in_table)
     computes = calls.operators.computes[host.name]
     sums = np.zeros(len(names), dtype=np.int64)
     np.add.at(sums, host.name[computes], time[computes])
-    for number in distinct(host.name[computes]).values.tolist():
+    for number in unique(host.name[computes]).values.tolist():
         if not names[number].startswith(BACKENDS):  # an annotation, which the profiler does not sum up
             times[names[number]] = int(sums[number])
     return times

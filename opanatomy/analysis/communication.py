@@ -34,7 +34,7 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     at,
-    distinct,
+    unique,
 )
 from opanatomy.records.communication import (
     Collective,
@@ -86,7 +86,7 @@ def _phases(
 ) -> tuple[CommunicationPhase, ...]:
     sizes = message_sizes(calls)
     made = []
-    for code in distinct(calls.phase.codes[rows]).values.tolist():
+    for code in unique(calls.phase.codes[rows]).values.tolist():
         own = rows[calls.phase.codes[rows] == code]
         running, sized = _running(calls, own, bounds), sizes[own] >= 0
         made.append(
@@ -107,7 +107,7 @@ def _modules(
     width, kinds = len(calls.phase.values), len(calls.collective.values)
     module = calls.module.codes[rows] + 1
     keys = (module * kinds + calls.collective.codes[rows]) * width + calls.phase.codes[rows]
-    groups = distinct(keys)
+    groups = unique(keys)
     made = []
     for place in np.argsort(groups.first).tolist():
         own = rows[groups.inverse == place]
@@ -180,12 +180,12 @@ class _Sum(Struct):
 def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ...]:
     """Return one row per collective, data type and group, longest first; times sum to that of all device events."""
     width = len(table.arguments.values) + 1
-    kinds = distinct(table.kernel.codes * width + table.arguments.codes + 1)
+    kinds = unique(table.kernel.codes * width + table.arguments.codes + 1)
     count = len(kinds.values)
     time = np.zeros(count, dtype=np.int64)
     np.add.at(time, kinds.inverse, table.duration_ns)
     # A call of several device events has the kind of its first one.
-    calls = np.bincount(kinds.inverse[distinct(table.call).first], minlength=count)
+    calls = np.bincount(kinds.inverse[unique(table.call).first], minlength=count)
     kernels = np.bincount(kinds.inverse, minlength=count)
     sums: dict[_Key, _Sum] = {}
     for kind, row in enumerate(kinds.first.tolist()):
@@ -442,7 +442,7 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
 def _device(kernels: KernelTable, communicates: Bool) -> Bool:
     """Return the events of the device that communicates most, or without communication works most."""
     rows = np.flatnonzero(communicates) if communicates.any() else np.arange(len(kernels.device))
-    devices = distinct(kernels.device[rows])
+    devices = unique(kernels.device[rows])
     if not len(devices.values):
         return np.zeros(len(kernels.device), dtype=bool)
     spent = np.zeros(len(devices.values), dtype=np.int64)
@@ -454,7 +454,7 @@ def _device(kernels: KernelTable, communicates: Bool) -> Bool:
 def _synchronized(trace: Trace) -> Int64:
     """Return when each host call that waited for the device returned, sorted."""
     launches = trace.launches
-    names = distinct(launches.name)
+    names = unique(launches.name)
     waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
     rows = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
     return np.sort(launches.start_ns[rows] + launches.duration_ns[rows])
@@ -483,7 +483,7 @@ def _computing_on_host(calls: TraceCalls) -> Intervals:
     codes = calls.operators.operator_class[host.name[calls.owner[rows]]]
     collectives, computing = rows[codes == _COMMUNICATION], rows[codes != _COMMUNICATION]
     parts = []
-    for thread in distinct(host.thread[computing]).values.tolist():
+    for thread in unique(host.thread[computing]).values.tolist():
         on_thread = computing[host.thread[computing] == thread]
         inside = collectives[host.thread[collectives] == thread]
         parts.append(
@@ -499,7 +499,7 @@ def _computing_on_host(calls: TraceCalls) -> Intervals:
 def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
     """Return one row per call: the events of one host row together, each event without one alone."""
     count = len(events.start_ns)
-    groups = distinct(np.where(events.call >= 0, events.call, -2 - np.arange(count)))
+    groups = unique(np.where(events.call >= 0, events.call, -2 - np.arange(count)))
     start = np.full(len(groups.values), np.iinfo(np.int64).max)
     np.minimum.at(start, groups.inverse, events.start_ns)
     end = np.full(len(groups.values), np.iinfo(np.int64).min)

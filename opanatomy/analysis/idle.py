@@ -25,11 +25,11 @@ from opanatomy.records.columns import (
     Launches,
     ProfilerEvents,
     at,
-    distinct,
-    is_among,
+    isin,
     rows_by_value,
     rows_named,
     starts_work,
+    unique,
 )
 from opanatomy.records.taxonomy import IdleCause
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
@@ -275,7 +275,7 @@ class _Host:
         }  # fmt: skip
         self._stack_ns = np.sort(launched.profiler.start_ns[~own])
         #: The threads that launch work, and the one that did so last.
-        self._threads = distinct(calls.thread[launching]).values
+        self._threads = unique(calls.thread[launching]).values
         last = np.flatnonzero(launching)
         self._last = int(calls.thread[last[np.argmax(calls.start_ns[last])]]) if len(last) else _OTHERS
         self._layers: dict[tuple[IdleCause, int], Intervals] = {}
@@ -284,7 +284,7 @@ class _Host:
         """Return whether the thread of each launch waits for the device at a moment, or begins to right after it."""
         waits = np.zeros(len(moments), dtype=bool)
         threads = self._threads_of(launch)
-        for thread in distinct(threads).values.tolist():
+        for thread in unique(threads).values.tolist():
             here = threads == thread
             layer = self._layer(IdleCause.SYNCHRONIZATION, thread)
             waits[here] = within(layer, moments[here], moments[here] + _LATENCY_NS) > 0
@@ -302,7 +302,7 @@ class _Host:
         late = gaps[1] - returned > _LATENCY_NS
         yield _Charged(IdleCause.DEVICE, _NOBODY, (returned[late], gaps[1][late]))
         ends = np.where(late, returned, gaps[1])
-        for thread in distinct(threads).values.tolist():
+        for thread in unique(threads).values.tolist():
             here = (threads == thread) & (ends > gaps[0])
             left = gaps[0][here], ends[here]
             for of_thread in (thread, _OTHERS):
@@ -351,7 +351,7 @@ class _Host:
             (own, self._profiler.name, within(part.time, *_span(self._profiler, own))),
         ):
             touched = np.flatnonzero(times)
-            groups = distinct(name[events[touched]])
+            groups = unique(name[events[touched]])
             sums = np.zeros((2, len(groups.values)), dtype=np.int64)
             np.add.at(sums[0], groups.inverse, times[touched])
             sums[1] = np.bincount(groups.inverse[times[touched] > 0], minlength=len(groups.values))
@@ -402,7 +402,7 @@ class _Host:
         return rows[self._is_of(self._launches.thread[rows], thread)]
 
     def _is_of(self, threads: Int64, thread: int) -> Bool:
-        return is_among(threads, self._threads) if thread == _OTHERS else threads == thread
+        return isin(threads, self._threads) if thread == _OTHERS else threads == thread
 
 
 def _launches_of(launched: LaunchedWork, work: Bool) -> Bool:

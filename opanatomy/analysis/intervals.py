@@ -21,7 +21,7 @@ from opanatomy.records.columns import (
     Int64,
     Launches,
     ProfilerEvents,
-    distinct,
+    unique,
 )
 
 Intervals: TypeAlias = "tuple[Int64, Int64]"
@@ -144,12 +144,12 @@ class LaunchedWork(Struct, frozen=True, kw_only=True):
 
     def devices(self) -> list[int]:
         """Return the devices that did work of the window."""
-        numbers: list[int] = distinct(self.work.device[self.inside]).values.tolist()
+        numbers: list[int] = unique(self.work.device[self.inside]).values.tolist()
         return numbers
 
     def computing_devices(self) -> list[int]:
         """Return the devices that ran kernels of the window, or if none did those that only copied."""
-        numbers: list[int] = distinct(self.work.device[self.kernels()]).values.tolist()
+        numbers: list[int] = unique(self.work.device[self.kernels()]).values.tolist()
         return numbers or self.devices()
 
     def window(self, host: tuple[int, int]) -> tuple[int, int]:

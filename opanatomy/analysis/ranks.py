@@ -46,7 +46,7 @@ from opanatomy.records.workload import Environment, Workload
 # ----- steps, timelines, device figures and their spread over several ranks
 
 
-#: The figures whose spread is given, by `Rank.a_step`.
+#: The figures whose spread is given, by `Rank.per_step`.
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
 
 
@@ -136,7 +136,7 @@ def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
 
     spreads = []
     for figure in FIGURES:
-        known = [time for rank in ranks if (time := rank.a_step(figure)) is not None]
+        known = [time for rank in ranks if (time := rank.per_step(figure)) is not None]
         if len(known) == len(ranks):
             longest = ranks[known.index(max(known))]
             spreads.append(

@@ -18,7 +18,7 @@ from opanatomy.attribution.phases import MAX_THREADS, are_nodes
 from opanatomy.cost.convolution import output_shape
 from opanatomy.cost.operands import flag, integer
 from opanatomy.records.anatomy import Check, Difference
-from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value, rows_named
+from opanatomy.records.columns import Bool, HostTable, Int64, isin, mask_of, rows_by_value, rows_named, unique
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
 
@@ -65,7 +65,7 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     outer = np.where(is_inner, host.parent, row)
     above = np.where(host.parent >= 0, nearest_above(of_node, host.parent)[host.parent], -1)
     node = np.where(above >= 0, outer[above], -1)
-    bare = engine & ~marked(host.parent[is_inner], len(host.name))
+    bare = engine & ~mask_of(host.parent[is_inner], len(host.name))
     in_body = (above >= 0) & (~engine[above] | bare[above])
     numbered = (host.sequence >= 0) & ~of_node
     is_node = is_node & ~is_inner
@@ -74,13 +74,13 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     forward, state = _pair(names, paired, np.flatnonzero(is_node & (number >= 0)), np.flatnonzero(numbered))
     if not may_be_cut:
         state[state == BEFORE] = LOST
-    silent = _silent(names, host, numbered, node) & ~marked(forward[forward >= 0], len(host.name))
+    silent = _silent(names, host, numbered, node) & ~mask_of(forward[forward >= 0], len(host.name))
     silent &= ~_saves_again(names, host, np.where(node >= 0, forward[node], -1))
     return Graph(
         is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
         numbered=nearest_above(numbered & ~silent, host.parent),
         differentiated=_differentiated(host, in_body & ~of_node & (above == host.parent), numbered, node)
-        & ~marked(node[is_node & (node >= 0)], len(host.name)),
+        & ~mask_of(node[is_node & (node >= 0)], len(host.name)),
     )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _silent(names: Sequence[str], host: HostTable, numbered: Bool, node: Int64) 
     function = nearest_above(functions, host.parent)
     enclosing = function[numbered & dispatched]
     inside = (node >= 0) | ((host.parent >= 0) & (function[host.parent] >= 0))
-    silent: Bool = functions & inside & ~marked(enclosing[enclosing >= 0], len(host.name))
+    silent: Bool = functions & inside & ~mask_of(enclosing[enclosing >= 0], len(host.name))
     return silent
 
 
@@ -144,7 +144,7 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
         return forward, state
     state[nodes] = LOST
     alike, by_number = _Alike(names), _by_number(host, operators)
-    known = is_among(host.sequence, host.sequence[operators])
+    known = isin(host.sequence, host.sequence[operators])
     first = _smallest(host.sequence[operators])
     first_on = {thread: _smallest(host.sequence[operators[at]]) for thread, at in rows_by_value(host.thread[operators])}
     by_forward_thread = [nodes[places] for _, places in rows_by_value(host.forward_thread[nodes])]
@@ -160,7 +160,7 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
             state[_cut_off(host, made[~known[made]], first)] = BEFORE
             continue
         on_thread = host.thread[operator] == thread
-        state[_cut_off(host, made[~is_among(made, node[on_thread])], first_on[thread])] = BEFORE
+        state[_cut_off(host, made[~isin(made, node[on_thread])], first_on[thread])] = BEFORE
         node, operator = node[on_thread & fits], operator[on_thread & fits]
         forward[node] = operator
         state[node] = np.where(host.start_ns[operator] > host.start_ns[node], LATE, PAIRED)
@@ -177,7 +177,7 @@ def _cut_off(host: HostTable, nodes: Int64, first: int) -> Int64:
     The beginning of a trace cuts off more than one; a single one was lost.
     """
     before: Int64 = nodes[host.sequence[nodes] < first]
-    return before if len(distinct(host.sequence[before]).values) > 1 else before[:0]
+    return before if len(unique(host.sequence[before]).values) > 1 else before[:0]
 
 
 def _by_number(host: HostTable, operators: Int64) -> Int64:
@@ -203,7 +203,7 @@ _SIDES: Final[tuple[Literal["left", "right"], ...]] = ("left", "right")
 
 def _clear_choice(votes: Int64) -> int | None:
     """Return the thread whose operators fit clearly best, if any: numbers are per thread and collide."""
-    threads = distinct(votes)
+    threads = unique(votes)
     counts = np.bincount(threads.inverse, minlength=2)
     best = int(counts.argmax())
     is_clear = len(votes) and counts[best] > 2 * np.delete(counts, best).max()
@@ -220,7 +220,7 @@ class _Alike:
         """Return whether each node is by name that of its operator; a missing operator does not match."""
         width = len(self._names)
         keys = host.name[nodes] * width + host.name[np.maximum(operators, 0)]
-        pairs = distinct(keys)
+        pairs = unique(keys)
         fits = [_is_backward_of(self._names[key // width], self._names[key % width]) for key in pairs.values.tolist()]
         rows: Bool = np.array(fits, dtype=bool)[pairs.inverse] & (operators >= 0)
         return rows
@@ -382,7 +382,7 @@ class Contractions:
         #: Whether calls of a name and signature, below one of that name with another, are dispatched again.
         self._again: dict[tuple[int, int, int], bool] = {}
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
-        owning = marked(self.host.name[owners], len(self.names))
+        owning = mask_of(self.host.name[owners], len(self.names))
         contracts = owning & (calls.operators.operator_class == CLASS_CODE[OperatorClass.TENSOR_CONTRACTION])
         #: Rows in a compilation, which compute nothing.
         self.without_data = without_data(calls)
@@ -390,7 +390,7 @@ class Contractions:
         self.rows = owners[contracts[self.host.name[owners]] & ~self.without_data[owners]]
         again = self.host.phase == PHASE_CODE[Phase.RECOMPUTE]
         #: Rows of the same operators in recomputation that are no call: their kernel never ran.
-        self.unrun = np.flatnonzero((calls.owner < 0) & contracts[self.host.name] & again)
+        self.not_executed = np.flatnonzero((calls.owner < 0) & contracts[self.host.name] & again)
         #: Rows in recomputation with no operator below that computes: one that calls a backend did not get there.
         busy = owning[self.host.name]
         self.childless = again & ~above_any(busy, self.host.parent)
@@ -502,8 +502,8 @@ class Contractions:
         forward = graph.forward[nodes]
         forward = np.where(forward >= 0, self._owning_call(forward), -1)
         count = len(self.host.name)
-        has_forward = marked(np.array(list(self.forwards), dtype=np.int64), count)[forward] & (forward >= 0)
-        busy = marked(np.array(list(self.gradients), dtype=np.int64), count)[nodes] | has_forward
+        has_forward = mask_of(np.array(list(self.forwards), dtype=np.int64), count)[forward] & (forward >= 0)
+        busy = mask_of(np.array(list(self.gradients), dtype=np.int64), count)[nodes] | has_forward
         for node, operator in zip(nodes[busy].tolist(), forward[busy].tolist(), strict=True):
             state = int(graph.state[node])
             paired = state in (PAIRED, LATE)
@@ -557,7 +557,7 @@ def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
 MAX_ROWS = 20
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Mismatch(Struct, frozen=True, kw_only=True):
     """One call that a second source does not confirm; `cause` as in `Difference`."""
 
     operator: str
@@ -568,23 +568,23 @@ class Finding(Struct, frozen=True, kw_only=True):
     evidence: str = ""
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class CheckResult(Struct, frozen=True, kw_only=True):
     """The result for one pair: figures compared, those equal, those not, and why others could not be compared."""
 
     compared: int = 0
     equal: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Mismatch, ...] = ()
     not_checked: tuple[str, ...] = ()
 
-    def explained(self, cause: str) -> Verdict:
+    def explained(self, cause: str) -> CheckResult:
         """Return the verdict with this cause for its findings."""
         return replace(self, findings=tuple(replace(finding, cause=cause) for finding in self.findings))
 
-    def unjudged(self, reason: str) -> Verdict:
+    def unjudged(self, reason: str) -> CheckResult:
         """Return the verdict with findings that have no cause counted as not checked, for this reason."""
         kept = tuple(finding for finding in self.findings if finding.cause is not None)
         left = len(self.findings) - len(kept)
-        return Verdict(
+        return CheckResult(
             compared=self.compared - left, equal=self.equal, findings=kept,
             not_checked=(*self.not_checked, *(reason,) * left),
         )  # fmt: skip
@@ -596,12 +596,12 @@ class Tally(Struct):
     time_of: Callable[[Iterable[int]], int | None]
     compared: int = 0
     equal: int = 0
-    findings: Counter[Finding] = field(default_factory=Counter)
-    times_ns: dict[Finding, int | None] = field(default_factory=dict)
-    where: dict[Finding, str] = field(default_factory=dict)
+    findings: Counter[Mismatch] = field(default_factory=Counter)
+    times_ns: dict[Mismatch, int | None] = field(default_factory=dict)
+    where: dict[Mismatch, str] = field(default_factory=dict)
     not_checked: Counter[str] = field(default_factory=Counter)
 
-    def add(self, verdict: Verdict, rows: Collection[int], where: str | None = None) -> None:
+    def add(self, verdict: CheckResult, rows: Collection[int], where: str | None = None) -> None:
         """Add a verdict on the calls at these rows; `where` is their module."""
         self.compared += verdict.compared
         self.equal += verdict.equal
@@ -630,7 +630,7 @@ class Tally(Struct):
             differences=tuple(rows), not_checked=why or None,
         )  # fmt: skip
 
-    def _row(self, finding: Finding, calls: int) -> Difference:
+    def _row(self, finding: Mismatch, calls: int) -> Difference:
         module = self.where.get(finding)
         parts = [f"{calls:,} call{'s' if calls > 1 else ''}", finding.evidence, f"first in {module}" if module else ""]
         return Difference(
@@ -638,7 +638,7 @@ class Tally(Struct):
             cause=finding.cause, evidence=": ".join(part for part in parts if part), time_ns=self.times_ns[finding],
         )  # fmt: skip
 
-    def _rest(self, ranked: list[tuple[Finding, int]]) -> list[Difference]:
+    def _rest(self, ranked: list[tuple[Mismatch, int]]) -> list[Difference]:
         """Return the findings beyond the rows: one row of the unexplained, one of the explained."""
         rows = []
         for explained in (False, True):
@@ -676,19 +676,19 @@ NO_SHAPES = "products without recorded shapes"
 _TURNS = {"mm": 0, "addmm": 0, "bmm": 1, "baddbmm": 1}
 
 
-def judge_product(pair: Pair) -> Verdict:
+def judge_product(pair: Pair) -> CheckResult:
     """Compare each product below the node with its forward's, and find missing and extra products."""
     (forward,) = pair.forward
     compared = equal = 0
-    findings: list[Finding] = []
+    findings: list[Mismatch] = []
     reasons: list[str] = []
     cost = next((product.flops for product in pair.backward if product.flops is not None), None)
     if (forward.flops is None or not _bias_fits(forward)) and (forward.complete or cost is not None):
         findings.append(
-            Finding(operator=forward.operator, phase=Phase.FORWARD, other=cost, cause=_cause(pair),
+            Mismatch(operator=forward.operator, phase=Phase.FORWARD, other=cost, cause=_cause(pair),
                     evidence=f"the shapes do not fit: {forward.shapes}")
         )  # fmt: skip
-        return Verdict(compared=1, findings=tuple(findings))
+        return CheckResult(compared=1, findings=tuple(findings))
     for product in pair.backward:
         if forward.flops is None or (product.flops is None and not (product.complete and is_product(product))):
             reasons.append(NO_COST if product.signature else NO_SHAPES)
@@ -699,30 +699,30 @@ def judge_product(pair: Pair) -> Verdict:
             continue
         text = f"{product.shapes} below {pair.node}, forward {forward.shapes}"
         findings.append(
-            Finding(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=forward.flops,
+            Mismatch(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=forward.flops,
                     cause=_cause(pair), evidence=text)
         )  # fmt: skip
     missing = list(_missing(pair, forward))
     excess = bool(missing) and missing[0].ours != 0 and equal > 0
-    return Verdict(
+    return CheckResult(
         compared=compared + (0 if excess else len(missing)), equal=equal - excess,
         findings=(*findings, *missing), not_checked=tuple(reasons),
     )  # fmt: skip
 
 
-def judge_alike(pair: Pair) -> Verdict:
+def judge_alike(pair: Pair) -> CheckResult:
     """Compare each product below the node, two at most, with its forward's FLOPs, as no views tell more."""
     cost = sum(product.flops or 0 for product in pair.forward)
     known = [product for product in pair.backward if product.flops is not None]
     if not cost or any(product.flops is None for product in pair.forward):
-        return Verdict(not_checked=(NO_COST,) * len(pair.backward))
+        return CheckResult(not_checked=(NO_COST,) * len(pair.backward))
     odd = tuple(
-        Finding(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=cost, cause=_cause(pair),
+        Mismatch(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=cost, cause=_cause(pair),
                 evidence=f"{product.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}")
         for place, product in enumerate(known) if product.flops != cost or place > 1
     )  # fmt: skip
     rest = (NO_COST,) * (len(pair.backward) - len(known))
-    return Verdict(compared=len(known), equal=len(known) - len(odd), findings=odd, not_checked=rest)
+    return CheckResult(compared=len(known), equal=len(known) - len(odd), findings=odd, not_checked=rest)
 
 
 def _cause(pair: Pair) -> str | None:
@@ -741,7 +741,7 @@ def _same_sizes(product: Contraction, forward: Contraction) -> bool:
     return product.key is None or forward.key is None or product.key == forward.key
 
 
-def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
+def _missing(pair: Pair, forward: Contraction) -> Iterator[Mismatch]:
     """Yield products that are missing while a view was made for their operand, and products without their view."""
     products, turned = len(pair.backward), pair.transposed[_TURNS.get(forward.base, 0)]
     if forward.base not in _TURNS or any(product.again for product in pair.backward):
@@ -751,14 +751,14 @@ def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
     if turned > maximum:
         lost = 2 if not products and turned > 2 - _TURNS[forward.base] else 1
         for _ in range(lost):
-            yield Finding(
+            yield Mismatch(
                 operator=forward.operator, phase=Phase.BACKWARD, ours=0, other=cost, evidence=(
                     f"{products} of {products + lost} products below {pair.node}, whose body turned {turned} operands; "
                     f"forward {forward.shapes}"
                 ),
             )  # fmt: skip
     elif products > 2 or (turned and turned < minimum) or _twice_the_same(pair, forward):
-        yield Finding(
+        yield Mismatch(
             operator=forward.operator, phase=Phase.BACKWARD,
             ours=None if cost is None else products * cost,
             other=None if cost is None else min(products - 1, 2) * cost,
@@ -819,7 +819,7 @@ _OPERANDS: dict[str, tuple[int | None, int | None]] = {
 _WITH_BIAS = {"convolution", "_convolution", "mkldnn_convolution", "miopen_convolution"}
 
 
-def judge_convolution(pair: Pair) -> Verdict:
+def judge_convolution(pair: Pair) -> CheckResult:
     """Check that the gradients cost 0, 1 or 2 times the forward, in one call each and on the same tensors."""
     absent = _absent(pair)
     if absent is not None:
@@ -829,18 +829,18 @@ def judge_convolution(pair: Pair) -> Verdict:
     spent = _flops_of(pair.backward)
     if odd is None and whole is not None and spent is not None:
         if spent in (0, whole, 2 * whole):
-            return Verdict(compared=1, equal=1)
+            return CheckResult(compared=1, equal=1)
         odd = "0, 1 or 2 times the forward"
     if odd is None and any(map(_refused, (*pair.forward, *pair.backward))):
         odd = "the shapes do not fit"
     if odd is None:
         recorded = all(contraction.signature for contraction in (*pair.forward, *pair.backward))
-        return Verdict(not_checked=(NO_CONSTANTS if recorded else NO_FUSED_SHAPES,))
+        return CheckResult(not_checked=(NO_CONSTANTS if recorded else NO_FUSED_SHAPES,))
     nearest = None if not whole or spent is None else whole * max(1, min(2, round(spent / whole)))
     return _wrong(pair, spent, nearest, odd)
 
 
-def judge_attention(pair: Pair) -> Verdict:
+def judge_attention(pair: Pair) -> CheckResult:
     """Check for one backward of five products to a forward of two, on the same query, key and value."""
     return _absent(pair) or _exact(pair, _attention_ratio(pair.forward[0], pair.backward[0]))
 
@@ -854,7 +854,7 @@ def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, 
     return 3 * q[-1] + 2 * v[-1], q[-1] + v[-1]
 
 
-def judge_recurrent(pair: Pair) -> Verdict:
+def judge_recurrent(pair: Pair) -> CheckResult:
     """Check for twice the forward, or once if no gradient of the weights is computed."""
     absent = _absent(pair)
     if absent is not None:
@@ -867,7 +867,7 @@ def judge_recurrent(pair: Pair) -> Verdict:
     return _exact(pair, (2 if asked else 1, 1))
 
 
-def _exact(pair: Pair, ratio: tuple[int, int] | None) -> Verdict:
+def _exact(pair: Pair, ratio: tuple[int, int] | None) -> CheckResult:
     """Check for one call below the node whose FLOPs are those of the forward in this ratio."""
     whole, spent = _flops_of(pair.forward), _flops_of(pair.backward)
     if not all("backward" in contraction.base for contraction in pair.backward):
@@ -876,28 +876,28 @@ def _exact(pair: Pair, ratio: tuple[int, int] | None) -> Verdict:
         refused = any(map(_refused, (*pair.forward, *pair.backward)))
         if refused and (spent is None) != (whole is None):
             return _wrong(pair, spent, None, "the shapes do not fit")
-        return Verdict(not_checked=(NO_FUSED_COST,))
+        return CheckResult(not_checked=(NO_FUSED_COST,))
     if ratio is None:
         return _wrong(pair, spent, None, "the tensors are not those of the forward")
     expected = whole * ratio[0] // ratio[1]
     if len(pair.backward) == 1 and spent == expected:
-        return Verdict(compared=1, equal=1)
+        return CheckResult(compared=1, equal=1)
     return _wrong(pair, spent, expected, f"{len(pair.backward)} calls for one")
 
 
-def _absent(pair: Pair) -> Verdict | None:
+def _absent(pair: Pair) -> CheckResult | None:
     """Return the verdict on a node without its contraction; `None` if it has one."""
     if pair.backward:
         return None
     return _wrong(pair, 0, _flops_of(pair.forward), "the node computes nothing")
 
 
-def _wrong(pair: Pair, ours: int | None, other: int | None, why: str) -> Verdict:
+def _wrong(pair: Pair, ours: int | None, other: int | None, why: str) -> CheckResult:
     forward, backward = ("; ".join(call.shapes for call in calls) for calls in (pair.forward, pair.backward))
     evidence = f"{why}: {backward or 'none'} below {pair.node}, forward {forward}"
     operator = pair.backward[0].operator if pair.backward else pair.node
-    finding = Finding(operator=operator, phase=Phase.BACKWARD, ours=ours, other=other, evidence=evidence)
-    return Verdict(compared=1, findings=(finding,))
+    finding = Mismatch(operator=operator, phase=Phase.BACKWARD, ours=ours, other=other, evidence=evidence)
+    return CheckResult(compared=1, findings=(finding,))
 
 
 def _flops_of(calls: tuple[Contraction, ...]) -> int | None:
@@ -1013,7 +1013,7 @@ def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
     has_work = nearest_above(named, host.parent)[contractions.rows]
     busy = _upward(has_work[has_work >= 0], above)
     owner = contractions.calls.owner
-    stopped = _upward(above[contractions.unrun], above) | contractions.childless
+    stopped = _upward(above[contractions.not_executed], above) | contractions.childless
     python = np.array([name in _PYTHON for name in contractions.names], dtype=bool)[host.name]
     answered = above_any(python, host.parent)
     foreign = above[_foreign(contractions)]
@@ -1047,7 +1047,7 @@ def _upward(rows: Int64, above: Int64) -> Bool:
     """Return whether each row is one of `rows` or above one, going up by `above`."""
     reached = np.zeros(len(above), dtype=bool)
     while len(rows):
-        rows = distinct(rows[~reached[rows]]).values
+        rows = unique(rows[~reached[rows]]).values
         reached[rows] = True
         rows = above[rows]
         rows = rows[rows >= 0]
@@ -1056,47 +1056,48 @@ def _upward(rows: Int64, above: Int64) -> Bool:
 
 def _judge_composite(
     contractions: Contractions, row: int, calls: list[Contraction], has_inner: bool, is_owner: bool, busy: bool
-) -> Verdict:
+) -> CheckResult:
     """Compare the calls directly below a composite with its own cost; none may be missing."""
     whole, phase = contractions.at(row), contractions.phase(row)
     if whole.base in ENCLOSING:
         extra = tuple(_too_many(whole, calls, has_inner, phase))
-        return Verdict(compared=len(extra), findings=extra)
+        return CheckResult(compared=len(extra), findings=extra)
     if whole.flops is None:
-        return Verdict()
+        return CheckResult()
     if whole.signature is None or len(whole.signature.arguments) > COSTED[whole.base]:
-        return Verdict(not_checked=(SCRIPTED_OPERATORS,) if calls else ())
+        return CheckResult(not_checked=(SCRIPTED_OPERATORS,) if calls else ())
     if is_owner:
         lost = _left_alone(whole)
-        return Verdict(compared=1, equal=int(not lost), findings=(_finding(whole, phase, None, lost),) if lost else ())
+        findings = (_finding(whole, phase, None, lost),) if lost else ()
+        return CheckResult(compared=1, equal=int(not lost), findings=findings)
     if not busy:
         text = "no contraction ran below it"
-        return Verdict(compared=1, findings=(_finding(whole, phase, 0, text),)) if whole.flops else Verdict()
+        return CheckResult(compared=1, findings=(_finding(whole, phase, 0, text),)) if whole.flops else CheckResult()
     if not calls or (has_inner and not calls):
-        return Verdict()
+        return CheckResult()
     return _compared(whole, calls, phase)
 
 
-def _compared(whole: Contraction, calls: list[Contraction], phase: Phase) -> Verdict:
+def _compared(whole: Contraction, calls: list[Contraction], phase: Phase) -> CheckResult:
     spent: int | None = 0
     for call in calls:
         spent = None if spent is None or call.flops is None else spent + call.flops
     if spent is None and not all(call.complete for call in calls):
-        return Verdict()
+        return CheckResult()
     if spent == whole.flops:
-        return Verdict(compared=len(calls), equal=len(calls))
-    finding = Finding(
+        return CheckResult(compared=len(calls), equal=len(calls))
+    finding = Mismatch(
         operator=calls[0].operator, phase=phase, ours=spent, other=whole.flops,
         cause=AGAIN if whole.again or any(call.again for call in calls) else None,
         evidence=f"{'; '.join(call.shapes for call in calls)} in {whole.shapes}",
     )  # fmt: skip
-    return Verdict(compared=len(calls), equal=len(calls) - 1, findings=(finding,))
+    return CheckResult(compared=len(calls), equal=len(calls) - 1, findings=(finding,))
 
 
-def _finding(whole: Contraction, phase: Phase, ours: int | None, text: str) -> Finding:
+def _finding(whole: Contraction, phase: Phase, ours: int | None, text: str) -> Mismatch:
     cause = AGAIN if whole.again else None
     evidence = f"{text}: {whole.shapes}"
-    return Finding(operator=whole.operator, phase=phase, ours=ours, other=whole.flops, cause=cause, evidence=evidence)
+    return Mismatch(operator=whole.operator, phase=phase, ours=ours, other=whole.flops, cause=cause, evidence=evidence)
 
 
 def _left_alone(whole: Contraction) -> str:
@@ -1109,13 +1110,13 @@ def _left_alone(whole: Contraction) -> str:
     return "the operator that computes has no event" if plain and whole.flops else ""
 
 
-def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Finding]:
+def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Mismatch]:
     """Yield calls besides the one that a composite makes."""
     attention = base(whole.operator) == "scaled_dot_product_attention"
     extra = len([call for call in calls if "attention" in call.base]) - 1 if attention else len(calls) - (not has_inner)
     if extra > 0:
         call = calls[-1]
-        yield Finding(
+        yield Mismatch(
             operator=call.operator, phase=phase, ours=None if call.flops is None else call.flops * (extra + 1),
             other=call.flops, evidence=f"{extra + 1} calls in one {whole.operator}: {call.shapes}",
         )  # fmt: skip
@@ -1137,20 +1138,20 @@ _CONTRACTING = (
 )  # fmt: skip
 
 
-def lost_operators(name: str) -> Verdict:
+def lost_operators(name: str) -> CheckResult:
     """Return the verdict on a node without work and forward operator: a contraction's has lost both."""
     own = name.removeprefix(ENGINE)
     if not own.startswith(_CONTRACTING):
-        return Verdict()
-    finding = Finding(operator=own, phase=Phase.BACKWARD, ours=0, evidence="neither its forward nor its products")
-    return Verdict(compared=1, findings=(finding,))
+        return CheckResult()
+    finding = Mismatch(operator=own, phase=Phase.BACKWARD, ours=0, evidence="neither its forward nor its products")
+    return CheckResult(compared=1, findings=(finding,))
 
 
 def judge_twice(contractions: Contractions) -> Tally:
     """Find events that are in the trace twice, by Kineto's numbers or by what others of their number do."""
     host = contractions.host
     numbered = np.flatnonzero((host.external_id > 0) & (host.annotation == 0))
-    known = distinct(host.external_id[numbered])
+    known = unique(host.external_id[numbered])
     counts = np.bincount(known.inverse, minlength=len(known.values))
 
     def time_ns(rows: Iterable[int]) -> int:
@@ -1161,21 +1162,21 @@ def judge_twice(contractions: Contractions) -> Tally:
     merged = len(several) >= _MANY and len(several) > _MUCH * len(counts)
     for place in several.tolist():
         row = int(numbered[known.first[place]])
-        verdict = Verdict(findings=(_twice(contractions, row, int(counts[place])),))
+        verdict = CheckResult(findings=(_twice(contractions, row, int(counts[place])),))
         tally.add(verdict.explained(MERGED) if merged else verdict, (row,), contractions.where(row))
-    suspects = distinct(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist()
+    suspects = unique(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist()
     times = dict(zip(known.values.tolist(), counts.tolist(), strict=True)) if suspects else {}
     for row in suspects:
         if times.get(number := int(host.external_id[row]), 1) == 1:
             tally.equal -= number in times
             tally.compared += number not in times
-            tally.add(Verdict(findings=(_twice(contractions, row, 2),)), (row,), contractions.where(row))
+            tally.add(CheckResult(findings=(_twice(contractions, row, 2),)), (row,), contractions.where(row))
     return tally
 
 
-def _twice(contractions: Contractions, row: int, times: int) -> Finding:
+def _twice(contractions: Contractions, row: int, times: int) -> Mismatch:
     contraction = contractions.at(row)
-    return Finding(
+    return Mismatch(
         operator=contraction.operator, phase=contractions.phase(row), ours=times, other=1,
         evidence=f"{times} times in the trace: {contraction.shapes}",
     )  # fmt: skip
@@ -1201,7 +1202,7 @@ def _twins(contractions: Contractions) -> Int64:
     """
     host, rows = contractions.host, contractions.rows[contractions.host.sequence[contractions.rows] >= 0]
     forward = contractions.graph.forward
-    done = marked(np.concatenate((forward[forward >= 0], contractions.recomputed)), len(host.name))
+    done = mask_of(np.concatenate((forward[forward >= 0], contractions.recomputed)), len(host.name))
     order = rows[np.lexsort((rows, host.signature[rows], host.name[rows], host.sequence[rows], host.thread[rows]))]
     first, second = order[:-1], order[1:]
     same = done[first] | done[second]
@@ -1221,7 +1222,7 @@ def judge_work(contractions: Contractions) -> Tally:
     if not len(calls.work.name):
         return tally
     working = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
-    busy = marked(calls.owner[working], len(host.name))[contractions.rows]
+    busy = mask_of(calls.owner[working], len(host.name))[contractions.rows]
     inside = contractions.host.in_window[contractions.rows]
     busy &= inside
     tally.compared, tally.equal = int(inside.sum()), int(busy.sum())
@@ -1235,9 +1236,9 @@ def judge_work(contractions: Contractions) -> Tally:
             continue
         cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
         cause = cause if launched[row] else NO_LAUNCH
-        finding = Finding(operator=contraction.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
+        finding = Mismatch(operator=contraction.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
                           evidence=f"no device work of {contraction.shapes}")  # fmt: skip
-        tally.add(Verdict(findings=(finding,)), (row,), contractions.where(row))
+        tally.add(CheckResult(findings=(finding,)), (row,), contractions.where(row))
     return tally
 
 
@@ -1245,14 +1246,14 @@ def judge_forwards(contractions: Contractions) -> Tally:
     """Check that each differentiated contraction has a node that ran."""
     graph, host = contractions.graph, contractions.host
     tally = Tally(time_of=contractions.time_ns)
-    ran = marked(graph.forward[graph.forward >= 0], len(host.name))
+    ran = mask_of(graph.forward[graph.forward >= 0], len(host.name))
     if not ran.any():
         return tally
     for operator in np.flatnonzero(ran).tolist():
         ran[list(contractions.forwards.get(operator, ()))] = True
     last_node = int(host.start_ns[np.flatnonzero(graph.is_node & (graph.forward >= 0))].max())
     outer = np.flatnonzero(_made_a_node(contractions))
-    waiting = outer[marked(_keys(contractions.forwards), len(host.name))[outer]]
+    waiting = outer[mask_of(_keys(contractions.forwards), len(host.name))[outer]]
     done = ran[waiting]
     tally.compared, tally.equal = len(waiting), int(done.sum())
     operators = _operators(contractions)
@@ -1261,11 +1262,11 @@ def judge_forwards(contractions: Contractions) -> Tally:
         contraction = contractions.at(contractions.forwards[row][0])
         after = bool(host.start_ns[row] > last_node)
         unused = AGAIN if contraction.again else _unused(contractions, row, operators, numbers)
-        finding = Finding(
+        finding = Mismatch(
             operator=contraction.operator, phase=Phase.FORWARD, ours=1, other=0, cause=AFTER_TRACE if after else unused,
             evidence=f"no backward node of {contraction.shapes} ran",
         )  # fmt: skip
-        tally.add(Verdict(findings=(finding,)), (row,), contractions.where(row))
+        tally.add(CheckResult(findings=(finding,)), (row,), contractions.where(row))
     return tally
 
 
@@ -1327,13 +1328,13 @@ def reason_of(node: str) -> str | None:
     return COMPILED if "CompiledFunction" in node else None
 
 
-def judge_region(pair: Pair) -> Verdict:
+def judge_region(pair: Pair) -> CheckResult:
     """Compare each product of the backward that has the sizes of a forward product with its FLOPs."""
     products = [contraction for contraction in pair.forward if is_product(contraction)]
     allowed = Counter(contraction.key for contraction in products)
     costs = {contraction.key: contraction.flops for contraction in products}
     given: Counter[object] = Counter()
-    findings: list[Finding] = []
+    findings: list[Mismatch] = []
     reasons: list[str] = []
     equal = 0
     for contraction in pair.backward:
@@ -1348,10 +1349,10 @@ def judge_region(pair: Pair) -> Verdict:
         else:
             evidence = f"{contraction.shapes} below {pair.node} has other FLOPs than the product of these sizes there"
             findings.append(
-                Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=costs[key],
+                Mismatch(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=costs[key],
                         evidence=evidence)
             )  # fmt: skip
-    return Verdict(
+    return CheckResult(
         compared=equal + len(findings), equal=equal, findings=tuple(findings), not_checked=tuple(reasons)
     )  # fmt: skip
 
@@ -1382,7 +1383,7 @@ def judge_phases(contractions: Contractions) -> Tally:
             cause = IN_FORWARD
         _add(tally, contractions, row, Phase.BACKWARD, cause)
     paired = graph.forward[graph.is_node & (graph.state == PAIRED)]
-    outside = distinct(paired[(paired >= 0) & (graph.node[paired] < 0)])
+    outside = unique(paired[(paired >= 0) & (graph.node[paired] < 0)])
     for operator in outside.values.tolist():
         for row in contractions.forwards.get(operator, ()):
             # Recompute outside all nodes comes from a range of the trace.
@@ -1398,11 +1399,11 @@ def _add(tally: Tally, contractions: Contractions, row: int, phase: Phase, cause
         tally.equal += 1
         return
     contraction = contractions.at(row)
-    finding = Finding(
+    finding = Mismatch(
         operator=contraction.operator, phase=given, ours=1, other=0, cause=cause,
         evidence=f"{contraction.shapes} is {phase} by autograd's structure",
     )  # fmt: skip
-    tally.add(Verdict(compared=1, findings=(finding,)), (row,), contractions.where(row))
+    tally.add(CheckResult(compared=1, findings=(finding,)), (row,), contractions.where(row))
 
 
 BEFORE_TRACE = "its forward ran before the trace began"
@@ -1469,7 +1470,7 @@ def _backward(contractions: Contractions) -> Tally:
     lost = list(_lost(contractions.graph, contractions))
     missing = sum(pair.state in (LOST, LATE) for _, pair in pairs) + len(lost)
     thinned = missing >= _MANY and missing > _MUCH * (len(pairs) + len(lost))
-    known: dict[Pair, Verdict] = {}
+    known: dict[Pair, CheckResult] = {}
     for node, pair in pairs:
         if pair not in known:
             verdict, reason = _judge_pair(pair), reason_of(pair.node)
@@ -1492,29 +1493,29 @@ def _is_judged(pair: Pair) -> bool:
     return pair.state == PAIRED and bool(pair.forward) and is_region(pair)
 
 
-def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
+def _of_a_hook(contractions: Contractions, row: int) -> CheckResult:
     """Return the verdict on a contraction next to a node, which may be anything that a hook computes."""
     contraction = contractions.at(row)
-    finding = Finding(
+    finding = Mismatch(
         operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=HOOK,
         evidence=f"{contraction.shapes} next to {contractions.name_of_node(row)}",
     )  # fmt: skip
-    return Verdict(compared=1, findings=(finding,))
+    return CheckResult(compared=1, findings=(finding,))
 
 
-def _recomputed(forwards: Counter[Contraction], contractions: Contractions, row: int) -> Verdict:
+def _recomputed(forwards: Counter[Contraction], contractions: Contractions, row: int) -> CheckResult:
     """Return the verdict on a contraction that is run again: the forward has one of the same arguments for each."""
     contraction = contractions.at(row)
     forwards[contraction] -= 1
     if forwards[contraction] >= 0:
-        return Verdict(compared=1, equal=1)
+        return CheckResult(compared=1, equal=1)
     cut = bool((contractions.graph.state == BEFORE).any())
-    finding = Finding(
+    finding = Mismatch(
         operator=contraction.operator, phase=Phase.RECOMPUTE, ours=contraction.flops,
         cause=BEFORE_TRACE if cut else None,
         evidence=f"{contraction.shapes} is run again, but not in the forward",
     )  # fmt: skip
-    return Verdict(compared=1, findings=(finding,))
+    return CheckResult(compared=1, findings=(finding,))
 
 
 def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
@@ -1531,7 +1532,7 @@ def is_region(pair: Pair) -> bool:
     return pair.operator is None or "::" not in pair.operator
 
 
-def _judge_pair(pair: Pair) -> Verdict:
+def _judge_pair(pair: Pair) -> CheckResult:
     if pair.state != PAIRED:
         return _unpaired(pair)
     if not pair.forward:
@@ -1542,7 +1543,7 @@ def _judge_pair(pair: Pair) -> Verdict:
     if pair.node.lower().replace("_", "").startswith(_WITH_PRODUCTS):
         return _not_ruled(pair)
     if "BackwardBackward" in pair.node or "DoubleBackward" in pair.node:
-        return Verdict(not_checked=("second derivatives of fused operators",))
+        return CheckResult(not_checked=("second derivatives of fused operators",))
     if len(pair.forward) == 1 and bases <= MATRICES.keys():
         return judge_product(pair)
     if all("conv" in name for name in bases):
@@ -1556,27 +1557,27 @@ def _judge_pair(pair: Pair) -> Verdict:
     return _not_ruled(pair)
 
 
-def _not_ruled(pair: Pair) -> Verdict:
+def _not_ruled(pair: Pair) -> CheckResult:
     count = max(len(pair.backward), 1)
-    return Verdict(not_checked=(f"contractions below {pair.node}: no rule says what its backward costs",) * count)
+    return CheckResult(not_checked=(f"contractions below {pair.node}: no rule says what its backward costs",) * count)
 
 
-def _unpaired(pair: Pair) -> Verdict:
+def _unpaired(pair: Pair) -> CheckResult:
     """Return the verdict on a node whose forward operator is unknown, or ran after it."""
     if pair.state in _UNPAIRED:
-        return Verdict(not_checked=(_UNPAIRED[pair.state],) * len(pair.backward))
+        return CheckResult(not_checked=(_UNPAIRED[pair.state],) * len(pair.backward))
     calls = pair.backward or pair.forward
     cause = BEFORE_TRACE if pair.state == BEFORE else SCRIPTED if pair.node.startswith("torch::jit") else None
     why = "its forward runs after it" if pair.state == LATE else "no forward operator has its number"
     findings = tuple(
-        Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=cause,
+        Mismatch(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=cause,
                 evidence=f"{contraction.shapes} below {pair.node}: {cause or why}")
         for contraction in calls
     )  # fmt: skip
-    return Verdict(compared=len(findings), findings=findings)
+    return CheckResult(compared=len(findings), findings=findings)
 
 
-def _without_forward(pair: Pair) -> Verdict:
+def _without_forward(pair: Pair) -> CheckResult:
     """Return the verdict on contractions below the node of an operator that has none."""
     own = pair.node.lower().replace("_", "")
     rewritten = pair.operator is not None and base(pair.operator) in MATRICES
@@ -1584,10 +1585,10 @@ def _without_forward(pair: Pair) -> Verdict:
     if own.startswith(_WITH_PRODUCTS):
         cause = "the gradient of this operator is made of products, as torch writes it"
     elif own.startswith("torch::"):
-        return Verdict(not_checked=(OWN,) * len(pair.backward))
+        return CheckResult(not_checked=(OWN,) * len(pair.backward))
     findings = tuple(
-        Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=0, cause=cause,
+        Mismatch(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=0, cause=cause,
                 evidence=f"{contraction.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing")
         for contraction in pair.backward
     )  # fmt: skip
-    return Verdict(compared=len(findings), findings=findings)
+    return CheckResult(compared=len(findings), findings=findings)

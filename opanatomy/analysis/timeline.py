@@ -31,10 +31,10 @@ from opanatomy.records.columns import (
     Float64,
     Int64,
     KernelTable,
-    distinct,
     order_by,
     rows_by_value,
     rows_named,
+    unique,
 )
 from opanatomy.records.communication import Communication
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
@@ -98,7 +98,7 @@ def _waits(launched_work: LaunchedWork) -> tuple[Int64, Int64]:
     """Return (when launched, when begun) of each launch's first kernel."""
     rows = np.flatnonzero(launched_work.kernels() & (launched_work.launch >= 0))
     rows = rows[np.argsort(launched_work.work.start_ns[rows], kind="stable")]
-    rows = rows[distinct(launched_work.launch[rows]).first]
+    rows = rows[unique(launched_work.launch[rows]).first]
     return launched_work.launched_ns()[rows], launched_work.work.start_ns[rows]
 
 
@@ -383,8 +383,8 @@ def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRo
 
 def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
     """Return one row per stream, by device, busiest first."""
-    devices, streams = distinct(time.device), distinct(time.stream)
-    groups = distinct(devices.inverse * len(streams.values) + streams.inverse)
+    devices, streams = unique(time.device), unique(time.stream)
+    groups = unique(devices.inverse * len(streams.values) + streams.inverse)
     spent = np.zeros((len(groups.values), len(CLASSES)), dtype=np.int64)
     np.add.at(spent, (groups.inverse, time.operator_class), time.duration)
     columns = (

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from opanatomy.analysis.communication import bus_factor, message_sizes
 from opanatomy.analysis.intervals import Intervals, together, union, within, without
 from opanatomy.records.anatomy import CollectiveCalls, Spans, StepSpans
-from opanatomy.records.columns import Bool, Categorical, Float64, Int64, distinct, rows_by_value
+from opanatomy.records.columns import Bool, Categorical, Float64, Int64, rows_by_value, unique
 from opanatomy.records.communication import (
     ClockSetting,
     MatchedCollective,
@@ -55,7 +55,7 @@ class RankCalls(Struct, frozen=True, kw_only=True):
     start_ns: Int64
     end_ns: Int64
 
-    def is_among(self, names: Sequence[str]) -> Bool:
+    def isin(self, names: Sequence[str]) -> Bool:
         """Return which calls are of these collectives."""
         among = np.array([name in names for name in self.collective.values] + [False], dtype=bool)
         rows: Bool = among[self.collective.codes]
@@ -164,11 +164,11 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
 
 def _shared(calls: RankCalls, match: Int64) -> _Shared:
     """Return the calls of each synchronizing collective that several ranks have; long ones weigh less."""
-    rows = np.flatnonzero((match >= 0) & calls.is_among(SYNCHRONIZING))
-    collectives = distinct(match[rows])
+    rows = np.flatnonzero((match >= 0) & calls.isin(SYNCHRONIZING))
+    collectives = unique(match[rows])
     several = np.bincount(collectives.inverse, minlength=len(collectives.values)) > 1
     rows = rows[several[collectives.inverse]]
-    numbers = distinct(match[rows])
+    numbers = unique(match[rows])
     count = len(numbers.values)
     shortest = np.full(count, np.inf)  # of the rank that comes last, without waiting
     np.minimum.at(shortest, numbers.inverse, (calls.end_ns[rows] - calls.start_ns[rows]).astype(np.float64))
@@ -286,7 +286,7 @@ _ONE_CLOCK: Final = 4
 def by_number_and_order(calls: RankCalls) -> Int64:
     """Return the number of each call's collective, -1 if unknown: by group and number, else by order."""
     match = _by_number(calls)
-    left = calls.named & (match < 0) & ~calls.is_among(PAIRWISE)
+    left = calls.named & (match < 0) & ~calls.isin(PAIRWISE)
     for _, rows in rows_by_value(np.where(left, calls.group.codes, -2)):
         rows = rows[left[rows]]
         if len(rows):
@@ -300,8 +300,8 @@ def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
     Calls that the host says are between two ranks are left out; a kernel of that name may also be of any all-to-all.
     """
     match = match.copy()
-    left = np.flatnonzero((match < 0) & ~(calls.named & calls.is_among(PAIRWISE)))
-    kinds = distinct(calls.collective.codes[left] * (len(calls.group.values) + 1) + calls.group.codes[left] + 1)
+    left = np.flatnonzero((match < 0) & ~(calls.named & calls.isin(PAIRWISE)))
+    kinds = unique(calls.collective.codes[left] * (len(calls.group.values) + 1) + calls.group.codes[left] + 1)
     for place in range(len(kinds.values)):
         rows = left[kinds.inverse == place]
         match[rows] = _shifted_past(match, _overlapping(calls, rows, offset_ns))
@@ -325,7 +325,7 @@ def _shifted_past(match: Int64, numbers: Int64) -> Int64:
 def _by_number(calls: RankCalls) -> Int64:
     """Match by group and number: the n-th call with a number on one rank is the n-th with it on the others."""
     match = np.full(len(calls.rank), -1, dtype=np.int64)
-    rows = np.flatnonzero((calls.sequence >= 0) & (calls.group.codes >= 0) & ~calls.is_among(PAIRWISE))
+    rows = np.flatnonzero((calls.sequence >= 0) & (calls.group.codes >= 0) & ~calls.isin(PAIRWISE))
     if not len(rows):
         return match
     place = _place_among_like(calls, rows)
@@ -350,8 +350,8 @@ def _dense(*columns: Int64) -> Int64:
     """Number each distinct combination from 0."""
     numbers = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        values = distinct(column)
-        numbers = distinct(numbers * len(values.values) + values.inverse).inverse
+        values = unique(column)
+        numbers = unique(numbers * len(values.values) + values.inverse).inverse
     return numbers
 
 
@@ -832,14 +832,14 @@ def _in_steps(calls: RankCalls, match: Int64, each: Sequence[RankTables]) -> Int
 
 def _ranks_of_groups(calls: RankCalls) -> Int64:
     """Return how many of the given ranks communicate in each group; the last entry is for no group."""
-    pairs = distinct((calls.group.codes + 1) * calls.ranks + calls.rank)
+    pairs = unique((calls.group.codes + 1) * calls.ranks + calls.rank)
     groups = pairs.values // calls.ranks - 1
     counts = np.bincount(groups[groups >= 0], minlength=len(calls.group.values))
     return np.append(counts, calls.ranks).astype(np.int64)
 
 
 def _count(match: Int64, rows: Bool) -> int:
-    return len(distinct(match[rows & (match >= 0)]).values)
+    return len(unique(match[rows & (match >= 0)]).values)
 
 
 def _setting(clocks: Clocks) -> ClockSetting:
@@ -894,7 +894,7 @@ def _collectives(
         factor = bus_factor(name, size or calls.ranks)
         made.append(
             MatchedCollective(
-                collective=name, dtype=dtype, group_size=size, collectives=len(distinct(match[rows]).values),
+                collective=name, dtype=dtype, group_size=size, collectives=len(unique(match[rows]).values),
                 calls=len(rows), duration_ns=int(duration.sum()), transferring_ns=int(transferring.sum()),
                 waiting_ns=int((duration - transferring).sum()),
                 bytes=int(message[sized].sum()) if sized.any() else None,

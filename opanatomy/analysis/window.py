@@ -25,11 +25,11 @@ from opanatomy.records.columns import (
     OUTSIDE,
     Bool,
     Int64,
-    distinct,
-    is_among,
+    isin,
     rows_by_value,
     rows_named,
     starts_work,
+    unique,
 )
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment
@@ -100,7 +100,7 @@ def _without_events(trace: Trace) -> str | None:
         return None
     if trace.capture is not None and trace.environment.device is not None:
         return f"is of a GPU ({trace.environment.device})"
-    operators = distinct(trace.host.name).values.tolist()
+    operators = unique(trace.host.name).values.tolist()
     return has_accelerator(trace.metadata, trace.memory, [trace.names[number] for number in operators])
 
 
@@ -199,7 +199,7 @@ def lost_launches(trace: Trace, window: tuple[int, int]) -> Int64:
     """Return launches in the window whose work the trace lacks; those that a graph captured did not run."""
     launches = trace.launches
     inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
-    known = is_among(launches.correlation, trace.work.correlation)
+    known = isin(launches.correlation, trace.work.correlation)
     rows: Int64 = np.flatnonzero(launches_of_work(trace) & inside & ~known & ~_captured(trace))
     return rows
 

@@ -36,10 +36,10 @@ from opanatomy.records.columns import (
     Int64,
     Launches,
     WorkTable,
-    distinct,
-    is_among,
+    isin,
     rows_by_value,
     rows_named,
+    unique,
 )
 from opanatomy.records.taxonomy import Phase
 
@@ -85,7 +85,7 @@ def last_of(keys: Int64, wanted: Int64) -> Int64:
 
 def repeated(keys: Int64) -> Int64:
     """Return the keys that occur more than once, sorted."""
-    known = distinct(keys)
+    known = unique(keys)
     return known.values[np.bincount(known.inverse, minlength=len(known.values)) > 1]
 
 
@@ -93,7 +93,7 @@ def match(work: DeviceWork, launch: Launch) -> Matched:
     """Return the launch of each device event."""
     index = np.where(work.correlation > 0, last_of(launch.correlation, work.correlation), -1)
     ambiguous = np.zeros(len(index), dtype=bool)
-    several = (index >= 0) & is_among(work.correlation, repeated(launch.correlation))
+    several = (index >= 0) & isin(work.correlation, repeated(launch.correlation))
     if not several.any():
         return Matched(index, ambiguous)
     threads = _threads_by_device(work.device, launch.thread, np.where(several, -1, index))
@@ -108,7 +108,7 @@ def match(work: DeviceWork, launch: Launch) -> Matched:
 def _threads_by_device(device: Int64, thread: Int64, launch: Int64) -> dict[int, Int64]:
     """Return the threads that launched on each device, from events whose launch is certain."""
     sure = np.flatnonzero(launch >= 0)
-    return {number: distinct(thread[launch[sure[places]]]).values for number, places in rows_by_value(device[sure])}
+    return {number: unique(thread[launch[sure[places]]]).values for number, places in rows_by_value(device[sure])}
 
 
 def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[Int64, Int64]]:
@@ -120,12 +120,12 @@ def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[In
     outer, launch_outer = _numbered(work.external_id[events], launch.external_id)
     width = max(int(outer.max()), int(launch_outer.max())) + 1
     both, launch_both = ids * width + outer, launch_ids * width + launch_outer
-    exact = (work.external_id[events] > 0) & is_among(both, launch_both)
+    exact = (work.external_id[events] > 0) & isin(both, launch_both)
     for is_exact, keys, launch_keys in ((True, both, launch_both), (False, ids, launch_ids)):
         order = np.argsort(launch_keys, kind="stable")
         ordered = launch_keys[order]
         chosen = np.flatnonzero(exact == is_exact)
-        devices = distinct(work.device[events[chosen]])
+        devices = unique(work.device[events[chosen]])
         for key, places in rows_by_value(keys[chosen] * len(devices.values) + devices.inverse):
             low, high = np.searchsorted(ordered, [key // len(devices.values), key // len(devices.values) + 1])
             yield events[chosen[places]], order[low:high]
@@ -133,13 +133,13 @@ def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[In
 
 def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
     """Number the values of two columns, equal values alike."""
-    numbers = distinct(np.concatenate((first, second))).inverse
+    numbers = unique(np.concatenate((first, second))).inverse
     return numbers[: len(first)], numbers[len(first) :]
 
 
 def _of_threads(candidates: Int64, thread: Int64, threads: Int64 | None) -> Int64:
     """Keep candidates on launching threads; keep all if there are none."""
-    near = candidates[is_among(thread[candidates], threads)] if threads is not None else candidates[:0]
+    near = candidates[isin(thread[candidates], threads)] if threads is not None else candidates[:0]
     return near if len(near) else candidates
 
 
@@ -218,7 +218,7 @@ def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
     outer = np.where(work.external_id > 0, work.external_id, np.where(launched, _at(launch.external_id, index), -1))
     by_external = (host < 0) & (outer > 0)
     host = np.where(by_external, last_of(host_external, outer), host)
-    several = by_external & is_among(outer, repeated(host_external))
+    several = by_external & isin(outer, repeated(host_external))
     graph = launched & _at(launch.is_graph.astype(np.int64), index).astype(bool)
     link = np.where(graph, GRAPH, np.where(launched | (host >= 0), LINKED, NO_LAUNCH))
     launched_ns = np.where(launched, _at(launch.start_ns, index), work.start_ns)
@@ -337,7 +337,7 @@ def _timed(host: HostTable, work: WorkTable) -> Timed:
 
 def _unused(names: Sequence[str], ranges: Int64, rules: Sequence[PhaseRule]) -> tuple[PhaseRule, ...]:
     """Return the rules whose pattern matches the name of no range."""
-    present = [names[number] for number in distinct(ranges).values.tolist()]
+    present = [names[number] for number in unique(ranges).values.tolist()]
     return tuple(rule for rule in rules if not any(rule.pattern.search(name) for name in present))
 
 

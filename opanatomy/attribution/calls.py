@@ -27,11 +27,11 @@ from opanatomy.records.columns import (
     WorkTable,
     at,
     categorical_of,
-    distinct,
-    is_among,
-    marked,
+    isin,
+    mask_of,
     rows_by_value,
     starts_work,
+    unique,
 )
 from opanatomy.records.signature import (
     Argument,
@@ -61,9 +61,9 @@ class Candidates(Struct, frozen=True, kw_only=True):
     """The host events to assign, in the order of `nesting.order_of`: parents before their children.
 
     `delegates` and `composite` are those of the name's `Classification`. `passes` marks operators that do no work
-    themselves whatever their name (`intercepted`, `transformed`, `overloaded`, `unrun`), `works` those that launched
-    device work; it is `None` on the CPU, where that is not recorded. Operators that are not part of the one around them
-    (`derived`, `hooked`) have no parent here.
+    themselves whatever their name (`intercepted`, `transformed`, `overloaded`, `not_executed`), `works` those that
+    launched device work; it is `None` on the CPU, where that is not recorded. Operators that are not part of the one
+    around them (`are_derivatives`, `run_in_hooks`) have no parent here.
     """
 
     name: Int64
@@ -75,7 +75,7 @@ class Candidates(Struct, frozen=True, kw_only=True):
     works: Bool | None = None
 
 
-def own(rows: Candidates) -> Int64:
+def assign_owners(rows: Candidates) -> Int64:
     """Return for each host event the row of the call it is part of, -1 for those that only dispatch.
 
     The outermost operator that computes owns everything below it: a copy inside `aten::addmm` is part of the addmm. An
@@ -202,7 +202,7 @@ def transformed(rows: Dispatched) -> Bool:
     return rewritten
 
 
-def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
+def not_executed(rows: Dispatched, recomputed: Bool) -> Bool:
     """Return which recomputed operators never ran their kernel: only their inputs were saved.
 
     Checkpointing without reentry stops recomputing by an exception from the hook that saves the last tensor it needs:
@@ -253,7 +253,7 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
 
 def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
     """Return 1 for each wanted row if every forward row of its key has others below it, else 0; -1 without any."""
-    known = distinct(key[forward])
+    known = unique(key[forward])
     lacking = np.bincount(known.inverse, weights=~deeper[forward], minlength=len(known.values))
     always = np.full(len(key), -1, dtype=np.int64)
     if len(known.values):
@@ -275,7 +275,7 @@ _PRIMAL = re.compile(r"^aten::_fw_primal$")
 _FILLS = re.compile(r"^aten::(?:zeros|zero_|fill_)$")
 
 
-def derived(rows: Dispatched) -> Bool:
+def are_derivatives(rows: Dispatched) -> Bool:
     """Return what forward-mode differentiation runs below an operator to compute its tangent.
 
     The operator's kernel runs first; its formula begins by taking the primal out of its arguments (`aten::_fw_primal`)
@@ -302,7 +302,7 @@ class Kernels(Struct, frozen=True, kw_only=True):
     begins: Sequence[frozenset[str]]
 
 
-def hooked(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, across: Bool) -> Bool:
+def run_in_hooks(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, across: Bool) -> Bool:
     """Return which rows saved-tensor hooks run inside an operator's event: offloading, quantized activations.
 
     Autograd packs arguments before the kernel runs and results after it, inside the operator's event, without gradient
@@ -330,7 +330,7 @@ def hooked(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, acro
 def _called(rows: Dispatched, known: Sequence[frozenset[str] | None], below: Int64) -> Bool:
     """Return whether each row has a name that is known for the operator directly above it."""
     pairs = rows.name[rows.parent[below]] * len(rows.names) + rows.name[below]
-    keys = distinct(pairs)
+    keys = unique(pairs)
     called = [
         rows.names[pair % len(rows.names)] in (known[pair // len(rows.names)] or ()) for pair in keys.values.tolist()
     ]
@@ -392,7 +392,7 @@ def operator_names(names: Sequence[str], column: Int64, *, on_device: bool) -> O
     """Classify the names in a column of host events."""
     otherwise = DISPATCHING if on_device else UNKNOWN_OPERATOR
     classifications = [DISPATCHING] * len(names)
-    for number in distinct(column).values.tolist():
+    for number in unique(column).values.tolist():
         name = names[number]
         classifications[number] = _with_formula(name, classify_operator(name)) or otherwise
     return OperatorNames(
@@ -408,7 +408,7 @@ def kernel_names(names: Sequence[str], column: Int64) -> KernelNames:
     classifications = [DISPATCHING] * len(names)
     crosses = np.zeros(len(names), dtype=bool)
     element_type, tensor_cores = np.full((2, len(names)), -1, dtype=np.int64)
-    for number in distinct(column).values.tolist():
+    for number in unique(column).values.tolist():
         known = read_kernel_name(names[number])
         classifications[number] = known.classification
         crosses[number] = known.crosses_host_link
@@ -428,7 +428,7 @@ def with_classes_of_kernels(
     `called` has the name of each device event's call, -1 if none; `kernel` has the event's own name.
     """
     events = np.flatnonzero(at_class(operators, called) == UNKNOWN)
-    pairs = distinct(called[events] * len(operators.operator_class) + kernel[events])
+    pairs = unique(called[events] * len(operators.operator_class) + kernel[events])
     spent = np.zeros(len(pairs.values), dtype=np.int64)
     np.add.at(spent, pairs.inverse, duration_ns[events])
     operator_class, rule = operators.operator_class.copy(), operators.rule.decoded()
@@ -484,10 +484,10 @@ def owners(
         signature=host.signature, types=_numbered([_types(signature) for signature in signatures])[host.signature],
         sparse=np.array([*(_is_sparse(signature) for signature in signatures), False], dtype=bool)[host.signature],
     )  # fmt: skip
-    rows = replace(rows, parent=np.where(derived(rows), -1, rows.parent))
+    rows = replace(rows, parent=np.where(are_derivatives(rows), -1, rows.parent))
     rows = replace(rows, parent=np.where(_hooked(host, rows, signatures, crossing), -1, rows.parent))
     passes = intercepted(rows) | transformed(rows) | overloaded(rows, [stands_for(name) for name in trace.names])
-    return own(
+    return assign_owners(
         Candidates(
             name=rows.name,
             parent=rows.parent,
@@ -505,7 +505,7 @@ def _unrun(trace: Trace, host: HostTable, rows: Dispatched) -> Bool:
     recomputed: Bool = host.phase == PHASE_CODE[Phase.RECOMPUTE]
     if not recomputed.any():
         return recomputed
-    lacking = unrun(rows, recomputed)
+    lacking = not_executed(rows, recomputed)
     capture = trace.capture
     if capture is None or not capture.observed_counts:
         return lacking
@@ -530,7 +530,7 @@ def _hooked(host: HostTable, rows: Dispatched, signatures: Sequence[Signature | 
     # An operator that a dispatch mode answers passes its work on as it is: nothing below it is part of it.
     saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
     saves &= ~rows.sparse  # kernels of sparse matrices call what they like
-    return hooked(rows, kernels, saves, whole, crossing)
+    return run_in_hooks(rows, kernels, saves, whole, crossing)
 
 
 def _numbered(values: Sequence[object]) -> Int64:
@@ -605,7 +605,7 @@ def _seen_below(
     """Return what is taken out of sparse tensors below each call that has one."""
     aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
     seen: _Seen = {}
-    for row in np.flatnonzero(is_among(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
+    for row in np.flatnonzero(isin(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
         taker = int(parent[row])
         vector, source = _first(signatures, int(signature[row])), _first(signatures, int(signature[taker]))
         operator = names[int(name[taker])]
@@ -678,7 +678,7 @@ def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> t
     known, column = list(signatures), host.signature.copy()
     outer, inner = host.signature[nearest_above(first, host.parent)[again]], host.signature[again]
     width = len(known) + 1
-    pairs = distinct((outer + 1) * width + inner)
+    pairs = unique((outer + 1) * width + inner)
     places = []
     for pair in pairs.values.tolist():
         above, below = pair // width - 1, pair % width
@@ -769,7 +769,7 @@ def costs_of(
     """
     name, signature, element = columns
     width, kinds = len(signatures) + 1, len(ELEMENT_TYPES) + 1
-    keys = distinct((name * width + signature + 1) * kinds + element + 1)
+    keys = unique((name * width + signature + 1) * kinds + element + 1)
     calls: list[int] = np.bincount(keys.inverse, minlength=len(keys.values)).tolist()
     first = keys.first
     costs = [
@@ -853,7 +853,7 @@ class TraceCalls(Struct, frozen=True, kw_only=True):
 
     def texts_of(self, signature: Int64) -> Categorical[SignatureText]:
         """Return the text of each signature (a place in `signatures`); empty for -1."""
-        numbers = distinct(signature)
+        numbers = unique(signature)
         texts = [text_of(self.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
         return categorical_of(texts, numbers.inverse)
 
@@ -900,12 +900,12 @@ def _starting_work(trace: Trace, host: HostTable) -> Bool:
     rows = np.flatnonzero(starts_work(trace.names, trace.launches))
     moments = (trace.launches.thread[rows], trace.launches.start_ns[rows])
     around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
-    return marked(around[around >= 0], len(host.name))
+    return mask_of(around[around >= 0], len(host.name))
 
 
 def rows_with_events(events: Bool, row: Int64, count: int) -> Bool:
     """Return which of `count` host rows have one of these device events; `row` is that of each event, -1 if none."""
-    return marked(row[events & (row >= 0)], count)
+    return mask_of(row[events & (row >= 0)], count)
 
 
 def _device_time(host: HostTable, work: WorkTable, *, on_device: bool) -> tuple[Int64, Int64]:

@@ -24,9 +24,9 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     at,
-    distinct,
-    marked,
+    mask_of,
     rows_named,
+    unique,
 )
 from opanatomy.records.signature import Argument, Signature, Tensor
 from opanatomy.records.taxonomy import BY_C10D_NAME, ITEM_SIZE, OperatorClass
@@ -88,7 +88,7 @@ def merged(codes: Sequence[Int64], values: Sequence[CollectiveArguments]) -> Cat
     keys = np.zeros(len(codes[0]), dtype=np.int64)
     for code in codes:
         keys = keys * width + code + 1
-    kinds = distinct(keys)
+    kinds = unique(keys)
     numbers: dict[CollectiveArguments, int] = {}
     of_kind = []
     for row in kinds.first.tolist():
@@ -186,7 +186,7 @@ def _said(trace: Trace, calls: TraceCalls, kind: Int64) -> Categorical[Collectiv
         places = zip(host.thread[rows].tolist(), host.start_ns[rows].tolist(), strict=True)
         codes[rows] = [number_of(numbers, trace.host_collectives.get(place)) for place in places]
     rows = np.flatnonzero(kind > PARAMETERS)
-    pairs = distinct(host.name[rows] * (len(calls.signatures) + 1) + host.signature[rows] + 1)
+    pairs = unique(host.name[rows] * (len(calls.signatures) + 1) + host.signature[rows] + 1)
     by_pair = [number_of(numbers, _by_name(calls, row)) for row in rows[pairs.first].tolist()]
     codes[rows] = np.array(by_pair, dtype=np.int64)[pairs.inverse]
     return Categorical(codes, tuple(numbers))
@@ -298,7 +298,7 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
         sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
         return sent, received
     of_call = calls.call_of_event
-    is_wanted = marked(wanted, len(calls.host.name) + 1)
+    is_wanted = mask_of(wanted, len(calls.host.name) + 1)
     # The first event with sizes decides.
     events = np.flatnonzero(is_wanted[of_call])[::-1]
     _, arguments = of_events(trace, calls, events)

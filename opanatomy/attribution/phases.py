@@ -14,7 +14,7 @@ from opanatomy.attribution.nesting import NEVER, HostRows, contains, last_starte
 from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Check, Difference
-from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, distinct, is_among, rows_by_value
+from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, isin, rows_by_value, unique
 from opanatomy.records.taxonomy import (
     BACKWARD,
     FORWARD,
@@ -277,7 +277,7 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) ->
     """Pair nodes that have no operator yet with operators of the same number and place (`inside`)."""
     nodes = np.flatnonzero(is_node & (rows.sequence >= 0))
     operators = np.flatnonzero(~is_node & (rows.sequence >= 0))
-    operators = operators[is_among(rows.sequence[operators], rows.sequence[nodes])]
+    operators = operators[isin(rows.sequence[operators], rows.sequence[nodes])]
     key = _keys(rows.sequence, inside)
     by_thread = {thread: operators[places] for thread, places in rows_by_value(rows.thread[operators])}
     made = {number: nodes[places] for number, places in rows_by_value(rows.forward_thread[nodes])}
@@ -293,7 +293,7 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) ->
 
 def _keys(sequence: Int64, inside: Int64) -> Int64:
     """Number each pair of sequence number and place."""
-    numbers = distinct(sequence)
+    numbers = unique(sequence)
     return numbers.inverse + len(numbers.values) * (inside + 1)
 
 
@@ -313,7 +313,7 @@ def _threads(
             chosen[number] = None
             continue
         paired = forward[made[number]][forward[made[number]] >= 0]
-        votes = rows.thread[paired] if len(paired) else threads[_among(keys, distinct(key[made[number]]).values)]
+        votes = rows.thread[paired] if len(paired) else threads[_among(keys, unique(key[made[number]]).values)]
         votes = votes if len(paired) else votes[free[votes]]
         if len(votes):
             thread = int(np.bincount(votes).argmax())
@@ -570,7 +570,7 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
         forward=forward,
         autograd=_autograd_threads(rows, kinds, nodes, known, differentiated | is_step),
         marks=(rows.start_ns[marks], phase),
-        backward=distinct(rows.thread[backward]).values,
+        backward=unique(rows.thread[backward]).values,
     )
 
 
@@ -630,8 +630,8 @@ def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int
     outside = nodes.enclosing < 0
     ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
-    threads = distinct(rows.thread[nodes.is_node]).values
-    return threads[~is_among(threads, rows.thread[loop])]
+    threads = unique(rows.thread[nodes.is_node]).values
+    return threads[~isin(threads, rows.thread[loop])]
 
 
 # ----- phases inferred from autograd nodes, optimizer ranges and differentiated operators
@@ -703,7 +703,7 @@ def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
 
     It is backward on autograd's threads, optimizer before an update, forward between two operators of one forward.
     """
-    on_autograd = is_among(thread, moments.autograd)
+    on_autograd = isin(thread, moments.autograd)
     updating = moments.updates.at(time_ns) >= 0
     before, after = _between_forward(moments, thread, time_ns)
     return np.select([on_autograd, updating, before & after], [BACKWARD, OPTIMIZER, FORWARD], -1)
@@ -736,12 +736,12 @@ def _unmarked(
     last_mark, next_mark = _marks_with(moments, start)
     sends, receives = (within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
-    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & is_among(thread, moments.backward)
+    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & isin(thread, moments.backward)
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [
-            sends & is_among(last_mark, passes),
-            receives & is_among(next_mark, passes),
+            sends & isin(last_mark, passes),
+            receives & isin(next_mark, passes),
             (by_time == BACKWARD) | ((by_time == OPTIMIZER) & ~inside),
             aside,
             by_time == FORWARD,
@@ -774,7 +774,7 @@ def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
     """Return whether the last node or optimizer to begin before each time was a node."""
     breaks = np.searchsorted(moments.breaks, time_ns, side="right") - 1
     last = np.where(breaks >= 0, moments.breaks[np.maximum(breaks, 0)], -1) if len(moments.breaks) else breaks
-    return is_among(last, moments.nodes)
+    return isin(last, moments.nodes)
 
 
 def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
@@ -921,7 +921,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
     ]
     elsewhere = nodes.enclosing >= 0
     if inference is not None:
-        elsewhere |= is_among(rows.thread, inference.moments.autograd)
+        elsewhere |= isin(rows.thread, inference.moments.autograd)
     at_that_time = phases_at(spans, rows.start_ns)
     return np.where((phase < 0) & elsewhere, at_that_time, phase)
 
@@ -1059,8 +1059,8 @@ class _Ranges:
         says = np.array([phase_of_annotation(name) for name in names], dtype=np.int64)
         own = own_ranges(rows, kinds) & (says[rows.name] >= 0)
         letters = np.array([_LETTER.fullmatch(name) is not None for name in names], dtype=bool)
-        schedule = distinct(says[rows.name[own & letters[rows.name]]]).values
-        if not is_among(np.array([FORWARD, BACKWARD]), schedule).all():
+        schedule = unique(says[rows.name[own & letters[rows.name]]]).values
+        if not isin(np.array([FORWARD, BACKWARD]), schedule).all():
             says[letters] = -1  # one letter alone names anything
         self.phase = says[rows.name]
         own &= self.phase >= 0
@@ -1068,7 +1068,7 @@ class _Ranges:
         whole |= own & (self.phase == OPTIMIZER) & contains(rows, placed.nodes.is_node)
         for code in (FORWARD, BACKWARD):
             whole |= own & (self.phase == code) & contains(rows, own & (self.phase != code))
-        self.there = own & ~is_among(rows.name, rows.name[whole])
+        self.there = own & ~isin(rows.name, rows.name[whole])
 
     def inside(self, others: Bool) -> Int64:
         """Return the phase of the innermost range around each row on its thread, -1 if that is one of the `others`."""
@@ -1084,7 +1084,7 @@ class _Ranges:
         ]
 
     def _of(self, phase: int) -> list[str]:
-        numbers = distinct(self._rows.name[self.there & (self.phase == phase)]).values
+        numbers = unique(self._rows.name[self.there & (self.phase == phase)]).values
         return [self._names[number] for number in numbers.tolist()]
 
     def named(self, phase: int) -> str:
@@ -1137,11 +1137,11 @@ def _compared(rows: HostRows, placed: Placed, timed: Timed, ranges: _Ranges) -> 
     known = np.flatnonzero(timed.row >= 0)
     row = timed.row[known]
     expected = np.full(len(row), -1, dtype=np.int64)
-    for thread in distinct(rows.thread[ranges.there]).values.tolist():
+    for thread in unique(rows.thread[ranges.there]).values.tolist():
         here = rows.thread[row] == thread
         spans = ranges.spans(ranges.there & (rows.thread == thread))
         expected[here] = phases_at(spans, rows.start_ns[row[here]])
-    elsewhere = (placed.nodes.enclosing[row] >= 0) & ~is_among(rows.thread[row], rows.thread[ranges.there])
+    elsewhere = (placed.nodes.enclosing[row] >= 0) & ~isin(rows.thread[row], rows.thread[ranges.there])
     for of_backward in (True, False):
         spans = ranges.spans(ranges.there & ((ranges.phase == BACKWARD) == of_backward))
         at_that_time = phases_at(spans, rows.start_ns[row])
@@ -1160,7 +1160,7 @@ def _states(placed: Placed, timed: Timed, compared: _Compared, again: Bool) -> b
     """Return whether the ranges hold nearly all of a forward and a backward, and autograd hardly contradicts them."""
     if not {FORWARD, BACKWARD} <= set(compared.phases):
         return False
-    passes = is_among(_AS_ANNOTATED[timed.phase], np.array([FORWARD, BACKWARD]))
+    passes = isin(_AS_ANNOTATED[timed.phase], np.array([FORWARD, BACKWARD]))
     covered = timed.duration_ns[compared.index[passes[compared.index]]].sum()
     if covered < _COVERED * timed.duration_ns[passes].sum():
         return False

@@ -25,10 +25,10 @@ from opanatomy.records.columns import (
     TraceDevice,
     at,
     categorical_of,
-    distinct,
-    is_among,
+    isin,
     joined,
-    marked,
+    mask_of,
+    unique,
 )
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, COMPUTE_TYPES, FLOAT32, PHASES, OperatorClass
@@ -63,7 +63,7 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
         operator_class=Categorical(np.where(call >= 0, by_call, by_name), CLASSES),
         kernel_class=Categorical(np.where(nameless, by_call, by_name), CLASSES),
         kernel_rule=_kernel_rules(calls, nameless),
-        tensor_cores=np.where(is_among(work.device, without), NO_UNITS, calls.kernels.tensor_cores[work.name]),
+        tensor_cores=np.where(isin(work.device, without), NO_UNITS, calls.kernels.tensor_cores[work.name]),
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def cpu_rows(calls: TraceCalls, *, within: bool) -> Int64:
 def _device_rows(calls: TraceCalls) -> Int64:
     """Return host rows that launched work, and the owners of these rows."""
     launching = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
-    return distinct(np.concatenate((launching, calls.owner[launching]))).values
+    return unique(np.concatenate((launching, calls.owner[launching]))).values
 
 
 def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
@@ -158,11 +158,11 @@ def _crossing(calls: TraceCalls) -> Bool:
 
 def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categorical[str]:
     """Return what the float32 operands of each call were computed in, by its longest kernel whose name tells."""
-    numbers = distinct(signature)
+    numbers = unique(signature)
     float32 = np.array([_is_float32(calls, number) for number in numbers.values.tolist()], dtype=bool)[numbers.inverse]
     called = calls.call_of_event
-    events = np.flatnonzero(marked(owner[float32], len(calls.host.name) + 1)[called])
-    kernels = distinct(calls.work.name[events])
+    events = np.flatnonzero(mask_of(owner[float32], len(calls.host.name) + 1)[called])
+    kernels = unique(calls.work.name[events])
     types = [compute_type(calls.names[number]) for number in kernels.values.tolist()]
     places = [-1 if known is None else COMPUTE_TYPES.index(known) for known in types]
     code = np.array(places, dtype=np.int64)[kernels.inverse]
@@ -224,8 +224,8 @@ def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence
 
 def _of_kernels(costs: CallCosts, kernels: KernelTable) -> Overlay:
     inside = kernels.inside
-    device, stream = distinct(kernels.device), distinct(kernels.stream)
-    pairs = distinct(device.inverse * len(stream.values) + stream.inverse)
+    device, stream = unique(kernels.device), unique(kernels.stream)
+    pairs = unique(device.inverse * len(stream.values) + stream.inverse)
     labels = [f"device {kernels.device[event]} stream {kernels.stream[event]}" for event in pairs.first.tolist()]
     tracks, track = _used(Categorical(pairs.inverse, labels))
     operators, operator = _used(kernels.operator)
@@ -262,7 +262,7 @@ def _submodules(module: Categorical[str]) -> Categorical[str]:
 def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
     """Return (the texts of a column in the order of their first use, each row's place among them or -1)."""
     numbers: dict[str, int] = {}
-    known = distinct(column.codes)
+    known = unique(column.codes)
     texts = [column.at(int(row)) for row in known.first.tolist()]
     place = np.full(len(texts), -1, dtype=np.int64)
     for code in np.argsort(known.first).tolist():

@@ -34,16 +34,16 @@ from opanatomy.report.load import document_in, report_in
 from opanatomy.report.metrics import definition_of, metrics_of
 from opanatomy.report.section import (
     Column,
+    ColumnKind,
     Count,
     Fact,
-    Holds,
     Note,
+    NoteStyle,
     Phrase,
     Row,
     Section,
     Share,
     Time,
-    Tone,
     joined,
     phrase,
     printable,
@@ -603,8 +603,9 @@ def unexplained(path: Path) -> tuple[Section, ...]:
             phrase("{}: {}, {} of the time", title, Count(len(times), "name"), share) if times else f"{title}: nothing"
         )
         rows = tuple(Row(cells=(Share(ns, whole_ns), operator)) for operator, ns in times.most_common())
-        columns = (Column(header="share"), Column(header="name", holds=Holds.FORMULAS))
-        return Section(name=name, title=title, columns=columns, rows=rows, notes=(Note(text=head, tone=Tone.PLAIN),))
+        columns = (Column(header="share"), Column(header="name", holds=ColumnKind.FORMULAS))
+        notes = (Note(text=head, tone=NoteStyle.PLAIN),)
+        return Section(name=name, title=title, columns=columns, rows=rows, notes=notes)
 
     return (
         section("unclassified", "no rule knows", unclassified(anatomy)),

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
     debug = False
     try:
-        words = _meant(sys.argv[1:] if argv is None else argv)
+        words = _normalized(sys.argv[1:] if argv is None else argv)
         arguments = make_parser(_verb_of(words)).parse_args(words)
         debug = getattr(arguments, "debug", False)
         with on_command_line():
@@ -96,7 +96,7 @@ def _verb_of(words: Sequence[str]) -> str | None:
     return words[0] if words[0] in VERBS else None
 
 
-def _meant(words: Sequence[str]) -> Sequence[str]:
+def _normalized(words: Sequence[str]) -> Sequence[str]:
     """Return the words of the command line; none, and `help`, ask for the help."""
     if not words:
         return ["--help"]
@@ -159,10 +159,10 @@ def _report(error: BaseException, number: int | None) -> int:
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback that Python would print, without secrets."""
-    from opanatomy.trace.redact import spoken
+    from opanatomy.trace.redact import mask_secrets
 
     with suppress(OSError):
-        print(spoken("".join(format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
+        print(mask_secrets("".join(format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -179,9 +179,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _say_line(message: str) -> None:
     """Print one line on stderr, whatever characters a file name in it has."""
     try:
-        from opanatomy.trace.redact import spoken
+        from opanatomy.trace.redact import mask_secrets
 
-        message = spoken(message)
+        message = mask_secrets(message)
     except (MemoryError, ImportError):
         message = _NO_MEMORY
     line = "".join(character if character.isprintable() else " " for character in message)

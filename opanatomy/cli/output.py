@@ -24,7 +24,7 @@ from opanatomy.records.comparison import Comparison
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Page
 from opanatomy.trace.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
-from opanatomy.trace.redact import spoken
+from opanatomy.trace.redact import mask_secrets
 
 if TYPE_CHECKING:
     from opanatomy.devices.overrides import Overrides
@@ -108,7 +108,7 @@ def _sides(arguments: argparse.Namespace) -> tuple[str | None, ...]:
 
 
 def _unless_secret(source: str) -> str | None:
-    return source if spoken(source) == source else None
+    return source if mask_secrets(source) == source else None
 
 
 def _is_gone(name: str) -> bool:
@@ -230,9 +230,9 @@ def stem_of(name: str) -> str:
 
 def stem_of_model(model: str) -> str:
     """Return the beginning of a model's file names."""
-    from opanatomy.trace.redact import spoken
+    from opanatomy.trace.redact import mask_secrets
 
-    return stem_of(spoken(model).replace(".py:", ":").replace(":", "-")) or "model"
+    return stem_of(mask_secrets(model).replace(".py:", ":").replace(":", "-")) or "model"
 
 
 def typed_words() -> list[str]:
@@ -305,9 +305,9 @@ def wants_color(stream: TextIO) -> bool:
 
 def note(text: str) -> None:
     """Write a line for the user on stderr; undecodable bytes of a name keep a mark each."""
-    from opanatomy.trace.redact import spoken
+    from opanatomy.trace.redact import mask_secrets
 
-    say(spoken(os.fsencode(text).decode(errors="replace")))
+    say(mask_secrets(os.fsencode(text).decode(errors="replace")))
 
 
 # A saved report or comparison, given to `analyze`: shown again unchanged, with no trace to read.

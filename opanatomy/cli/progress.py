@@ -32,10 +32,10 @@ class Display(Struct):
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """Begin the stage `text`."""
-        from opanatomy.trace.redact import spoken
+        from opanatomy.trace.redact import mask_secrets
 
         self._finish_line()
-        self.text, self.steps_after, self.expected_ns = spoken(text), steps_after, expected_ns
+        self.text, self.steps_after, self.expected_ns = mask_secrets(text), steps_after, expected_ns
         self.begun_ns, self.share = time.perf_counter_ns(), 0.0
         if self.on_terminal and self.live is None:
             self._start()

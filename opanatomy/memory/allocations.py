@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import Bool, Categorical, HostCalls, Int64, MemoryEvents, distinct, is_among
+from opanatomy.records.columns import Bool, Categorical, HostCalls, Int64, MemoryEvents, isin, unique
 from opanatomy.records.memory import MemoryBlocks, MemoryPoint
 from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
 
@@ -398,7 +398,7 @@ class ThreadOperators(Struct, frozen=True, kw_only=True):
 
     def on(self, threads: Int64) -> Int64:
         """Return the rows on these threads in order of time."""
-        places = np.flatnonzero(is_among(self.threads, threads))
+        places = np.flatnonzero(isin(self.threads, threads))
         parts = [self.rows[self.begins[place] : self.begins[place + 1]] for place in places.tolist()]
         rows = np.concatenate(parts) if parts else self.rows[:0]
         return rows[np.argsort(self.calls.start_ns[rows], kind="stable")] if len(parts) > 1 else rows
@@ -562,4 +562,4 @@ def _thinned(curve: Curve) -> Int64:
         order = np.lexsort((states, -level, part))
         firsts = np.append(True, np.diff(part[order]) != 0)
         kept.append(states[order[firsts]])
-    return distinct(np.concatenate(kept)).values
+    return unique(np.concatenate(kept)).values

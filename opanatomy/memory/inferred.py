@@ -32,7 +32,7 @@ from opanatomy.memory.allocations import (
     thread_operators,
     wanting,
 )
-from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, distinct
+from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, unique
 from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
 from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
@@ -167,7 +167,7 @@ class _Host(Struct, frozen=True, kw_only=True):
 
     def passes_on(self, threads: Int64) -> tuple[Passes, Passes]:
         """Return the passes on the distinct ones of these threads."""
-        threads = distinct(threads).values
+        threads = unique(threads).values
         key = threads.tobytes()
         if key not in self.passes:
             self.passes[key] = passes_of_calls(self.by_thread, threads, self.table.spans)

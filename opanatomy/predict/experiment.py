@@ -58,7 +58,7 @@ Result = TypeVar("Result")
 _INDEX: Final = "runs.json"
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class CachedRun(Struct, frozen=True, kw_only=True):
     """The files of one run."""
 
     name: str
@@ -103,9 +103,9 @@ class Store:
                     (self.folder / _INDEX).unlink(missing_ok=True)
                     self.folder.rmdir()
 
-    def kept(self, name: str, options: RunOptions) -> Kept:
+    def kept(self, name: str, options: RunOptions) -> CachedRun:
         """Return the files of a run; delete those of a run with other options."""
-        kept = Kept(
+        kept = CachedRun(
             name=name, trace=self.folder / f"{name}.trace.json.gz", report=self.folder / f"{name}.report.json",
             results=self.folder / f"{name}.results.json",
         )  # fmt: skip
@@ -119,7 +119,7 @@ class Store:
         return kept
 
     @contextmanager
-    def new_trace(self, kept: Kept) -> Iterator[Path]:
+    def new_trace(self, kept: CachedRun) -> Iterator[Path]:
         """Yield a path for a trace; it becomes the run's trace if the block succeeds."""
         partial = kept.trace.with_name(f".partial.{kept.trace.name}")
         try:
@@ -129,7 +129,7 @@ class Store:
             with suppress(OSError):
                 partial.unlink()
 
-    def write_report(self, kept: Kept, anatomy: Anatomy) -> None:
+    def write_report(self, kept: CachedRun, anatomy: Anatomy) -> None:
         """Write the JSON report of a run, unless it exists."""
         from opanatomy.report.formats import format_named
         from opanatomy.report.section import Page
@@ -137,7 +137,7 @@ class Store:
         if not kept.report.exists():
             _write(kept.report, format_named("json").write(anatomy, Page()).encode())
 
-    def remembered(self, kept: Kept, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
+    def remembered(self, kept: CachedRun, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
         """Return the result kept under this key, or call `make` and keep its result."""
         known = self._remembered(kept)
         if key in known:
@@ -148,7 +148,7 @@ class Store:
         _write(kept.results, msgspec.json.encode(known))
         return result
 
-    def _remembered(self, kept: Kept) -> dict[str, msgspec.Raw]:
+    def _remembered(self, kept: CachedRun) -> dict[str, msgspec.Raw]:
         try:
             return msgspec.json.decode(kept.results.read_bytes(), type=dict[str, msgspec.Raw])
         except (OSError, msgspec.MsgspecError):

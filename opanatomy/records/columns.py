@@ -176,7 +176,7 @@ def at(column: Int64, rows: Int64) -> Int64:
     return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
 
 
-class Distinct(Struct, frozen=True):
+class Unique(Struct, frozen=True):
     """The distinct values of a column, in order."""
 
     values: Int64
@@ -206,14 +206,14 @@ def order_of_values(column: Int64) -> Int64:
     return np.argsort(column, kind="stable")
 
 
-def distinct(column: Int64) -> Distinct:
+def unique(column: Int64) -> Unique:
     """Return the distinct values of a column, by sorting it."""
     order = order_of_values(column)
     ordered = column[order]
     new = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     inverse = np.empty(len(column), dtype=np.int64)
     inverse[order] = np.cumsum(new) - 1
-    return Distinct(ordered[new], order[new], inverse)
+    return Unique(ordered[new], order[new], inverse)
 
 
 def rows_by_value(column: Int64) -> Iterator[tuple[int, Int64]]:
@@ -227,7 +227,7 @@ def rows_by_value(column: Int64) -> Iterator[tuple[int, Int64]]:
         yield value, order[begin:end]
 
 
-def is_among(column: Int64, values: Int64) -> Bool:
+def isin(column: Int64, values: Int64) -> Bool:
     """Return a mask of the rows whose value is one of `values`."""
     if not len(values):
         return np.zeros(len(column), dtype=bool)
@@ -250,7 +250,7 @@ def starts_work(names: Sequence[str], launches: Launches) -> Bool:
     return rows_named(_STARTS_WORK, names, launches.name)
 
 
-def marked(rows: Int64, count: int) -> Bool:
+def mask_of(rows: Int64, count: int) -> Bool:
     """Return a mask of length `count` that is set at `rows`."""
     marks = np.zeros(count, dtype=bool)
     marks[rows] = True

@@ -250,7 +250,7 @@ class Rank(Record, frozen=True, kw_only=True):
     exposed_communication_ns: int | None
     exposed_memcpy_ns: int | None
 
-    def a_step(self, figure: str) -> int | None:
+    def per_step(self, figure: str) -> int | None:
         """Return one figure of the mean step; sums are divided by the number of steps.
 
         `step` is the mean step, `own` the step less exposed communication: the rank's own part, during which others may
@@ -259,14 +259,14 @@ class Rank(Record, frozen=True, kw_only=True):
         if figure == "step":
             return self.wall_ns
         if figure == "own":
-            exposed = self.a_step("exposed_communication")
+            exposed = self.per_step("exposed_communication")
             return None if exposed is None or self.wall_ns is None else max(self.wall_ns - exposed, 0)
         total: int | None = getattr(self, f"{figure}_ns")
         return None if total is None else total // max(self.steps, 1)
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """One figure of a step (`Rank.a_step`) over the ranks: minimum, median and maximum, and whose the maximum is.
+    """One figure of a step (`Rank.per_step`) over the ranks: minimum, median and maximum, and whose the maximum is.
 
     figure: `step`, `own`, `busy`, `kernel_time`, `communication`, `exposed_communication` or `idle`.
     min_ns: the minimum; `median_ns`, `max_ns`.

@@ -19,13 +19,13 @@ from opanatomy.report.section import (
     WITH,
     Cell,
     Column,
-    Holds,
+    ColumnKind,
     Name,
     Note,
+    NoteStyle,
     Phrase,
     Row,
     Section,
-    Tone,
     cut,
     printable,
 )
@@ -84,7 +84,7 @@ def _table(section: Section) -> Iterator[str]:
 
 def _cell(tag: str, column: Column, cell: Cell, row: Row | None = None) -> str:
     """Return one cell; the first of a row that has a class has a square of its colour."""
-    style = _NUMBERS if column.holds is Holds.NUMBERS else _NAMES
+    style = _NUMBERS if column.holds is ColumnKind.NUMBERS else _NAMES
     mark = ""
     if row is not None and row.operator_class is not None and cell is row.cells[0]:
         mark = f'<span style="color:{COLOUR[row.operator_class]}">&#9632;</span> '
@@ -92,13 +92,13 @@ def _cell(tag: str, column: Column, cell: Cell, row: Row | None = None) -> str:
 
 
 def _note(note: Note) -> str:
-    if note.tone is Tone.TITLE or note.tone is Tone.CONCLUSION:
+    if note.tone is NoteStyle.TITLE or note.tone is NoteStyle.CONCLUSION:
         return f"<p><strong>{_text(note.text)}</strong></p>"
-    if note.tone is Tone.COMMAND:
+    if note.tone is NoteStyle.COMMAND:
         return f"<p>next: <code>{_text(note.text)}</code></p>"
-    if note.tone is Tone.OPTIONS:
+    if note.tone is NoteStyle.OPTIONS:
         return f"<p>next: {WITH} <code>{_text(note.text)}</code></p>"
-    if note.tone is Tone.WARNING:
+    if note.tone is NoteStyle.WARNING:
         return f"<p>&#9888; {_text(note.text)}</p>"
     return f'<p style="{_SOFT}"><small>{_text(note.text)}</small></p>'
 

@@ -166,7 +166,7 @@ def joined(phrases: Iterable[str | Phrase | None], by: str = ", ") -> Phrase | N
 # ---------------------------------------------------------------------------------------------------------- sections
 
 
-class Holds(Enum):
+class ColumnKind(Enum):
     """The contents of a column: numbers, names that may be shortened, formulas that are shown whole or not at all."""
 
     NUMBERS = auto()
@@ -175,15 +175,15 @@ class Holds(Enum):
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """A column of a table: if space is short the most `expendable` column goes first, one of 0 never.
+    """A column of a table: if space is short the most `drop_order` column goes first, one of 0 never.
 
     If it has a `unit`, all its cells are in that unit and need not repeat it.
     """
 
     header: str
     unit: str = ""
-    holds: Holds = Holds.NUMBERS
-    expendable: int = 0
+    holds: ColumnKind = ColumnKind.NUMBERS
+    drop_order: int = 0
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -207,7 +207,7 @@ class Fact(Struct, frozen=True, kw_only=True):
 WITH: Final = "the report with"
 
 
-class Tone(Enum):
+class NoteStyle(Enum):
     """The kind of a note: plain text, the title, the meaning of marks in a table, a remark, a warning, a conclusion, a
     command to type next, or options to make the report with next."""
 
@@ -225,7 +225,7 @@ class Note(Struct, frozen=True, kw_only=True):
     """A sentence next to the table; one about a `column` is shown only with that column."""
 
     text: str | Phrase
-    tone: Tone = Tone.FOOTNOTE
+    tone: NoteStyle = NoteStyle.FOOTNOTE
     column: str | None = None
 
 
@@ -257,7 +257,7 @@ class Section(Struct, frozen=True, kw_only=True):
         return tuple(
             place
             for place, column in enumerate(self.columns)
-            if not column.expendable or any(is_known(row.cells[place]) for row in self.rows)
+            if not column.drop_order or any(is_known(row.cells[place]) for row in self.rows)
         )
 
 
@@ -359,7 +359,7 @@ class Total(Struct, frozen=True, kw_only=True):
     bound_ns: float | None
     bounded_ns: float
 
-    def a_step(self, steps: int) -> Total:
+    def per_step(self, steps: int) -> Total:
         """Return the mean over so many steps; `calls` are still those of all."""
         if steps == 1:
             return self

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, distinct, rows_by_value
+from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, rows_by_value, unique
 from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.
@@ -123,7 +123,7 @@ def _allocated(metadata: dict[str, Any], entries: list[dict[str, Any]], memory: 
     """Return the device with most memory events; the only device if there are no such events."""
     numbers: Int64 = memory.device[(memory.device_type > _CPU) & (memory.device >= 0)]
     if len(numbers):
-        devices = distinct(numbers)
+        devices = unique(numbers)
         busiest = np.bincount(devices.inverse).argmax()
         return _device(int(devices.values[busiest]), entries, {}, 0)
     return _device(-1, entries, metadata, 0)

@@ -33,7 +33,7 @@ from opanatomy.records.columns import (
     MemoryEvents,
     ProfilerEvents,
     TraceDevice,
-    is_among,
+    isin,
     starts_work,
 )
 from opanatomy.records.signature import Signature
@@ -726,7 +726,7 @@ def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> 
         for key, numbers in capture.list_arguments.items()
         if key.isdecimal() and len(key) < 19 and all(0 <= number < len(capture.lists) for number in numbers)
     }
-    for row in np.flatnonzero(is_among(host.external_id, np.array(list(by_external), dtype=np.int64))):
+    for row in np.flatnonzero(isin(host.external_id, np.array(list(by_external), dtype=np.int64))):
         signature = int(host.signature[row])
         if signature < 0:
             continue

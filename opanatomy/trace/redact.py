@@ -730,9 +730,9 @@ class Texts:
         self.trace_names: set[str] = set()
         self._learned()
         if metadata:
-            self.learn(metadata)
+            self.add_secrets(metadata)
 
-    def learn(self, metadata: Mapping[str, object]) -> None:
+    def add_secrets(self, metadata: Mapping[str, object]) -> None:
         """Add the secrets in the metadata of a trace, and the hosts and users that they name."""
 
         secrets, names = of_metadata({key: value for key, value in metadata.items() if key != METADATA_KEY})
@@ -843,6 +843,6 @@ def looks_like_environment(text: str) -> bool:
     return "environ(" in text or len(_ASSIGNMENTS.findall(text)) >= 2 or bool(re.match(r"^[A-Z][A-Z0-9_]{2,}=", text))
 
 
-def spoken(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Redact a line for stderr: the secrets of this process, and anything in the form of a secret."""
     return Texts().line(text)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import numpy as np
 
-from opanatomy.records.columns import HostEvents, is_among
+from opanatomy.records.columns import HostEvents, isin
 from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 from opanatomy.records.workload import ObservedCall
 from opanatomy.trace.salvage import NOT_DECODABLE
@@ -231,7 +231,7 @@ def _rows_by_key(
 ) -> dict[Key, list[int]]:
     """Return the rows of each call by the observed overload's tensors; an `out` tensor after them is its result."""
     numbers = [number for number, name in enumerate(names) if name in wanted]
-    rows = np.flatnonzero(is_among(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
+    rows = np.flatnonzero(isin(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
     rows_by_key: dict[Key, list[int]] = {}
     for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
         signature = signatures[int(host.signature[row])]

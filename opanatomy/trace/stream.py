@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, is_among
+from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, isin
 from opanatomy.records.workload import Capture, Environment, MemoryObservations, StepObservations, Workload
 from opanatomy.trace.salvage import NOT_DECODABLE, Damaged, EventDecoder, last_boundary, mend, single_events
 from opanatomy.trace.schema import Event
@@ -224,7 +224,7 @@ def told_share(cut_off: bool, launches: Int64, work: Int64, caveats: list[str]) 
     """Warn, for a trace that is cut off, how many launches (correlation ids) have their device work before the cut."""
     known = launches[launches > 0]
     if cut_off and len(known) and len(work):
-        recorded = int(is_among(known, work).sum())
+        recorded = int(isin(known, work).sum())
         caveats.append(f"{recorded:,} of {len(known):,} launches have their device work before the cut")
 
 

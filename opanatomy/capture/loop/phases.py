@@ -271,11 +271,11 @@ def _replace(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
     replacement = wrap(original)
     setattr(owner, name, replacement)
 
-    def put_back() -> None:
+    def restore() -> None:
         if vars(owner).get(name) is replacement:
             setattr(owner, name, original)
 
-    stack.callback(put_back)
+    stack.callback(restore)
 
 
 def _optimizer_hooks(stack: ExitStack, phases: LoopPhases, seen_optimizer: Callable[[Any], None]) -> None:

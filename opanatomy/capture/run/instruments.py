@@ -19,7 +19,7 @@ from opanatomy.capture.run import gradients, progress
 from opanatomy.capture.run.gradients import observed_gradients
 from opanatomy.capture.run.observer import Observation, observing
 from opanatomy.capture.run.progress import Progress, watched
-from opanatomy.capture.run.restore import Kept
+from opanatomy.capture.run.restore import SavedState
 from opanatomy.capture.silence import one_line
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.records.memory import is_out_of_memory
@@ -77,7 +77,7 @@ class Instruments:
 
     stepper: Stepper
     module: torch.nn.Module
-    kept: Kept
+    kept: SavedState
     saves: ForwardSaves
     progress: Progress
     active: set[Instrument]
@@ -153,13 +153,13 @@ class Instruments:
             scatter = getattr(type(part), "reshard", None)
             if scatter is not None:
                 scatter(part)
-        self.kept.put_back_values()
+        self.kept.restore_values()
 
     def _one_by_one(self, step: Callable[[], int], active: set[Instrument]) -> int:
         """Run the plain step, whose failure is the model's; then each instrument alone, to find the cause."""
         duration = step()
         if self.stepper.optimizer is not None:
-            self.kept.let_go_of_weights()
+            self.kept.release_weights()
         for instrument in (Instrument.OBSERVER, Instrument.SAVES):
             if instrument in active:
                 failure = self._alone(step, instrument)

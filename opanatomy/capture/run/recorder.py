@@ -20,7 +20,7 @@ from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.user_function import said_by
 from opanatomy.capture.run.advice import less_memory
 from opanatomy.capture.run.progress import NullProgress, Progress
-from opanatomy.capture.run.restore import Kept, own_inputs, process_as_it_was
+from opanatomy.capture.run.restore import SavedState, own_inputs, process_as_it_was
 from opanatomy.capture.run.step_runner import Run
 from opanatomy.capture.silence import first_line, one_line, quiet_libraries
 from opanatomy.capture.step.generation import generator_of
@@ -58,7 +58,7 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
         meter = PeakMeter(options.device)
         try:
             stepper = make_stepper(subject, options)
-            with guard, quiet_libraries(), _strangers(stepper):
+            with guard, quiet_libraries(), _untracked_leaves(stepper):
                 run = Run(
                     subject=subject, options=options, stepper=stepper, meter=meter, progress=progress or NullProgress(),
                     points=points, kept=kept,
@@ -86,26 +86,26 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
 
 
 @contextmanager
-def _kept(subject: Subject, options: RunOptions) -> Iterator[Kept]:
+def _kept(subject: Subject, options: RunOptions) -> Iterator[SavedState]:
     """Save the state that the steps change, restored at the end; for our own module only for the first step."""
     # With an optimizer weights may change, and their values are needed only for a second try.
     weights = subject.borrowed or options.optimizer is not None
-    kept = Kept.of(subject.module, subject.inputs, options.device, weights=weights)
+    kept = SavedState.of(subject.module, subject.inputs, options.device, weights=weights)
     try:
         yield kept
     finally:
         if subject.borrowed:
             if options.optimizer is not None:
-                kept.let_go_of_weights()
-            kept.put_back_all()
+                kept.release_weights()
+            kept.restore_all()
 
 
 @contextmanager
-def _strangers(stepper: Stepper) -> Iterator[None]:
+def _untracked_leaves(stepper: Stepper) -> Iterator[None]:
     try:
         yield
     finally:
-        stepper.give_back_strangers()
+        stepper.give_back_untracked_leaves()
 
 
 def _memory_at_failure(

@@ -27,7 +27,7 @@ class _Copied:
     tensor: torch.Tensor
     copy: torch.Tensor
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the tensor from its copy if it has changed."""
         import torch
 
@@ -62,7 +62,7 @@ class RandomState:
             python=random.getstate(), numpy=np.random.get_state(), name=device,
         )  # fmt: skip
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the states."""
         import numpy as np
         import torch
@@ -75,7 +75,7 @@ class RandomState:
 
 
 @dataclass(slots=True, kw_only=True)
-class Kept:
+class SavedState:
     """Random states, buffers, gradients, modes and flags of a module, and the values of parameters and inputs.
 
     Copies are kept on the host, in the little memory that a step can spare; `left_out` has those that did not fit.
@@ -90,7 +90,7 @@ class Kept:
     left_out: list[tuple[torch.Tensor, int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, module: torch.nn.Module, inputs: Any, device: str, *, weights: bool) -> Kept:
+    def of(cls, module: torch.nn.Module, inputs: Any, device: str, *, weights: bool) -> SavedState:
         """Return the current state; with `weights` also the values of the parameters."""
         modules = list(module.modules())
         buffers = [(part, name, buffer) for part in modules for name, buffer in part._buffers.items()]
@@ -128,21 +128,21 @@ class Kept:
         """Return the host memory of the copies."""
         return sum(kept.copy.numel() * kept.copy.element_size() for kept in (*self.values, *self.weights))
 
-    def let_go_of_weights(self) -> None:
+    def release_weights(self) -> None:
         """Free the copies of the parameters."""
         self.weights.clear()
 
-    def put_back_values(self) -> None:
+    def restore_values(self) -> None:
         """Restore random states, buffers, inputs and parameters, for the next try of a step."""
         for module, name, buffer in self.buffers:
             module._buffers[name] = buffer
         for kept in (*self.values, *self.weights):
-            kept.put_back()
-        self.random.put_back()
+            kept.restore()
+        self.random.restore()
 
-    def put_back_all(self) -> None:
+    def restore_all(self) -> None:
         """Restore the values, and modes, gradients and flags."""
-        self.put_back_values()
+        self.restore_values()
         for module, mode in self.modes:
             module.training = mode
         for leaf, gradient, flag in self.leaves:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from opanatomy.capture.run.progress import Progress
-    from opanatomy.capture.run.restore import Kept
+    from opanatomy.capture.run.restore import SavedState
     from opanatomy.capture.step.stepper import Stepper
 
 
@@ -23,7 +23,7 @@ def scale_of(stepper: Stepper) -> float | None:
     return None if stepper.loss_scale is None else stepper.loss_scale.now()
 
 
-def prepared_loss_scale(stepper: Stepper, kept: Kept, progress: Progress) -> list[str]:
+def prepared_loss_scale(stepper: Stepper, kept: SavedState, progress: Progress) -> list[str]:
     """Find the scale at which no gradient overflows, in steps before the warm-up that are undone; return warnings.
 
     It is the default one if nothing overflows at it, else half of the largest power of two at which nothing does: a
@@ -46,7 +46,7 @@ def prepared_loss_scale(stepper: Stepper, kept: Kept, progress: Progress) -> lis
 
 
 def _largest_that_fits(
-    stepper: Stepper, kept: Kept, loss_scale: LossScale, optimizer: torch.optim.Optimizer
+    stepper: Stepper, kept: SavedState, loss_scale: LossScale, optimizer: torch.optim.Optimizer
 ) -> int | None:
     def fits(exponent: int) -> bool:
         loss_scale.start(2.0**exponent)
@@ -55,7 +55,7 @@ def _largest_that_fits(
         overflowed = loss_scale.overflowed(optimizer)
         stepper.phase = Phase.OTHER
         stepper.free_gradients()
-        kept.put_back_values()
+        kept.restore_values()
         return not overflowed
 
     over, under = MAX_EXPONENT, _MIN_EXPONENT

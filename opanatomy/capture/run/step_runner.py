@@ -27,7 +27,7 @@ from opanatomy.capture.run.export import export_trace
 from opanatomy.capture.run.instruments import Instrument, Instruments
 from opanatomy.capture.run.profiled import profile_steps
 from opanatomy.capture.run.progress import Progress
-from opanatomy.capture.run.restore import Kept
+from opanatomy.capture.run.restore import SavedState
 from opanatomy.capture.run.scaling import prepared_loss_scale, scale_of, skipped_updates
 from opanatomy.capture.step.ranges import compilations, has_compiled_parts, mode_keeps_compiled, module_ranges
 from opanatomy.capture.step.shape import cache_shape_of, shape_of
@@ -139,7 +139,7 @@ class Run:
     meter: PeakMeter
     progress: Progress
     points: Snapshots
-    kept: Kept
+    kept: SavedState
     instruments: Instruments = field(init=False)
     memory: MemoryObservations = field(default_factory=MemoryObservations)
     #: The time to the first new token of each timed generation.
@@ -248,7 +248,7 @@ class Run:
         if number == 1:
             return self._first_step()
         if number == self.training.counted_step and self.instruments.can_count_again:
-            self.kept.random.put_back()
+            self.kept.random.restore()
             return self.instruments.count_again(number, lambda: self._clocked(PointWatch(self.points)))
         return self._clocked(PointWatch(self.points))
 
@@ -256,7 +256,7 @@ class Run:
         with nullcontext() if self.stepper.generator is None else self.stepper.generator.telling(self.progress.advance):
             last = self.instruments.run(self._clocked)
         if self.options.optimizer is not None or not self.subject.borrowed:
-            self.kept.let_go_of_weights()
+            self.kept.release_weights()
         return last
 
     def _clocked(self, watch: StepObserver | None = None) -> int:
@@ -360,7 +360,7 @@ class Run:
             raise observed.error
         if hooked and self.training.all_failed(failed=observed.error is not None):
             self.stepper.start_again(fresh=False)
-            self.kept.random.put_back()
+            self.kept.random.restore()
             observed = self._observed(hooked=False)
         if observed.error is not None:
             raise observed.error
@@ -415,7 +415,7 @@ class Run:
         text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
         self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
         # Begin as the watched step did: the same dropout, the same layers left out, the same routes.
-        self.kept.random.put_back()
+        self.kept.random.restore()
 
     def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
         from opanatomy.version import __version__

@@ -19,7 +19,7 @@ from opanatomy.capture.memory.measurement import limited_to_available
 from opanatomy.capture.model.workload import Prepared, prepare, workload_of
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.capture.run.recorder import make_stepper
-from opanatomy.capture.run.restore import Kept, RandomState
+from opanatomy.capture.run.restore import RandomState, SavedState
 from opanatomy.capture.run.scaling import prepared_loss_scale
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.capture.step.loss_scale import FIRST, LossScale
@@ -46,7 +46,7 @@ def ready_to_step(
         change(prepared.module)
         subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options))
         stepper = make_stepper(subject, options)
-        kept = Kept.of(subject.module, subject.inputs, device, weights=options.amp == "fp16")
+        kept = SavedState.of(subject.module, subject.inputs, device, weights=options.amp == "fp16")
         prepared_loss_scale(stepper, kept, NullProgress())
         yield prepared, stepper
 
@@ -340,7 +340,7 @@ def _runner(stepper: Stepper, loss_scale: LossScale) -> Callable[[float | None],
     random, amp = RandomState.of(stepper.device), stepper.amp
 
     def run(scale: float | None) -> None:
-        random.put_back()
+        random.restore()
         stepper.amp, stepper.loss_scale = (None, None) if scale is None else (amp, loss_scale)
         if scale is not None:
             loss_scale.start(scale)

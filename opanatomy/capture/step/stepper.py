@@ -327,7 +327,7 @@ class FinishedState:
     def _look(self) -> None:
         self.names = {parameter: tuple(state) for parameter, state in self.optimizer.state.items()}
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Drop the beginnings of a broken update and count it back; values of moments stay as they are.
 
         The next update would take a state with only some of its entries for complete, and then miss the others.
@@ -463,7 +463,7 @@ class Stepper:
     #: Leaves besides the parameters whose gradients belong to one step, such as inputs.
     other_leaves: tuple[torch.Tensor, ...] = ()
     #: Leaves in no module and no input, with their old gradients; `None` before the first backward.
-    strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
+    untracked_leaves: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
         self.micro_batches = self.micro_batches or (self.inputs,)
@@ -516,21 +516,21 @@ class Stepper:
         self.phase = Phase.OTHER
         self.free_gradients()
         if self.finished is not None:
-            self.finished.clear() if fresh else self.finished.put_back()
+            self.finished.clear() if fresh else self.finished.restore()
         if self.loss_scale is not None:
             self.loss_scale.start_again(self.optimizer)
 
-    def give_back_strangers(self) -> None:
+    def give_back_untracked_leaves(self) -> None:
         """Restore the gradients of the leaves that no module holds."""
-        for leaf, gradient in self.strangers or ():
+        for leaf, gradient in self.untracked_leaves or ():
             leaf.grad = gradient
 
-    def _look_for_strangers(self, roots: Roots) -> None:
+    def _find_untracked_leaves(self, roots: Roots) -> None:
         known = {id(leaf) for leaf in (*self.parameters, *self.other_leaves)}
-        strangers = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
-        self.strangers = [(leaf, leaf.grad) for leaf in strangers]
-        self.other_leaves = (*self.other_leaves, *strangers)
-        for leaf in strangers:
+        untracked_leaves = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
+        self.untracked_leaves = [(leaf, leaf.grad) for leaf in untracked_leaves]
+        self.other_leaves = (*self.other_leaves, *untracked_leaves)
+        for leaf in untracked_leaves:
             leaf.grad = None
 
     def free_gradients(self) -> None:
@@ -557,8 +557,8 @@ class Stepper:
         if self.inference:
             return
         self.backward_from = roots.text
-        if self.strangers is None:
-            self._look_for_strangers(roots)
+        if self.untracked_leaves is None:
+            self._find_untracked_leaves(roots)
         self.phase = Phase.BACKWARD
         with phase_range(Phase.BACKWARD):
             self.training.backward(roots, parts=len(self.micro_batches), scale=self.loss_scale)

@@ -200,21 +200,22 @@ def _machine(machine: Machine) -> Section:
 
 
 def _noted(name: str, texts: list[str]) -> Section:
-    from opanatomy.report.section import Note, Section, Tone
+    from opanatomy.report.section import Note, NoteStyle, Section
 
-    return Section(name=name, title=name.capitalize(), notes=tuple(Note(text=text, tone=Tone.PLAIN) for text in texts))
+    notes = tuple(Note(text=text, tone=NoteStyle.PLAIN) for text in texts)
+    return Section(name=name, title=name.capitalize(), notes=notes)
 
 
 def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], figures: Sequence[_Figure]) -> Section:
     """Return a row for each figure: its name, the data sheet's value, how it was measured."""
-    from opanatomy.report.section import Column, Holds, Row, Section
+    from opanatomy.report.section import Column, ColumnKind, Row, Section
 
     name, unit, how = headers
     columns = (
-        Column(header=name, holds=Holds.NAMES), Column(header=unit, unit=unit),
-        Column(header="sheet", unit=unit, expendable=1), Column(header="of it", expendable=1),
-        Column(header="spread", expendable=2), Column(header="age", expendable=2),
-        Column(header=how, holds=Holds.NAMES, expendable=3),
+        Column(header=name, holds=ColumnKind.NAMES), Column(header=unit, unit=unit),
+        Column(header="sheet", unit=unit, drop_order=1), Column(header="of it", drop_order=1),
+        Column(header="spread", drop_order=2), Column(header="age", drop_order=2),
+        Column(header=how, holds=ColumnKind.NAMES, drop_order=3),
     )  # fmt: skip
     rows = tuple(Row(cells=_cells(figure, rate_of)) for figure in figures)
     return Section(name=name, title=name.capitalize(), columns=columns, rows=rows)

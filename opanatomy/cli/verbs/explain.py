@@ -26,12 +26,12 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.cli.explanation import explain, read_report, unexplained
     from opanatomy.cli.stdout import write_out
     from opanatomy.report.formats.terminal import list_text
-    from opanatomy.trace.redact import spoken
+    from opanatomy.trace.redact import mask_secrets
 
     if not arguments.name and arguments.unknown is None:
         raise UsageError("explain: no name - give a line of the report, an operator or a kernel, or --unknown REPORT")
     report = read_report(Path(arguments.report)) if arguments.report else None
-    explanation = explain([spoken(name) for name in arguments.name], report)
+    explanation = explain([mask_secrets(name) for name in arguments.name], report)
     blocks = [explanation.text] if explanation.text else []
     if arguments.unknown is not None:
         blocks.append("".join(map(list_text, unexplained(Path(arguments.unknown)))))

@@ -11,7 +11,7 @@ from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.markdown import markdown_cell, markdown_code, markdown_text
-from opanatomy.report.section import WITH, Cell, Fact, Format, Holds, Name, Note, Page, Row, Section, Tone
+from opanatomy.report.section import WITH, Cell, ColumnKind, Fact, Format, Name, Note, NoteStyle, Page, Row, Section
 from opanatomy.report.sections import first_screen, page_sections
 from opanatomy.report.sections.memory import curve_lines
 
@@ -65,7 +65,7 @@ def _left_out(titles: Sequence[str]) -> list[str]:
 def _section(section: Section, is_open: bool) -> str:
     """Return a section under its heading, or folded under it."""
     body = "\n".join(_blocks(section))
-    if section.notes and section.notes[0].tone is Tone.TITLE:
+    if section.notes and section.notes[0].tone is NoteStyle.TITLE:
         return body
     title = f"{section.title}, {section.scope}" if section.scope else section.title
     if is_open:
@@ -93,7 +93,7 @@ def _table(section: Section) -> str:
             for row in section.rows[:_LISTED]]  # fmt: skip
     if section.rows[_LISTED:]:
         rows.append([f"and {len(section.rows) - _LISTED:,} more", *([""] * (len(columns) - 1))])
-    marks = ["---:" if column.holds is Holds.NUMBERS else ":---" for column in columns]
+    marks = ["---:" if column.holds is ColumnKind.NUMBERS else ":---" for column in columns]
     return _lines_of([[markdown_text(column.header) for column in columns], marks, *rows])
 
 
@@ -129,21 +129,21 @@ def _label(fact: Fact) -> str:
 
 def _notes(notes: Sequence[Note]) -> Iterator[str]:
     """Yield the meaning of a table's marks in one paragraph, each other note in its own."""
-    footnotes = [markdown_cell(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
+    footnotes = [markdown_cell(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
     if footnotes:
         yield f"{'; '.join(footnotes)}\n"
     for note in notes:
-        if note.tone is Tone.COMMAND and isinstance(note.text, str):
+        if note.tone is NoteStyle.COMMAND and isinstance(note.text, str):
             yield f"next: {markdown_code(note.text, in_cell=False)}\n"
             continue
-        if note.tone is Tone.OPTIONS and isinstance(note.text, str):
+        if note.tone is NoteStyle.OPTIONS and isinstance(note.text, str):
             yield f"next: {WITH} {markdown_code(note.text, in_cell=False)}\n"
             continue
         text = markdown_cell(note.text)
-        if note.tone is not Tone.FOOTNOTE and text:
+        if note.tone is not NoteStyle.FOOTNOTE and text:
             yield f"{_TONES.get(note.tone, '{}').format(text)}\n"
 
 
-_TONES: Final = {Tone.TITLE: "## {}", Tone.WARNING: "> {}", Tone.CONCLUSION: "**{}**"}
+_TONES: Final = {NoteStyle.TITLE: "## {}", NoteStyle.WARNING: "> {}", NoteStyle.CONCLUSION: "**{}**"}
 
 FORMAT: Final = Format(ending=".md", write=lambda report, page: markdown_report(report, page), machine_readable=False)

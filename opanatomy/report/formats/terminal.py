@@ -24,19 +24,19 @@ from opanatomy.report.section import (
     SHORT_LABEL,
     WITH,
     Cell,
+    ColumnKind,
     Count,
     Fact,
     Format,
-    Holds,
     Name,
     Note,
+    NoteStyle,
     Page,
     Phrase,
     Row,
     Section,
     Share,
     Time,
-    Tone,
     _crop,
     cut,
     cut_apart,
@@ -75,9 +75,15 @@ _LATER_MOST: Final = {"launched by": 14}
 _TITLE: Final = "title"
 _JOINED: Final = (_TITLE, "experiment", "run")
 _STYLE: Final = {
-    Tone.PLAIN: "", Tone.TITLE: "bold", Tone.FOOTNOTE: "dim", Tone.REMARK: "dim", Tone.WARNING: "yellow",
-    Tone.CONCLUSION: "bold", Tone.COMMAND: "", Tone.OPTIONS: "",
-}  # fmt: skip
+    NoteStyle.PLAIN: "",
+    NoteStyle.TITLE: "bold",
+    NoteStyle.FOOTNOTE: "dim",
+    NoteStyle.REMARK: "dim",
+    NoteStyle.WARNING: "yellow",
+    NoteStyle.CONCLUSION: "bold",
+    NoteStyle.COMMAND: "",
+    NoteStyle.OPTIONS: "",
+}
 
 
 def terminal_report(report: Report, page: Page) -> str:
@@ -185,7 +191,7 @@ def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
     """Yield the label, and its text to the right."""
     from rich.text import Text
 
-    style = _STYLE[Tone.WARNING] if fact.warning else ""
+    style = _STYLE[NoteStyle.WARNING] if fact.warning else ""
     label = fact.label
     for line in prose(sentence(fact.text), width - label_width, style=style):
         yield Text.assemble((label.ljust(label_width), "dim"), line)
@@ -202,23 +208,23 @@ def _curve(section: Section, width: int) -> Iterator[Text]:
     lines, legend = curve_lines(section.curve, min(width, PAGE))
     yield from map(Text, lines)
     if legend:
-        yield from prose(legend, width, style=_STYLE[Tone.REMARK])
+        yield from prose(legend, width, style=_STYLE[NoteStyle.REMARK])
 
 
 def _notes(notes: list[Note], width: int) -> Iterator[Text]:
     """Yield the meaning of a table's marks in one paragraph, each other note in its own."""
 
-    footnotes = [sentence(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
+    footnotes = [sentence(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
     if footnotes:
-        yield from prose("; ".join(footnotes), width, style=_STYLE[Tone.FOOTNOTE])
+        yield from prose("; ".join(footnotes), width, style=_STYLE[NoteStyle.FOOTNOTE])
     for note in notes:
-        if note.tone is Tone.TITLE:
+        if note.tone is NoteStyle.TITLE:
             yield from _title(sentence(note.text), width)
-        elif note.tone is Tone.COMMAND:
+        elif note.tone is NoteStyle.COMMAND:
             yield from command(sentence(note.text), width, label="next:")
-        elif note.tone is Tone.OPTIONS:
+        elif note.tone is NoteStyle.OPTIONS:
             yield from command(sentence(note.text), width, label=f"next: {WITH}")
-        elif note.tone is not Tone.FOOTNOTE:
+        elif note.tone is not NoteStyle.FOOTNOTE:
             yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
 
 
@@ -226,7 +232,7 @@ def _title(text: str, width: int) -> Iterator[Text]:
     """Yield the title, and a rule for the rest of its line."""
     from rich.text import Text
 
-    *lines, last = prose(text, width, style=_STYLE[Tone.TITLE])
+    *lines, last = prose(text, width, style=_STYLE[NoteStyle.TITLE])
     yield from lines
     rule = "─" * (min(width, PAGE) - last.cell_len - 1)
     yield Text.assemble(last, (f" {rule}", "dim")) if rule else last
@@ -257,8 +263,9 @@ def _column(section: Section, place: int) -> Column:
     column = section.columns[place]
     least = _LATER_LEAST.get(column.header, _LEAST) if place else _FIRST_LEAST.get(section.name, _LEAST)
     # Half a formula is a wrong formula: all of it or none.
-    least = WHOLE if column.holds is Holds.FORMULAS else least
-    return Column(header=column.header, name=column.holds is not Holds.NUMBERS, least=least, drop=column.expendable)
+    least = WHOLE if column.holds is ColumnKind.FORMULAS else least
+    name = column.holds is not ColumnKind.NUMBERS
+    return Column(header=column.header, name=name, least=least, drop=column.drop_order)
 
 
 def _column_cells(section: Section, place: int, width: int) -> list[str]:

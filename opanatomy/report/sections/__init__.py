@@ -12,7 +12,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.report.section import Note, Page, Section, Tone
+from opanatomy.report.section import Note, NoteStyle, Page, Section
 from opanatomy.report.sections import (
     checks,
     classes,
@@ -34,7 +34,7 @@ from opanatomy.report.sections.techniques import sections_of_techniques
 TOP: Final = 8
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class PageRequest(Struct, frozen=True, kw_only=True):
     """The part of a section that a reader wants: how many rows, in which order, a command's name for the trace, and
     whether the section was asked for by name."""
 
@@ -44,7 +44,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     asked: bool = False
 
 
-_Maker: TypeAlias = Callable[[Anatomy, Wanted], Section | None]
+_Maker: TypeAlias = Callable[[Anatomy, PageRequest], Section | None]
 
 
 def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
@@ -121,7 +121,7 @@ def sections_of(
         return sections_of_techniques(report)
     if isinstance(report, Comparison):
         return sections_of_comparison(report, top)
-    wanted = Wanted(top=top, sort=sort, source=source)
+    wanted = PageRequest(top=top, sort=sort, source=source)
     first = first_screen(report, top=top, sort=sort, source=source)
     shown = {section.heading for section in first}
     headings = [heading for heading in _REST if heading not in shown and _is_shown(report, heading)]
@@ -135,7 +135,7 @@ def first_screen(
 
     The kernels too if operators are known for less than half of the time, as in a graph.
     """
-    wanted = Wanted(top=top, sort=sort, source=source)
+    wanted = PageRequest(top=top, sort=sort, source=source)
     first = [section for name in _FIRST for section in _first(anatomy, wanted, name)]
     with_operator = sum(row.time_ns for row in anatomy.operators)
     if 2 * with_operator < sum(row.time_ns for row in anatomy.classes):
@@ -147,7 +147,7 @@ def named_sections(
     anatomy: Anatomy, names: Sequence[str], *, top: int = TOP, sort: str = "time", source: str | None = None
 ) -> tuple[Section, ...]:
     """Return the title, and those of `SECTIONS` in the order of the page; an empty one says so."""
-    wanted = Wanted(top=top, sort=sort, source=source, asked=True)
+    wanted = PageRequest(top=top, sort=sort, source=source, asked=True)
     sections = [run.title(anatomy)]
     for name in _FIRST:
         if name in names:
@@ -159,12 +159,12 @@ def named_sections(
     return tuple(sections)
 
 
-def _first(anatomy: Anatomy, wanted: Wanted, name: str) -> Iterator[Section]:
+def _first(anatomy: Anatomy, wanted: PageRequest, name: str) -> Iterator[Section]:
     for section in _kept([_FIRST[name](anatomy, wanted)]):
         yield replace(section, heading=name) if name in _HEADED else section
 
 
-def _below(anatomy: Anatomy, wanted: Wanted, heading: str) -> Iterator[Section]:
+def _below(anatomy: Anatomy, wanted: PageRequest, heading: str) -> Iterator[Section]:
     """Yield the sections below a heading."""
     for section in _kept(make(anatomy, wanted) for make in _REST[heading].values()):
         yield replace(section, heading=heading)
@@ -175,7 +175,7 @@ def _kept(sections: Iterable[Section | None]) -> Iterator[Section]:
 
 
 def _nothing(name: str) -> Section:
-    note = Note(text="nothing: this report does not have what it would be made of", tone=Tone.REMARK)
+    note = Note(text="nothing: this report does not have what it would be made of", tone=NoteStyle.REMARK)
     return Section(name=name, title=name.capitalize(), heading=name, notes=(note,))
 
 

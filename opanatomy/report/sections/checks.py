@@ -33,12 +33,12 @@ from opanatomy.report.section import (
     Flops,
     Name,
     Note,
+    NoteStyle,
     Phrase,
     Quantity,
     Section,
     Share,
     Time,
-    Tone,
     all_steps,
     facts_of,
     is_known,
@@ -79,7 +79,7 @@ _QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flo
 
 def caveats(anatomy: Anatomy) -> Section | None:
     """Return the remarks that change the reading of every figure."""
-    notes = tuple(Note(text=text, tone=Tone.WARNING) for text in anatomy.caveats if text)
+    notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in anatomy.caveats if text)
     return Section(name="caveats", title="Before you read on", notes=notes) if notes else None
 
 
@@ -91,7 +91,7 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
     options: dict[str, list[ExceededCeiling]] = {}
     for one in exceeded:
         options.setdefault(one.option, []).append(one)
-    notes = tuple(Note(text=_exceeded(*item), tone=Tone.WARNING) for item in options.items())
+    notes = tuple(Note(text=_exceeded(*item), tone=NoteStyle.WARNING) for item in options.items())
     return Section(name="given-ceilings", title="Ceilings that were given", notes=notes)
 
 
@@ -173,7 +173,7 @@ def disagreements(anatomy: Anatomy) -> Section | None:
     if len(texts) > _SENTENCES:
         checks = Count(len(texts) - _SENTENCES, "check")
         texts[_SENTENCES:] = [phrase("{} more that do not agree: see --section ledger", checks)]
-    notes = tuple(Note(text=text, tone=Tone.WARNING) for text in texts)
+    notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in texts)
     return Section(name="disagreements", title="What may be wrong", notes=notes)
 
 

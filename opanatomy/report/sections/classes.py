@@ -9,7 +9,7 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.section import (
     Cell,
     Column,
-    Holds,
+    ColumnKind,
     Note,
     Ratio,
     Row,
@@ -37,7 +37,7 @@ def classes(anatomy: Anatomy) -> Section | None:
     if not anatomy.classes:
         return None
     steps = steps_of(anatomy)
-    whole = total(anatomy.classes).a_step(steps)
+    whole = total(anatomy.classes).per_step(steps)
     present = [phase for phase in Phase if any(row.phase is phase for row in anatomy.classes)]
     shown = present if len(present) > 1 else []
     parts: list[tuple[OperatorClass | None, list[ClassRow]]] = [*by_class(anatomy), (None, list(anatomy.classes))]
@@ -51,21 +51,21 @@ def classes(anatomy: Anatomy) -> Section | None:
 
 def _columns(bounded: bool, phases: list[Phase]) -> tuple[Column, ...]:
     return (
-        Column(header="class", holds=Holds.NAMES),
-        Column(header="calls", expendable=12),
+        Column(header="class", holds=ColumnKind.NAMES),
+        Column(header="calls", drop_order=12),
         Column(header="time"),
         Column(header="share"),
-        *(Column(header=phase.value, expendable=place) for place, phase in enumerate(phases, start=1)),
-        Column(header="FLOP", unit="FLOP", expendable=7),
-        Column(header="FLOP share", expendable=10),
-        Column(header="bytes", expendable=9),
-        Column(header="FLOP/B", expendable=11),
-        *((Column(header="ceiling", expendable=8),) if bounded else ()),
+        *(Column(header=phase.value, drop_order=place) for place, phase in enumerate(phases, start=1)),
+        Column(header="FLOP", unit="FLOP", drop_order=7),
+        Column(header="FLOP share", drop_order=10),
+        Column(header="bytes", drop_order=9),
+        Column(header="FLOP/B", drop_order=11),
+        *((Column(header="ceiling", drop_order=8),) if bounded else ()),
     )
 
 
 def _row(item: OperatorClass | None, members: list[ClassRow], whole: Total, phases: list[Phase], steps: int) -> Row:
-    part = total(members).a_step(steps)
+    part = total(members).per_step(steps)
     flops, moved = amounts(part)
     times = (sum(row.time_ns for row in members if row.phase is phase) / steps for phase in phases)
     cells: tuple[Cell, ...] = (
@@ -137,12 +137,12 @@ def ratios(anatomy: Anatomy) -> Section | None:
     if not known:
         return None
     columns = (
-        Column(header="backward / forward", holds=Holds.NAMES),
+        Column(header="backward / forward", holds=ColumnKind.NAMES),
         Column(header="time"),
-        Column(header="FLOP", expendable=1),
-        Column(header="FLOP theory", expendable=3),
-        Column(header="bytes", expendable=2),
-        Column(header="bytes theory", expendable=4),
+        Column(header="FLOP", drop_order=1),
+        Column(header="FLOP theory", drop_order=3),
+        Column(header="bytes", drop_order=2),
+        Column(header="bytes theory", drop_order=4),
     )
     rows = tuple(
         Row(
@@ -187,11 +187,11 @@ def paper(anatomy: Anatomy) -> Section | None:
     if not all(part.time_ns and part.flops and part.flops_cover for part in parts.values()):
         return None
     columns = (
-        Column(header="the paper's classes", holds=Holds.NAMES),
+        Column(header="the paper's classes", holds=ColumnKind.NAMES),
         Column(header="FLOP"),
-        Column(header="FLOP paper", expendable=1),
+        Column(header="FLOP paper", drop_order=1),
         Column(header="time"),
-        Column(header="time paper", expendable=1),
+        Column(header="time paper", drop_order=1),
     )
     rows = tuple(
         Row(

@@ -13,9 +13,9 @@ from opanatomy.report.section import (
     Bytes,
     Cell,
     Column,
+    ColumnKind,
     Count,
     Exact,
-    Holds,
     Note,
     Phrase,
     Row,
@@ -35,13 +35,13 @@ def collectives(anatomy: Anatomy) -> Section | None:
     if not anatomy.collectives:
         return None
     columns = (
-        Column(header="collective", holds=Holds.NAMES),
-        Column(header="type", expendable=5),
-        Column(header="ranks", expendable=3),
-        Column(header="calls", expendable=4),
+        Column(header="collective", holds=ColumnKind.NAMES),
+        Column(header="type", drop_order=5),
+        Column(header="ranks", drop_order=3),
+        Column(header="calls", drop_order=4),
         Column(header="time"),
-        Column(header="bytes", expendable=1),
-        Column(header="bus", expendable=2),
+        Column(header="bytes", drop_order=1),
+        Column(header="bus", drop_order=2),
     )
     steps = steps_of(anatomy)
     rows = tuple(
@@ -73,8 +73,8 @@ def collectives(anatomy: Anatomy) -> Section | None:
 #: This many modules are shown, those that communicate longest.
 _SHOWN: Final = 8
 _TIMES: Final = (
-    Column(header="calls", expendable=3), Column(header="bytes", expendable=2), Column(header="time"),
-    Column(header="hidden", expendable=1), Column(header="exposed"),
+    Column(header="calls", drop_order=3), Column(header="bytes", drop_order=2), Column(header="time"),
+    Column(header="hidden", drop_order=1), Column(header="exposed"),
 )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def phases(anatomy: Anatomy) -> Section | None:
         notes.append(Note(text=_theory(communication.expected)))
     return Section(
         name="communication-phases", title="Communication", scope=per_step(anatomy),
-        columns=(Column(header="communication", holds=Holds.NAMES), *_TIMES), rows=(*rows, *summary),
+        columns=(Column(header="communication", holds=ColumnKind.NAMES), *_TIMES), rows=(*rows, *summary),
         notes=tuple(notes),
     )  # fmt: skip
 
@@ -134,8 +134,9 @@ def modules(anatomy: Anatomy) -> Section | None:
     return Section(
         name="communication-modules", title="Communication by module", scope=per_step(anatomy),
         columns=(
-            Column(header="communicated for", holds=Holds.NAMES), Column(header="collective", holds=Holds.NAMES),
-            Column(header="phase", holds=Holds.NAMES, expendable=4), *_TIMES,
+            Column(header="communicated for", holds=ColumnKind.NAMES),
+            Column(header="collective", holds=ColumnKind.NAMES),
+            Column(header="phase", holds=ColumnKind.NAMES, drop_order=4), *_TIMES,
         ),
         rows=rows, notes=notes,
     )  # fmt: skip

@@ -16,13 +16,14 @@ from opanatomy.report.section import (
     Cell,
     Change,
     Column,
+    ColumnKind,
     Count,
     Fact,
     Figure,
     Flops,
-    Holds,
     Name,
     Note,
+    NoteStyle,
     Phrase,
     Quantity,
     Row,
@@ -30,7 +31,6 @@ from opanatomy.report.section import (
     Share,
     Time,
     TimeChange,
-    Tone,
     joined,
     phrase,
 )
@@ -190,8 +190,8 @@ def causes_table(parts: Decomposition) -> Section:
         Row(cells=("step", Time(parts.before_ns), Time(parts.after_ns), TimeChange(parts.change_ns)), summary=True)
     )
     columns = (
-        Column(header="where the difference is from", holds=Holds.NAMES), Column(header="before", expendable=2),
-        Column(header="after", expendable=1), Column(header="change"),
+        Column(header="where the difference is from", holds=ColumnKind.NAMES), Column(header="before", drop_order=2),
+        Column(header="after", drop_order=1), Column(header="change"),
     )  # fmt: skip
     notes = (Note(text="of the mean step; what overlaps is counted in each, and taken off once"),)
     return Section(
@@ -217,12 +217,12 @@ def changes_table(parts: Decomposition, top: int) -> Section:
         blank = (None,) * 5
         rows.append(Row(cells=(phrase("and {} more", Count(len(others))), *blank, TimeChange(more))))
     columns = (
-        Column(header="work", holds=Holds.NAMES),
-        Column(header="what changed", holds=Holds.NAMES),
-        Column(header="phase", holds=Holds.NAMES, expendable=2),
-        Column(header="calls", holds=Holds.NAMES, expendable=3),
-        Column(header="before", expendable=5),
-        Column(header="after", expendable=4),
+        Column(header="work", holds=ColumnKind.NAMES),
+        Column(header="what changed", holds=ColumnKind.NAMES),
+        Column(header="phase", holds=ColumnKind.NAMES, drop_order=2),
+        Column(header="calls", holds=ColumnKind.NAMES, drop_order=3),
+        Column(header="before", drop_order=5),
+        Column(header="after", drop_order=4),
         Column(header="change"),
     )
     elsewhere = any(_ran_elsewhere(part) for group in changed[:top] for part in group)
@@ -289,9 +289,12 @@ def kernels_table(parts: Decomposition) -> Section:
             cells = (Name(name_of_part(part)), _signature(after), *kernels, TimeChange(part.change_ns))
             rows.append(Row(cells=cells, operator_class=part.operator_class))
     columns = (
-        Column(header="another kernel", holds=Holds.NAMES), Column(header="signature", holds=Holds.NAMES, expendable=1),
-        Column(header="before", holds=Holds.NAMES), Column(header="after", holds=Holds.NAMES), Column(header="change"),
-    )  # fmt: skip
+        Column(header="another kernel", holds=ColumnKind.NAMES),
+        Column(header="signature", holds=ColumnKind.NAMES, drop_order=1),
+        Column(header="before", holds=ColumnKind.NAMES),
+        Column(header="after", holds=ColumnKind.NAMES),
+        Column(header="change"),
+    )
     return Section(
         name="kernels-changed", title="Other kernels", heading="kernels", columns=columns,
         rows=tuple(rows[:_KERNELS]), notes=more_rows(len(rows) - _KERNELS),
@@ -301,7 +304,7 @@ def kernels_table(parts: Decomposition) -> Section:
 def more_rows(count: int) -> tuple[Note, ...]:
     """Return a note on how many rows are left out."""
     text = phrase("and {} more, in the JSON report", Count(count))
-    return (Note(text=text, tone=Tone.REMARK),) if count > 0 else ()
+    return (Note(text=text, tone=NoteStyle.REMARK),) if count > 0 else ()
 
 
 def _signature(work: Work) -> Name | None:
@@ -336,9 +339,11 @@ def steps_table(comparison: Comparison) -> Section:
             text = step.set_aside and f"set aside: {step.set_aside}"
             rows.append(Row(cells=(Name(side.name), step.label, Time(step.value), text)))
     columns = (
-        Column(header="side", holds=Holds.NAMES), Column(header="step", holds=Holds.NAMES), Column(header="time"),
-        Column(header="", holds=Holds.NAMES, expendable=1),
-    )  # fmt: skip
+        Column(header="side", holds=ColumnKind.NAMES),
+        Column(header="step", holds=ColumnKind.NAMES),
+        Column(header="time"),
+        Column(header="", holds=ColumnKind.NAMES, drop_order=1),
+    )
     return Section(
         name="steps", title="Like steps", heading="steps", columns=columns, rows=tuple(rows[:_STEPS]),
         notes=more_rows(len(rows) - _STEPS),
@@ -371,8 +376,8 @@ def figures_of_many(comparison: Comparison) -> Section:
     """Return a row per side with its main figures; if the page is narrow, the rightmost are dropped first."""
     known = {row.name: row for row in comparison.figures}
     rows = [known[name] for name in _OF_MANY if name in known]
-    columns = [Column(header="side", holds=Holds.NAMES)]
-    columns += [Column(header=_OF_MANY[row.name], expendable=place) for place, row in enumerate(rows)]
+    columns = [Column(header="side", holds=ColumnKind.NAMES)]
+    columns += [Column(header=_OF_MANY[row.name], drop_order=place) for place, row in enumerate(rows)]
     cells = [
         Row(cells=(phrase("{} {}", Count(place + 1), Name(side.name)), *(_cell(row, place) for row in rows)))
         for place, side in enumerate(comparison.sides)
@@ -401,8 +406,8 @@ def with_bound(row: FigureRow, place: int) -> Phrase:
 def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: str) -> Section:
     """Return the figures that differ between two sides, with their changes if these are comparable."""
     columns = [
-        Column(header="figure", holds=Holds.NAMES), Column(header="before", expendable=1), Column(header="after"),
-        Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=2),
+        Column(header="figure", holds=ColumnKind.NAMES), Column(header="before", drop_order=1), Column(header="after"),
+        Column(header="change"), Column(header="ranges", holds=ColumnKind.NAMES, drop_order=2),
     ]  # fmt: skip
     if comparison.not_comparable:
         columns = columns[:3]
@@ -465,24 +470,25 @@ def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, .
 def _title(comparison: Comparison) -> Section:
     names = [Name(side.name) for side in comparison.sides]
     text = phrase(" against ".join("{}" for _ in names), *names)
-    return Section(name="title", title="Comparison", notes=(Note(text=text, tone=Tone.TITLE),))
+    return Section(name="title", title="Comparison", notes=(Note(text=text, tone=NoteStyle.TITLE),))
 
 
 def _what_changed(comparison: Comparison) -> Section:
     """Return the difference of the step in a sentence, the largest causes in one each."""
     parts = comparison.decomposition
     if comparison.not_comparable:
-        reasons = [Note(text=f"Not comparable: {why}.", tone=Tone.CONCLUSION) for why in comparison.not_comparable]
-        return Section(name="changed", title="What changed", notes=(*reasons, Note(text=_WITHHELD, tone=Tone.REMARK)))
+        reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
+        withheld = Note(text=_WITHHELD, tone=NoteStyle.REMARK)
+        return Section(name="changed", title="What changed", notes=(*reasons, withheld))
     if parts is None:
         return Section(name="changed", title="What changed", notes=_extremes(comparison))
     sentences = [
         phrase("{}.", sentence_of(group)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
     ]
-    notes = [Note(text=headline(comparison, parts), tone=Tone.CONCLUSION)]
-    notes += [Note(text=text, tone=Tone.PLAIN) for text in sentences]
+    notes = [Note(text=headline(comparison, parts), tone=NoteStyle.CONCLUSION)]
+    notes += [Note(text=text, tone=NoteStyle.PLAIN) for text in sentences]
     if comparison.no_claim is not None and parts.change_ns:
-        notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=Tone.REMARK))
+        notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=NoteStyle.REMARK))
     return Section(name="changed", title="What changed", notes=tuple(notes))
 
 
@@ -496,7 +502,7 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
     if len(comparison.sides) == 2:
         (before, _), (after, _) = known
         text = phrase("The step takes {} before and {} after ({}).", Time(before), Time(after), Change(after, before))
-        return (Note(text=text, tone=Tone.CONCLUSION),)
+        return (Note(text=text, tone=NoteStyle.CONCLUSION),)
     least, most = min(known)[0], max(known)[0]
     shortest, longest = ([name for value, name in known if duration(value) == duration(end)] for end in (least, most))
     if len(shortest) == len(known):
@@ -505,7 +511,7 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
     else:
         text = phrase("The step is shortest on {}, {}, and longest on {}, {}.", _all_named(shortest), Time(least),
                       _all_named(longest), Time(most))  # fmt: skip
-    return (Note(text=text, tone=Tone.CONCLUSION),)
+    return (Note(text=text, tone=NoteStyle.CONCLUSION),)
 
 
 def _all_named(sides: Sequence[str]) -> Phrase:

@@ -37,7 +37,7 @@ from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import costs_of, label_of, left_out
-from opanatomy.report.sections.verdict import Finding, Further, Next, looked_at
+from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many operators, kernels, modules, components, warnings and causes are named.
@@ -127,7 +127,7 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
             yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
     yield "device work", _time(work_ns)
     for operator_class, rows in by_class(anatomy):
-        yield "class", _class(operator_class, total(rows).a_step(steps), work_ns)
+        yield "class", _class(operator_class, total(rows).per_step(steps), work_ns)
     yield "no rule knows", _part(anatomy.ledger.unknown_ns / steps or None, work_ns)
     times: tuple[tuple[str, list[tuple[Name | Phrase, int]], int], ...] = (
         ("operator", _operators(anatomy), _OPERATORS),
@@ -219,17 +219,17 @@ _TOP: Final = "--top 30"
 _BY_CALLS: Final = f"--sort calls {_TOP}"
 #: Sections with more on work that changed for this cause: kernels if they are what differs.
 _OF_WORK: Final = {
-    Cause.SAME_CALLS: Further(section="kernels", options=_TOP),
-    Cause.ANOTHER_KERNEL: Further(section="kernels", options=_TOP),
-    Cause.MORE_CALLS: Further(section="operators", options=_BY_CALLS),
-    Cause.FEWER_CALLS: Further(section="operators", options=_BY_CALLS),
+    Cause.SAME_CALLS: NextCommand(section="kernels", options=_TOP),
+    Cause.ANOTHER_KERNEL: NextCommand(section="kernels", options=_TOP),
+    Cause.MORE_CALLS: NextCommand(section="operators", options=_BY_CALLS),
+    Cause.FEWER_CALLS: NextCommand(section="operators", options=_BY_CALLS),
 }  # fmt: skip
-_MORE_OPERATORS: Final = Further(section="operators", options=_TOP)
+_MORE_OPERATORS: Final = NextCommand(section="operators", options=_TOP)
 #: The same for time other than work.
 _OF_TIME: Final = {
-    Cause.FRAMEWORK: Further(section="operators", options=_BY_CALLS), Cause.OUTSIDE: Further(section="step"),
+    Cause.FRAMEWORK: NextCommand(section="operators", options=_BY_CALLS), Cause.OUTSIDE: NextCommand(section="step"),
 }  # fmt: skip
-_IDLE: Final = Further(section="idle")
+_IDLE: Final = NextCommand(section="idle")
 
 
 def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
@@ -302,16 +302,16 @@ def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | N
     return looked_at(further_of(group, several=several), side)
 
 
-def further_of(group: Group, *, several: bool) -> tuple[Further, ...]:
+def further_of(group: Group, *, several: bool) -> tuple[NextCommand, ...]:
     """Return where a report has more on a cause; for `several` ranks also who waits for whom."""
     if group.cause is Cause.OVERLAP:
         pair = group.parts[0].pair or ()
-        return (_IDLE, Further(section="communication")) if "communication" in pair else (_IDLE,)
+        return (_IDLE, NextCommand(section="communication")) if "communication" in pair else (_IDLE,)
     if not group.cause.is_work:
         return (_OF_TIME.get(group.cause, _IDLE),)
     if group.operator_class is OperatorClass.COMMUNICATION:
         sections = ("communication", "waiting") if several else ("communication",)
-        return tuple(Further(section=section) for section in sections)
+        return tuple(NextCommand(section=section) for section in sections)
     return (_OF_WORK.get(group.cause, _MORE_OPERATORS),)
 
 

@@ -14,15 +14,15 @@ from opanatomy.report.section import (
     Cell,
     Change,
     Column,
+    ColumnKind,
     Count,
     Figure,
-    Holds,
     Name,
     Note,
+    NoteStyle,
     Row,
     Section,
     Share,
-    Tone,
     phrase,
 )
 
@@ -42,12 +42,12 @@ def components(anatomy: Anatomy) -> Section | None:
     parts = [part for part in memory.components if not (_on_cpu(anatomy) and part.component == CONTEXT)]
     in_depth = not inferred and any(part.at_peak_bytes is not None for part in memory.components)
     columns = (
-        Column(header="memory", holds=Holds.NAMES),
+        Column(header="memory", holds=ColumnKind.NAMES),
         Column(header="at peak" if inferred else "measured"),
         *((Column(header="at peak"),) if in_depth else ()),
-        Column(header="theory", expendable=1),
-        Column(header="off", expendable=2),
-        Column(header="formula", holds=Holds.FORMULAS, expendable=3),
+        Column(header="theory", drop_order=1),
+        Column(header="off", drop_order=2),
+        Column(header="formula", holds=ColumnKind.FORMULAS, drop_order=3),
     )
     peak = f"peak in {memory.peak_at}" if memory.peak_at else "peak"
     if memory.allocator_peak_bytes is None and memory.process_peak_bytes is not None:
@@ -73,7 +73,7 @@ def _component(part: MemoryComponent, in_depth: bool) -> tuple[Cell, ...]:
 def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
     texts = [f"peak: {memory.measured_by}"] if memory.measured_by else []
     texts += dict.fromkeys(f"inferred {_words(item.component)}: {item.rule}" for item in memory.inferences)
-    return tuple(Note(text=text, tone=Tone.REMARK) for text in texts)
+    return tuple(Note(text=text, tone=NoteStyle.REMARK) for text in texts)
 
 
 def curve(anatomy: Anatomy) -> Section:
@@ -87,13 +87,13 @@ def blocks(anatomy: Anatomy) -> Section | None:
     if not memory.blocks:
         return None
     columns = (
-        Column(header="live at the peak", holds=Holds.NAMES),
-        Column(header="operator", holds=Holds.NAMES),
-        Column(header="module", holds=Holds.NAMES, expendable=2),
-        Column(header="phase", holds=Holds.NAMES, expendable=1),
-        Column(header="blocks", expendable=3),
+        Column(header="live at the peak", holds=ColumnKind.NAMES),
+        Column(header="operator", holds=ColumnKind.NAMES),
+        Column(header="module", holds=ColumnKind.NAMES, drop_order=2),
+        Column(header="phase", holds=ColumnKind.NAMES, drop_order=1),
+        Column(header="blocks", drop_order=3),
         Column(header="bytes"),
-        Column(header="of peak", expendable=4),
+        Column(header="of peak", drop_order=4),
     )
     rows = [
         Row(
@@ -121,9 +121,9 @@ def activations(anatomy: Anatomy) -> Section | None:
     if not ranked:
         return None
     columns = (
-        Column(header="saved for backward", holds=Holds.NAMES),
-        Column(header="made by", holds=Holds.NAMES, expendable=1),
-        Column(header="shape", holds=Holds.NAMES, expendable=2),
+        Column(header="saved for backward", holds=ColumnKind.NAMES),
+        Column(header="made by", holds=ColumnKind.NAMES, drop_order=1),
+        Column(header="shape", holds=ColumnKind.NAMES, drop_order=2),
         Column(header="each"),
         Column(header="bytes"),
     )
@@ -151,11 +151,11 @@ def snapshots(anatomy: Anatomy) -> Section | None:
     if not shown:
         return None
     columns = (
-        Column(header="memory at each stage", holds=Holds.NAMES),
-        Column(header="allocated", expendable=1),
-        Column(header="reserved", expendable=3),
-        Column(header="GPU occupied", expendable=4),
-        Column(header="process", expendable=2),
+        Column(header="memory at each stage", holds=ColumnKind.NAMES),
+        Column(header="allocated", drop_order=1),
+        Column(header="reserved", drop_order=3),
+        Column(header="GPU occupied", drop_order=4),
+        Column(header="process", drop_order=2),
     )
     rows = []
     for snapshot in shown:
@@ -168,7 +168,7 @@ def snapshots(anatomy: Anatomy) -> Section | None:
 
 def remarks(anatomy: Anatomy) -> Section:
     """Return what could not be measured, and why."""
-    notes = tuple(Note(text=note, tone=Tone.REMARK) for note in anatomy.memory.notes)
+    notes = tuple(Note(text=note, tone=NoteStyle.REMARK) for note in anatomy.memory.notes)
     return Section(name="memory-notes", title="What of the memory is not known", notes=notes)
 
 
@@ -189,8 +189,8 @@ def terms(anatomy: Anatomy) -> Section | None:
     if not anatomy.memory.terms:
         return None
     columns = (
-        Column(header="activations by theory", holds=Holds.NAMES),
-        Column(header="formula", holds=Holds.FORMULAS, expendable=1),
+        Column(header="activations by theory", holds=ColumnKind.NAMES),
+        Column(header="formula", holds=ColumnKind.FORMULAS, drop_order=1),
         Column(header="bytes"),
     )
     rows = [Row(cells=(term.term, term.formula, Bytes(term.bytes))) for term in anatomy.memory.terms]
@@ -205,10 +205,10 @@ def published(anatomy: Anatomy) -> Section | None:
     if not figures:
         return None
     columns = (
-        Column(header="the classic run", holds=Holds.NAMES),
+        Column(header="the classic run", holds=ColumnKind.NAMES),
         Column(header=figures[0].published_device),
         Column(header="ours"),
-        Column(header="difference", expendable=1),
+        Column(header="difference", drop_order=1),
     )
     rows = []
     for item in figures:
@@ -232,14 +232,14 @@ def failure(anatomy: Anatomy) -> Section | None:
         ("allocated when it broke", event.allocated_bytes),
         ("needed by theory, buffers apart", memory.needed_bytes),
     )
-    columns = (Column(header=f"out of memory in {event.phase.value}", holds=Holds.NAMES), Column(header="bytes"))
+    columns = (Column(header=f"out of memory in {event.phase.value}", holds=ColumnKind.NAMES), Column(header="bytes"))
     text = event.message if event.seen else f"{event.message} - not seen again in a second step"
     return Section(
         name="out-of-memory",
         title="Out of memory",
         columns=columns,
         rows=tuple(Row(cells=(name, Bytes(size))) for name, size in sizes),
-        notes=(Note(text=text, tone=Tone.REMARK),),
+        notes=(Note(text=text, tone=NoteStyle.REMARK),),
     )
 
 
@@ -249,10 +249,10 @@ def savings(anatomy: Anatomy) -> Section | None:
     if memory.failure is None or not memory.savings:
         return None
     columns = (
-        Column(header="would save", holds=Holds.NAMES),
-        Column(header="option", holds=Holds.NAMES, expendable=2),
+        Column(header="would save", holds=ColumnKind.NAMES),
+        Column(header="option", holds=ColumnKind.NAMES, drop_order=2),
         Column(header="bytes"),
-        Column(header="then needed", expendable=1),
+        Column(header="then needed", drop_order=1),
         Column(header="fits"),
     )
     fits = {True: "yes", False: "no", None: "perhaps"}

@@ -14,8 +14,8 @@ from opanatomy.records.taxonomy import Phase
 from opanatomy.report.section import (
     Cell,
     Column,
+    ColumnKind,
     Flops,
-    Holds,
     Note,
     Row,
     Section,
@@ -185,12 +185,12 @@ def modules(anatomy: Anatomy, top: int) -> Section | None:
 def _columns(phases: list[tuple[str, tuple[Phase, ...]]]) -> tuple[Column, ...]:
     counted = [name for name, _ in phases if name in _WITH_FLOPS]
     return (
-        Column(header="module", holds=Holds.NAMES),
+        Column(header="module", holds=ColumnKind.NAMES),
         Column(header="time"),
-        Column(header="share", expendable=9),
-        *(Column(header=name, expendable=place) for place, (name, _) in enumerate(phases, start=1)),
+        Column(header="share", drop_order=9),
+        *(Column(header=name, drop_order=place) for place, (name, _) in enumerate(phases, start=1)),
         *(
-            Column(header=f"{_SHORT[name]} FLOP", unit="FLOP", expendable=10 + place)
+            Column(header=f"{_SHORT[name]} FLOP", unit="FLOP", drop_order=10 + place)
             for place, name in enumerate(counted)
         ),
     )

@@ -13,9 +13,9 @@ from opanatomy.report.section import (
     ByteRate,
     Cell,
     Column,
+    ColumnKind,
     Count,
     FlopRate,
-    Holds,
     Name,
     Note,
     Row,
@@ -59,14 +59,14 @@ def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
         rows.append(Row(cells=(more, None, None, *_cells(others, whole_ns, steps))))
     rows += _without_operator(anatomy, whole_ns, steps)
     columns = (
-        Column(header="operator", holds=Holds.NAMES),
-        Column(header="class", holds=Holds.NAMES, expendable=4),
-        Column(header="phase", holds=Holds.NAMES, expendable=3),
-        Column(header="calls", expendable=5),
+        Column(header="operator", holds=ColumnKind.NAMES),
+        Column(header="class", holds=ColumnKind.NAMES, drop_order=4),
+        Column(header="phase", holds=ColumnKind.NAMES, drop_order=3),
+        Column(header="calls", drop_order=5),
         Column(header="time"),
         Column(header="share"),
-        Column(header="FLOP/s", unit="FLOP/s", expendable=1),
-        Column(header="B/s", unit="B/s", expendable=2),
+        Column(header="FLOP/s", unit="FLOP/s", drop_order=1),
+        Column(header="B/s", unit="B/s", drop_order=2),
     )
     order = "" if sort == "time" else f"by {sort}"
     return Section(
@@ -108,7 +108,7 @@ def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
 
 
 def _cells(rows: list[OperatorRow], whole_ns: float, steps: int) -> tuple[Cell, ...]:
-    part = total(rows).a_step(steps)
+    part = total(rows).per_step(steps)
     # The rates of a small part of the time would stand for all of it.
     known = part.costed_ns >= MIN_COVERED * part.time_ns
     return (
@@ -150,12 +150,12 @@ def kernels(anatomy: Anatomy, top: int) -> Section | None:
     if left > 0:
         rows.append(Row(cells=("without a kernel", None, None, Time(left / steps), Share(left / steps, whole), None)))
     columns = (
-        Column(header="kernel", holds=Holds.NAMES),
-        Column(header="class", holds=Holds.NAMES, expendable=2),
-        Column(header="count", expendable=1),
+        Column(header="kernel", holds=ColumnKind.NAMES),
+        Column(header="class", holds=ColumnKind.NAMES, drop_order=2),
+        Column(header="count", drop_order=1),
         Column(header="time"),
         Column(header="share"),
-        Column(header="launched by", holds=Holds.NAMES, expendable=3),
+        Column(header="launched by", holds=ColumnKind.NAMES, drop_order=3),
     )
     notes = (Note(text="whole names: -f json"),)
     return Section(

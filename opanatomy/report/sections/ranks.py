@@ -20,15 +20,15 @@ from opanatomy.report.section import (
     Cell,
     Change,
     Column,
+    ColumnKind,
     Count,
-    Holds,
     Note,
+    NoteStyle,
     Phrase,
     Row,
     Section,
     Share,
     Time,
-    Tone,
     joined,
     phrase,
 )
@@ -130,7 +130,7 @@ def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
     figures (which all ranks have) differs from its own by more than `LIKE` of the median step; then the most typical of
     the others makes the next group, and so on.
     """
-    values = np.array([[rank.a_step(figure) or 0 for figure in figures] for rank in ranks], dtype=np.float64)
+    values = np.array([[rank.per_step(figure) or 0 for figure in figures] for rank in ranks], dtype=np.float64)
     walls = [wall for rank in ranks if (wall := rank.wall_ns or rank.window_ns)]
     allowed = LIKE * median(walls) if walls else 0.0
     away = np.abs(values - np.median(values, axis=0)).max(axis=1, initial=0.0)
@@ -160,9 +160,9 @@ def ranks(anatomy: Anatomy) -> Section | None:
     spread = {row.figure: row for row in anatomy.spread}
     figures = [(name, header) for name, header in _FIGURES if name in spread]
     columns = (
-        Column(header="a step of rank", holds=Holds.NAMES),
+        Column(header="a step of rank", holds=ColumnKind.NAMES),
         *(
-            Column(header=header, expendable=place and len(_FIGURES) - place)
+            Column(header=header, drop_order=place and len(_FIGURES) - place)
             for place, (_, header) in enumerate(figures)
         ),
     )
@@ -188,7 +188,7 @@ def _rows(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[Row], list[
         for group, letter in zip(shown, letters, strict=True)
     ]
     notes = [
-        Note(text=f"{letter}: {group.members}", tone=Tone.REMARK)
+        Note(text=f"{letter}: {group.members}", tone=NoteStyle.REMARK)
         for group, letter in zip(shown, letters, strict=True)
         if letter
     ]
@@ -210,7 +210,7 @@ def _group_name(group: Group, letter: str) -> str:
 
 
 def _rank_row(rank: Rank, figures: list[str]) -> Row:
-    times: list[Cell] = [Time(rank.a_step(figure)) for figure in figures]
+    times: list[Cell] = [Time(rank.per_step(figure)) for figure in figures]
     return Row(cells=(_name(rank.rank, rank.trace), *times))
 
 
@@ -228,7 +228,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     notes = []
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
-        notes.append(Note(text=_longest(anatomy, step), tone=Tone.CONCLUSION))
+        notes.append(Note(text=_longest(anatomy, step), tone=NoteStyle.CONCLUSION))
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
@@ -236,7 +236,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
             name,
             Time(own.max_ns),
         )
-        notes.append(Note(text=text, tone=Tone.CONCLUSION))
+        notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
     return notes
 
 
@@ -272,10 +272,10 @@ def steps(anatomy: Anatomy) -> Section | None:
     if len(shown) > _SHOWN:
         shown = tuple(sorted(shown, key=lambda row: -row.charged_ns)[: _SHOWN // 2])
     columns = (
-        Column(header="a step of rank", holds=Holds.NAMES), Column(header="step"),
-        Column(header="other work", expendable=3), Column(header="transfer", expendable=1), Column(header="waiting"),
-        Column(header="unmatched", expendable=4),
-        Column(header="idle", expendable=2), Column(header="waited for"),
+        Column(header="a step of rank", holds=ColumnKind.NAMES), Column(header="step"),
+        Column(header="other work", drop_order=3), Column(header="transfer", drop_order=1), Column(header="waiting"),
+        Column(header="unmatched", drop_order=4),
+        Column(header="idle", drop_order=2), Column(header="waited for"),
     )  # fmt: skip
     notes = [Note(text=text) for text in _notes(waiting, len(shown))]
     return Section(
@@ -290,9 +290,9 @@ def collectives(anatomy: Anatomy) -> Section | None:
     if waiting is None:
         return None
     columns = (
-        Column(header="matched", holds=Holds.NAMES), Column(header="type", expendable=4),
-        Column(header="ranks", expendable=3), Column(header="number", expendable=5), Column(header="time"),
-        Column(header="waiting"), Column(header="bytes", expendable=2), Column(header="bus", expendable=1),
+        Column(header="matched", holds=ColumnKind.NAMES), Column(header="type", drop_order=4),
+        Column(header="ranks", drop_order=3), Column(header="number", drop_order=5), Column(header="time"),
+        Column(header="waiting"), Column(header="bytes", drop_order=2), Column(header="bus", drop_order=1),
         Column(header="bus in transfer"),
     )  # fmt: skip
     rows = tuple(
@@ -356,7 +356,7 @@ def _clocks(waiting: Waiting) -> Phrase:
 
 def _waiting_conclusions(waiting: Waiting) -> list[Note]:
     if waiting.straggler is not None:
-        return [Note(text=_straggler(waiting.straggler, waiting), tone=Tone.CONCLUSION)]
+        return [Note(text=_straggler(waiting.straggler, waiting), tone=NoteStyle.CONCLUSION)]
     return [Note(text=f"no straggler is named: {waiting.no_straggler}")] if waiting.no_straggler else []
 
 

@@ -14,8 +14,8 @@ from opanatomy.report.section import (
     ByteRate,
     Cell,
     Column,
+    ColumnKind,
     FlopRate,
-    Holds,
     Name,
     Note,
     Phrase,
@@ -45,13 +45,13 @@ def roofline(anatomy: Anatomy, top: int) -> Section | None:
         return None
     lines = [*_classes(anatomy), *_operators(anatomy, top)]
     columns = (
-        Column(header="roofline", holds=Holds.NAMES),
-        Column(header="FLOP/B", expendable=3),
-        Column(header="FLOP/s", unit="FLOP/s", expendable=4),
-        Column(header="B/s", unit="B/s", expendable=5),
-        Column(header="bound by", expendable=2),
+        Column(header="roofline", holds=ColumnKind.NAMES),
+        Column(header="FLOP/B", drop_order=3),
+        Column(header="FLOP/s", unit="FLOP/s", drop_order=4),
+        Column(header="B/s", unit="B/s", drop_order=5),
+        Column(header="bound by", drop_order=2),
         Column(header="ceiling"),
-        Column(header="headroom", expendable=1),
+        Column(header="headroom", drop_order=1),
     )
     steps = steps_of(anatomy)
     rows = tuple(

@@ -9,18 +9,18 @@ from opanatomy.records.workload import PaddingFlops, TextBatchRow, TextFigures, 
 from opanatomy.report.section import (
     Bytes,
     Column,
+    ColumnKind,
     Count,
     Fact,
     Flops,
-    Holds,
     Note,
+    NoteStyle,
     Phrase,
     Rate,
     Row,
     Section,
     Share,
     Time,
-    Tone,
     facts_of,
     joined,
     phrase,
@@ -36,7 +36,7 @@ def title(anatomy: Anatomy) -> Section:
     """Return the title: the model or trace of the report."""
     workload, provenance = anatomy.workload, anatomy.provenance
     name = workload.model or workload.architecture or _ranks_together(anatomy) or provenance.trace or "a training step"
-    note = Note(text=f"The anatomy of {name}", tone=Tone.TITLE)
+    note = Note(text=f"The anatomy of {name}", tone=NoteStyle.TITLE)
     return Section(name="title", title="The anatomy", notes=(note,))
 
 
@@ -232,9 +232,9 @@ def batches(anatomy: Anatomy) -> Section | None:
     if figures is None:
         return None
     columns = (
-        Column(header="batch", holds=Holds.NAMES), Column(header="texts", expendable=3), Column(header="length"),
-        Column(header="tokens", expendable=2), Column(header="useful"), Column(header="step"),
-        Column(header="useful tokens", expendable=1),
+        Column(header="batch", holds=ColumnKind.NAMES), Column(header="texts", drop_order=3), Column(header="length"),
+        Column(header="tokens", drop_order=2), Column(header="useful"), Column(header="step"),
+        Column(header="useful tokens", drop_order=1),
     )  # fmt: skip
     rows = tuple(_row(number, row) for number, row in enumerate(figures.batches, start=1))
     return Section(name="batches", title="Steps by batch", columns=columns, rows=rows)

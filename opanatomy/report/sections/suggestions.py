@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opanatomy.records.anatomy import Anatomy, Suggestions
-from opanatomy.report.section import Bytes, Change, Column, Holds, Note, Row, Section
+from opanatomy.report.section import Bytes, Change, Column, ColumnKind, Note, Row, Section
 from opanatomy.report.terms import note
 
 
@@ -15,13 +15,13 @@ def suggestions(anatomy: Anatomy) -> Section | None:
     if suggested is None or not (suggested.best or suggested.not_reached):
         return None
     columns = (
-        Column(header="add to the command", holds=Holds.FORMULAS),
-        Column(header="technique", holds=Holds.NAMES, expendable=5),
+        Column(header="add to the command", holds=ColumnKind.FORMULAS),
+        Column(header="technique", holds=ColumnKind.NAMES, drop_order=5),
         Column(header="peak then"),
-        Column(header="d.peak", expendable=1),
-        Column(header="d.step", expendable=2),
-        Column(header="from", expendable=4),
-        Column(header="to", expendable=3),
+        Column(header="d.peak", drop_order=1),
+        Column(header="d.step", drop_order=2),
+        Column(header="from", drop_order=4),
+        Column(header="to", drop_order=3),
     )
     rows = tuple(
         Row(

@@ -12,10 +12,11 @@ from opanatomy.report.section import (
     Cell,
     Change,
     Column,
+    ColumnKind,
     Count,
     Figure,
-    Holds,
     Note,
+    NoteStyle,
     Phrase,
     Rate,
     Ratio,
@@ -23,7 +24,6 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    Tone,
     phrase,
 )
 from opanatomy.report.terms import note
@@ -34,11 +34,11 @@ from opanatomy.report.terms import note
 def gradients_in_float16(report: Techniques) -> Section:
     """Return for each technique that computes in float16 the gradient elements lost at each scale of the loss."""
     columns = (
-        Column(header="gradients of", holds=Holds.NAMES),
+        Column(header="gradients of", holds=ColumnKind.NAMES),
         Column(header="loss scale"),
         Column(header="zero"),
-        Column(header="elements", expendable=2),
-        Column(header="inf or NaN", expendable=1),
+        Column(header="elements", drop_order=2),
+        Column(header="inf or NaN", drop_order=1),
     )
     counted = [(row, row.underflow) for row in report.rows if row.underflow is not None]
     rows = tuple(
@@ -47,7 +47,9 @@ def gradients_in_float16(report: Techniques) -> Section:
         for gradients in _at_each_scale(underflow)
     )
     notes = [
-        Note(text=text, tone=Tone.REMARK) for row, underflow in counted for text in _gradient_sentences(row, underflow)
+        Note(text=text, tone=NoteStyle.REMARK)
+        for row, underflow in counted
+        for text in _gradient_sentences(row, underflow)
     ]
     if rows:
         notes.insert(0, Note(text=note("underflow", "zero")))
@@ -139,7 +141,7 @@ def _title(report: Techniques) -> Section:
     batch = f"batch {workload.batch}" if workload.batch else "batch unknown"
     return Section(
         name="experiment", title="Experiment",
-        notes=(Note(text=text, tone=Tone.TITLE), Note(text=f"{batch} on {device}", tone=Tone.PLAIN)),
+        notes=(Note(text=text, tone=NoteStyle.TITLE), Note(text=f"{batch} on {device}", tone=NoteStyle.PLAIN)),
     )  # fmt: skip
 
 
@@ -147,15 +149,15 @@ def _table(report: Techniques) -> Section:
     """Return one row per technique: memory, time and arithmetic, each next to the baseline."""
     base = figures_of(report.baseline)
     columns = (
-        Column(header="technique", holds=Holds.NAMES),
+        Column(header="technique", holds=ColumnKind.NAMES),
         Column(header="peak"),
-        Column(header="d.peak", expendable=3),
-        Column(header="step", expendable=1),
-        Column(header="d.step", expendable=2),
-        Column(header="samples/s", expendable=6),
-        Column(header="B/F FLOPs", expendable=5),
-        Column(header="FLOPs", expendable=7),
-        Column(header="", expendable=4),
+        Column(header="d.peak", drop_order=3),
+        Column(header="step", drop_order=1),
+        Column(header="d.step", drop_order=2),
+        Column(header="samples/s", drop_order=6),
+        Column(header="B/F FLOPs", drop_order=5),
+        Column(header="FLOPs", drop_order=7),
+        Column(header="", drop_order=4),
     )
     rows = tuple(_technique_row(row, report) for row in report.rows if figures_of(row) is not None)
     if base is None:
@@ -201,14 +203,14 @@ def _time_change(row: TechniqueRow, report: Techniques) -> Cell:
 def _predictions(report: Techniques) -> Section:
     """Return the predictions next to the measurements; for techniques only predicted the range."""
     columns = (
-        Column(header="prediction of", holds=Holds.NAMES),
+        Column(header="prediction of", holds=ColumnKind.NAMES),
         Column(header="peak"),
-        Column(header="off by", expendable=3),
-        Column(header="step", expendable=1),
-        Column(header="from", expendable=5),
-        Column(header="to", expendable=5),
-        Column(header="off by", expendable=4),
-        Column(header="", expendable=2),
+        Column(header="off by", drop_order=3),
+        Column(header="step", drop_order=1),
+        Column(header="from", drop_order=5),
+        Column(header="to", drop_order=5),
+        Column(header="off by", drop_order=4),
+        Column(header="", drop_order=2),
     )
     rows = tuple(_prediction(row, report) for row in report.rows if row.predicted is not None)
     notes = (Note(text=note("predictions", "step of a prediction", "off by")),)
@@ -248,9 +250,9 @@ def _components(report: Techniques) -> Section:
             sizes[name] = max(sizes.get(name, 0), size)
     shown = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN] if base is not None else []
     columns = (
-        Column(header="memory of", holds=Holds.NAMES),
+        Column(header="memory of", holds=ColumnKind.NAMES),
         *(
-            Column(header=name.replace("forward_", "").replace("_", " "), expendable=place)
+            Column(header=name.replace("forward_", "").replace("_", " "), drop_order=place)
             for place, name in enumerate(shown)
         ),
     )
@@ -268,12 +270,12 @@ def _components(report: Techniques) -> Section:
 def _same_training(report: Techniques) -> Section:
     """Return one step of each technique that must not change the training, next to the baseline's."""
     columns = (
-        Column(header="the same training?", holds=Holds.NAMES),
-        Column(header="loss", expendable=1),
-        Column(header="gradients", expendable=1),
-        Column(header="weights", expendable=1),
-        Column(header="worst gradient", holds=Holds.NAMES, expendable=2),
-        Column(header="", holds=Holds.NAMES),
+        Column(header="the same training?", holds=ColumnKind.NAMES),
+        Column(header="loss", drop_order=1),
+        Column(header="gradients", drop_order=1),
+        Column(header="weights", drop_order=1),
+        Column(header="worst gradient", holds=ColumnKind.NAMES, drop_order=2),
+        Column(header="", holds=ColumnKind.NAMES),
     )
     rows = tuple(_same(row, row.sameness) for row in report.rows if row.sameness is not None)
     notes = (Note(text=note("same-training", "the same training?")),) if rows else ()
@@ -302,10 +304,10 @@ def _same(row: TechniqueRow, sameness: Sameness) -> Row:
 def _losses(report: Techniques) -> Section:
     """Return the losses of techniques that change the result next to the baseline's."""
     columns = (
-        Column(header="losses of", holds=Holds.NAMES),
-        Column(header="first", expendable=2),
-        Column(header="last", expendable=1),
-        Column(header="baseline's", expendable=1),
+        Column(header="losses of", holds=ColumnKind.NAMES),
+        Column(header="first", drop_order=2),
+        Column(header="last", drop_order=1),
+        Column(header="baseline's", drop_order=1),
         Column(header="apart at most"),
     )
     rows = tuple(
@@ -328,7 +330,7 @@ def _losses(report: Techniques) -> Section:
 
 def _failed(report: Techniques) -> Section:
     """Return the techniques that did not run, or could not be predicted, and why."""
-    columns = (Column(header="technique", holds=Holds.NAMES), Column(header="why not", holds=Holds.NAMES))
+    columns = (Column(header="technique", holds=ColumnKind.NAMES), Column(header="why not", holds=ColumnKind.NAMES))
     rows = tuple(
         Row(cells=(row.name, f"{'not run' if row.failed else 'not predicted'}: {row.failed or row.not_predicted}"))
         for row in report.rows
@@ -342,7 +344,7 @@ def _offenders(report: Techniques) -> Section:
     notes = []
     for row in report.rows:
         if time_agrees(row, report.baseline) is False and row.offenders:
-            notes.append(Note(text=_offender_text(row), tone=Tone.REMARK))
+            notes.append(Note(text=_offender_text(row), tone=NoteStyle.REMARK))
     return Section(name="offenders", title="What made predictions wrong", notes=tuple(notes))
 
 
@@ -358,11 +360,11 @@ def _warnings(report: Techniques) -> Section:
     known = set(report.baseline.warnings)
     of_rows = [f"{row.name}: {text}" for row in report.rows[1:] for text in row.warnings if text not in known]
     notes = tuple(
-        Note(text=text, tone=Tone.WARNING) for text in (*report.warnings, *report.baseline.warnings, *of_rows)
+        Note(text=text, tone=NoteStyle.WARNING) for text in (*report.warnings, *report.baseline.warnings, *of_rows)
     )
     return Section(name="warnings", title="Warnings", notes=notes)
 
 
 def _advice(report: Techniques) -> Section:
-    notes = tuple(Note(text=text, tone=Tone.CONCLUSION) for text in report.advice)
+    notes = tuple(Note(text=text, tone=NoteStyle.CONCLUSION) for text in report.advice)
     return Section(name="advice", title="Advice", notes=notes)

@@ -17,11 +17,11 @@ from opanatomy.report.section import (
     Count,
     Name,
     Note,
+    NoteStyle,
     Phrase,
     Section,
     Share,
     Time,
-    Tone,
     Total,
     joined,
     phrase,
@@ -44,7 +44,7 @@ from opanatomy.report.sections.step import Costs, costs_of, while_what
 _NAMED_MODELS: Final = ("catalog", "hub")
 
 
-class Further(Struct, frozen=True, kw_only=True):
+class NextCommand(Struct, frozen=True, kw_only=True):
     """Place with more on a finding: a section of the report, with `options` for it; or techniques tried on the model,
     if a command can name it."""
 
@@ -62,10 +62,10 @@ class Next(Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> Note:
         """Return it as a line of the page."""
-        return Note(text=self.text, tone=Tone.COMMAND if self.whole else Tone.OPTIONS)
+        return Note(text=self.text, tone=NoteStyle.COMMAND if self.whole else NoteStyle.OPTIONS)
 
 
-def next_of(wanted: Sequence[Further], anatomy: Anatomy, source: str | None) -> tuple[Next, ...]:
+def next_of(wanted: Sequence[NextCommand], anatomy: Anatomy, source: str | None) -> tuple[Next, ...]:
     """Return what to type, one command for all sections of the report; `source` is a command's name for the trace."""
     experiment = _experiment(anatomy)
     tried = [Next(text=experiment) for further in wanted if further.experiment and experiment is not None]
@@ -75,7 +75,7 @@ def next_of(wanted: Sequence[Further], anatomy: Anatomy, source: str | None) -> 
     return tuple(dict.fromkeys(tried))
 
 
-def looked_at(looked: Iterable[Further], source: str | None) -> Next:
+def looked_at(looked: Iterable[NextCommand], source: str | None) -> Next:
     """Return the command that shows the sections of the report on the trace `source`."""
     looked = tuple(looked)
     names = ",".join(dict.fromkeys(further.section for further in looked))
@@ -143,7 +143,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     text: Phrase
     evidence: Phrase | None = None
     next: Next | None = None
-    further: Further | None = None
+    further: NextCommand | None = None
     share: float | None = None
 
 
@@ -176,7 +176,7 @@ def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tu
 def conclusion(anatomy: Anatomy, *, source: str | None = None) -> Section:
     """Return the headline as a section of the report."""
     text, following = headline(anatomy, source=source)
-    notes = [Note(text=text, tone=Tone.CONCLUSION), *(each.note for each in following)]
+    notes = [Note(text=text, tone=NoteStyle.CONCLUSION), *(each.note for each in following)]
     return Section(name="headline", title="What costs most", notes=tuple(notes))
 
 
@@ -220,7 +220,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
         name="memory",
         text=phrase("Memory is nearly full: {} of the device's {}.", Bytes(peak), Bytes(limit)),
         evidence=phrase("the peak is {} of it", Share(peak, limit)),
-        further=Further(section="memory"),
+        further=NextCommand(section="memory"),
     )
 
 
@@ -248,7 +248,7 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     share = costs.idle_ns / costs.whole_ns
     text = phrase("The device is idle {} of {}{}.", Share(share, 1), _whole(costs), _mostly(anatomy, costs))
     yield Finding(
-        name="idle", text=text, evidence=_too_slow(anatomy, costs), further=Further(section="idle"), share=share,
+        name="idle", text=text, evidence=_too_slow(anatomy, costs), further=NextCommand(section="idle"), share=share,
     )  # fmt: skip
 
 
@@ -308,7 +308,7 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         name="framework",
         text=phrase(_without_operator(anatomy.step) + " {} of the step.", Share(share, 1)),
         evidence=phrase("{} of operators a step", Count(calls, "call")),
-        further=Further(section="operators", options="--sort calls"), share=share,
+        further=NextCommand(section="operators", options="--sort calls"), share=share,
     )  # fmt: skip
 
 
@@ -334,7 +334,7 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     yield Finding(
         name="communication",
         text=phrase("{} that no other work hides takes {} of {}{}.", what, Share(share, 1), _whole(costs), waited),
-        evidence=evidence, further=Further(section="communication"), share=share,
+        evidence=evidence, further=NextCommand(section="communication"), share=share,
     )  # fmt: skip
 
 
@@ -353,7 +353,7 @@ def _waiting(anatomy: Anatomy, share: float) -> Finding:
         evidence = how_late(straggler, waiting)
     what = "Waiting for other ranks, in collectives that keep the device busy,"
     text = phrase("{} takes {} of the step on average{}", what, Share(share, 1), for_whom)
-    return Finding(name="waiting", text=text, evidence=evidence, further=Further(section="waiting"), share=share)
+    return Finding(name="waiting", text=text, evidence=evidence, further=NextCommand(section="waiting"), share=share)
 
 
 def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
@@ -364,7 +364,7 @@ def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
             share = ns / costs.whole_ns
             yield Finding(
                 name=phase.value, text=phrase("{} takes {}.", what, _of_work(anatomy, _time_of(anatomy, phase))),
-                further=Further(section="classes", experiment=True), share=share,
+                further=NextCommand(section="classes", experiment=True), share=share,
             )  # fmt: skip
     made, ns = anatomy.generation, costs.phases.get(Phase.DECODING)
     if made is not None and made.token_read_bytes is not None and ns:
@@ -372,7 +372,8 @@ def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         by_memory = ", bound by memory" if _memory_bound(anatomy) else ""
         text = phrase("Decoding takes {}{}.", _of_work(anatomy, _time_of(anatomy, Phase.DECODING)), by_memory)
         evidence = phrase("each token reads {}", Bytes(made.token_read_bytes))
-        yield Finding(name="decoding", text=text, evidence=evidence, further=Further(section="roofline"), share=share)
+        further = NextCommand(section="roofline")
+        yield Finding(name="decoding", text=text, evidence=evidence, further=further, share=share)
 
 
 def _time_of(anatomy: Anatomy, phase: Phase) -> int:
@@ -396,7 +397,7 @@ def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Fi
     part, share = total(rows), ns / costs.whole_ns
     if item is OperatorClass.UNKNOWN:
         text = phrase("Work that no rule knows{} takes {}.", _largest(anatomy, item), _of_work(anatomy, part.time_ns))
-        return Finding(name="unknown", text=text, further=Further(section="ledger"), share=share)
+        return Finding(name="unknown", text=text, further=NextCommand(section="ledger"), share=share)
     text = phrase(
         "{}{} takes {}{}.", _capital(item), _largest(anatomy, item), _of_work(anatomy, part.time_ns), _reached(part)
     )
@@ -410,14 +411,14 @@ def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Fi
     )  # fmt: skip
 
 
-def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> Further:
+def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> NextCommand:
     """Return the main section for a class: bounds if they are known, operators if it has any, kernels; of the last two
     more rows than the first screen has."""
     if part.reached:
-        return Further(section="roofline", experiment=True)
+        return NextCommand(section="roofline", experiment=True)
     linked = sum(row.time_ns for row in anatomy.operators if row.operator_class is item)
     section = "operators" if linked >= _MOST * part.time_ns else "kernels"
-    return Further(section=section, options=f"--top {_MORE}", experiment=True)
+    return NextCommand(section=section, options=f"--top {_MORE}", experiment=True)
 
 
 def _capital(item: OperatorClass) -> str:
