@@ -1,6 +1,6 @@
 """Declare every option once: the command line, its checks, those of `opanatomy.profile`, and the fields of a report.
 
-An option of a run is one `Option` here, its field of `run_options.RunOptions`, and a keyword of `opanatomy.profile` if
+An option of a run is one `Option` here, its field of `RunOptions`, and a keyword of `opanatomy.profile` if
 Python takes it; a test holds the three equal.
 """
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from opanatomy.__main__ import main
 from opanatomy.cli.explanation import Vocabulary, explain
+from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy
@@ -179,6 +180,16 @@ def test_an_operator_that_no_rule_knows_is_known_by_its_report(name: str, with_u
         "kernels kernel void at",
     ):
         assert words in text
+
+
+def test_the_time_of_an_operator_has_its_parts_in_it() -> None:
+    """On the GPU all of the time of `aten::relu_` is in the kernels of the `aten::clamp_min_` that it calls."""
+    anatomy = analyze_trace(ROOT / "tests" / "traces" / "gpu_a100_alexnet.json.gz")
+    whole_ns = sum(row.time_ns for row in anatomy.operators if "aten::relu_" in (row.operator, row.part_of))
+    assert round(whole_ns / 1000) == 683
+    text = text_of("aten::relu_", anatomy)
+    assert "forward: 14 calls, 683 us in all, 683 us of it in its parts part aten::clamp_min_: 683 us" in text
+    assert "14 calls in forward, 0 ns in all, its parts apart" in text
 
 
 @pytest.mark.parametrize("name", [LONG, cut(LONG, 30), "my_odd_thing", "my_odd_thing<float, 4>(int, float*)"])

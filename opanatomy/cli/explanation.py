@@ -37,6 +37,7 @@ from opanatomy.report.section import (
     ColumnKind,
     Count,
     Fact,
+    Name,
     Note,
     NoteStyle,
     Phrase,
@@ -373,22 +374,30 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
             yield from _formula(name)
     else:
         yield from as_operator(name)
+    parts = [row for row in report.operators if row.part_of == name] if isinstance(report, Anatomy) else []
     for phase in dict.fromkeys(row.phase for row in rows):
-        own = [row for row in rows if row.phase is phase]
-        calls, time = sum(row.calls for row in own), Time(sum(row.time_ns for row in own))
-        yield Fact(label="report", text=phrase("{}: {}, {} in all", phase.value, Count(calls, "call"), time))
+        calls = sum(row.calls for row in rows if row.phase is phase)
+        below_ns = sum(row.time_ns for row in parts if row.phase is phase)
+        time = Time(sum(row.time_ns for row in rows if row.phase is phase) + below_ns)
+        said = phrase("{}: {}, {} in all", phase.value, Count(calls, "call"), time)
+        yield Fact(label="report", text=phrase("{}, {} of it in its parts", said, Time(below_ns)) if below_ns else said)
+    for part in dict.fromkeys(row.operator for row in parts):
+        time = Time(sum(row.time_ns for row in parts if row.operator == part))
+        yield Fact(label="part", text=phrase("{}: {}", Name(part), time))
     yield from _rows(name, report, without="operators")
     for row in rows[:2]:
         yield Fact(label="example", text=f"{row.operator}({row.signature})")
-        yield from (Fact(label="", text=text) for text in _one_call(row))
+        yield from (
+            Fact(label="", text=text) for text in _one_call(row, "in all, its parts apart" if parts else "in all")
+        )
     if isinstance(report, Anatomy) and not rows:
         of_trace = f" of {report.provenance.trace}" if report.provenance.trace else ""
         yield Fact(label="example", text=f"none: the report{of_trace} does not have it")
 
 
-def _one_call(row: OperatorRow) -> Iterator[str | Phrase]:
-    """Yield calls, time and cost of one signature of an operator."""
-    yield phrase("{} in {}, {} in all", Count(row.calls, "call"), row.phase.value, Time(row.time_ns))
+def _one_call(row: OperatorRow, scope: str) -> Iterator[str | Phrase]:
+    """Yield calls, time (of what `scope` says) and cost of one signature of an operator."""
+    yield phrase("{} in {}, {} {}", Count(row.calls, "call"), row.phase.value, Time(row.time_ns), scope)
     if row.part_of is not None:
         yield f"a part of {row.part_of}: its FLOPs and bytes are counted there"
     elif row.flops is None or row.read_bytes is None or row.written_bytes is None:

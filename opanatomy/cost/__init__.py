@@ -1,4 +1,4 @@
-"""Stage 5: count what an operator call must at least compute and move.
+"""Count what an operator call must at least compute and move.
 
 `cost(operator, signature)` looks up a formula, a pure function of shapes, data types and constants; each family has one
 file. An operator without a formula, or a signature that lacks what the formula needs, has no cost (`None`): never a

@@ -89,7 +89,7 @@ _ALSO: Final = {
 _PRODUCTS: Final = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "linear", "matmul")
 #: Casts and views that only Inductor names.
 _FREE: Final = ("convert_element_type", "to", "type_as", "reshape", "lift_fresh_copy", "where", "masked_fill")
-_MOVING: Final = ("movement", "indexing", "creation")
+_MOVING: Final = ("movement", "indexing")
 
 
 @cache

@@ -12,7 +12,7 @@ from opanatomy.cost.registry import device_formulas, function_of, operators, pat
 #: The files in the order in which a reader looks for them; others follow by name.
 _ORDER: Final = (
     "contraction", "convolution", "attention", "recurrent", "normalization", "reduction", "loss", "elementwise",
-    "activation", "movement", "indexing", "creation", "pooling", "optimizer", "linalg", "sparse", "quantized",
+    "movement", "indexing", "pooling", "optimizer", "linalg", "sparse", "quantized",
 )  # fmt: skip
 
 
