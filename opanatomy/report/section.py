@@ -540,7 +540,7 @@ def printable(text: str) -> str:
 
 
 #: The least cells of a name if nothing else can give way.
-_SHORTEST: Final = 8
+SHORTEST: Final = 8
 
 
 def cut(name: str, width: int) -> str:
@@ -551,7 +551,7 @@ def cut(name: str, width: int) -> str:
         return name
     tail = max(width - 1, 0) // 2
     head = max(width - 1 - tail, 0)
-    return f"{_crop(name, head)}…{_crop(name[::-1], tail)[::-1]}"
+    return f"{crop(name, head)}…{crop(name[::-1], tail)[::-1]}"
 
 
 def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
@@ -575,8 +575,8 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
     groups: dict[str, list[str]] = {}
     for name in names:
         rest, room = name[place:], width - head - 1
-        rest = rest if cell_len(rest) <= room else f"{_crop(rest, room - 1)}…"
-        groups.setdefault(f"{_crop(name, head)}…{rest}", []).append(name)
+        rest = rest if cell_len(rest) <= room else f"{crop(rest, room - 1)}…"
+        groups.setdefault(f"{crop(name, head)}…{rest}", []).append(name)
     texts: dict[str, str] = {}
     for text, group in groups.items():
         again = 1 < len(group) < len(names)
@@ -593,7 +593,8 @@ def _first_difference(name: str, other: str) -> int:
 _WORD: Final = 6
 
 
-def _crop(text: str, width: int) -> str:
+def crop(text: str, width: int) -> str:
+    """Return the longest beginning of the text that fits `width` cells."""
     from rich.cells import cell_len
 
     end, used = 0, 0

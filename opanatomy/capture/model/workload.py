@@ -364,8 +364,9 @@ def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
 
 def fewer_weights(dtype: str | None) -> list[str]:
     """Return ways to make the weights of a model from a configuration smaller."""
-    return ["keep fewer --layers", *(["use --dtype bfloat16"] if _is_wide(dtype) else [])]
+    return ["keep fewer --layers", *(["use --dtype bfloat16"] if is_wide(dtype) else [])]
 
 
-def _is_wide(dtype: str | None) -> bool:
+def is_wide(dtype: str | None) -> bool:
+    """Return whether an element of this data type is larger than one of bfloat16."""
     return ITEM_SIZE.get(dtype or "", 0) > ITEM_SIZE["bfloat16"]

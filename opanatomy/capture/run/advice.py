@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.capture.model.workload import _is_wide, batch_and_length, either, fewer_weights
+from opanatomy.capture.model.workload import batch_and_length, either, fewer_weights, is_wide
 from opanatomy.capture.subject import Subject
 from opanatomy.options import BEAMS, GENERATE, RunOptions, Spelling, as_argument, as_flag
 from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE, Phase
@@ -69,7 +69,7 @@ def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     if phase is Phase.OPTIMIZER and (smaller := smaller_optimizers(options.optimizer)):
         parts.append("use optimizer=" + either([f'"{name}"' for name in smaller]))
     parts.append("give a smaller module")
-    if _is_wide(subject.workload.dtype):
+    if is_wide(subject.workload.dtype):
         parts.append("make it .to(torch.bfloat16)")
     return parts
 
@@ -117,7 +117,7 @@ def _could_checkpoint(module: torch.nn.Module, options: RunOptions) -> bool:
 
 
 def _could_cast(workload: Workload, options: RunOptions) -> bool:
-    return options.amp is None and not options.inference and _is_wide(workload.dtype)
+    return options.amp is None and not options.inference and is_wide(workload.dtype)
 
 
 def _layers(module: torch.nn.Module) -> int:

@@ -18,10 +18,10 @@ from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.section import (
-    _SHORTEST,
     COLOUR,
     LABEL,
     SHORT_LABEL,
+    SHORTEST,
     WITH,
     Cell,
     ColumnKind,
@@ -37,7 +37,7 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    _crop,
+    crop,
     cut,
     cut_apart,
     phrase,
@@ -388,7 +388,7 @@ def prose(text: str, width: int, *, style: str = "") -> list[Text]:
         if lines[-1]:
             lines.append("")
         while cell_len(word) > width:
-            lines[-1] = _crop(word, width)
+            lines[-1] = crop(word, width)
             word = word[len(lines[-1]) :]
             lines.append("")
         lines[-1] = word
@@ -455,7 +455,7 @@ def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict
 def _narrowest(columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int) -> dict[int, int]:
     """Return the widths if no column may be dropped: names shorter than their least, then the last columns out."""
     shorter = [
-        replace(column, least=min(column.least, _SHORTEST)) if column.least < WHOLE else column for column in columns
+        replace(column, least=min(column.least, SHORTEST)) if column.least < WHOLE else column for column in columns
     ]
     kept = list(kept)
     while (widths := _widths(shorter, natural, kept, width)) is None:
