@@ -133,10 +133,10 @@ def one_timed_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Those sums take as long as the rest of a small capture.
     """
-    from opanatomy.capture.run import step_runner
+    from opanatomy.capture.run import export, step_runner
 
     monkeypatch.setattr(step_runner, "_TIMED_STEPS", 1)
-    monkeypatch.setattr(step_runner, "profiler_times_ns", lambda profiler, *, on_device: {})
+    monkeypatch.setattr(export, "profiler_times_ns", lambda profiler, *, on_device: {})
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from transformers import masking_utils
 
+import opanatomy.capture.run.export
 import opanatomy.capture.run.step_runner
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.run.recorder import record_step
@@ -95,12 +96,13 @@ def capture(case: str, device: str, path: Path) -> None:
 def one_timed_step() -> Iterator[None]:
     """Times of a fake device tell nothing: one unprofiled step is enough, and torch need not sum them up."""
     run: Any = opanatomy.capture.run.step_runner
-    before = run._TIMED_STEPS, run.profiler_times_ns
-    run._TIMED_STEPS, run.profiler_times_ns = 1, lambda profiler, *, on_device: {}
+    export: Any = opanatomy.capture.run.export
+    before = run._TIMED_STEPS, export.profiler_times_ns
+    run._TIMED_STEPS, export.profiler_times_ns = 1, lambda profiler, *, on_device: {}
     try:
         yield
     finally:
-        run._TIMED_STEPS, run.profiler_times_ns = before
+        run._TIMED_STEPS, export.profiler_times_ns = before
 
 
 @contextmanager

@@ -104,11 +104,11 @@ def _serve(connection: Connection) -> None:
 
 
 def _run(options: RunOptions, compared: Path | None, keep: Path | None) -> Pair:
-    from opanatomy.capture.run import step_runner, unprofiled
+    from opanatomy.capture.run import export, step_runner, unprofiled
 
     # Nothing is asked of times, nor that torch sums them up.
     step_runner._TIMED_STEPS = 1  # type: ignore[misc]
-    step_runner.profiler_times_ns = lambda profiler, *, on_device: {}
+    export.profiler_times_ns = lambda profiler, *, on_device: {}
     pair = _measured(options, _followed(options))
     if keep is not None:
         loss = unprofiled.keep_outcome(options, keep)

@@ -348,7 +348,7 @@ def broken_run(stage: str, phase: Phase, monkeypatch: pytest.MonkeyPatch, **opti
         optimizer.step = checked  # type: ignore[method-assign]
         return optimizer
 
-    monkeypatch.setattr("opanatomy.capture.run.recorder.make_optimizer", make)
+    monkeypatch.setattr("opanatomy.capture.run.step_runner.make_optimizer", make)
     workload = Workload(model="m", batch=4, sequence_length=64, dtype="float32")
     subject = Subject(module=module, inputs=(torch.ones(4, 64),), workload=workload)
     chosen = RunOptions(optimizer="adamw", memory=True, **options)

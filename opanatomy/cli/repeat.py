@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median, median_high
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.capture.run.progress import Progress
 from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import CaptureError, OutputError, UsageError
 from opanatomy.options import RUNS, TRACE, RunOptions, as_flag
@@ -109,13 +110,6 @@ def _spread(runs: list[Run], middle: Run) -> str:
 _TIME: Final = "step_time_ns"
 
 
-class Stages(Protocol):
-    """A receiver of the progress of the runs."""
-
-    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
-        """Begin the stage `text`."""
-
-
 class Repetition(Struct, frozen=True, kw_only=True):
     """The run to repeat, how often, and where its reports, and its traces if wanted, go."""
 
@@ -140,7 +134,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return metrics_of(self.anatomy)[_TIME].value
 
 
-def repeated(repetition: Repetition, progress: Stages, keep: Callable[[Run], None]) -> None:
+def repeated(repetition: Repetition, progress: Progress, keep: Callable[[Run], None]) -> None:
     """Run it, and give each run to `keep` as soon as its report is written.
 
     Raises `CaptureError` for the first run that fails; runs kept before stay.

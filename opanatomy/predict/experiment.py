@@ -13,12 +13,13 @@ from math import comb, sqrt
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from opanatomy.capture.run.progress import Progress
 from opanatomy.cost.registry import cost
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.errors import OpanatomyError, OutputError, UsageError
@@ -191,13 +192,6 @@ def _write(path: Path, content: bytes) -> None:
 # The runs of an experiment, each in a fresh process; results are kept in its folder and not computed again.
 
 
-class Stages(Protocol):
-    """Receives the progress of an experiment."""
-
-    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
-        """Begin the stage `text`."""
-
-
 #: Why a step could not be followed.
 WhyNot: TypeAlias = str
 _INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
@@ -208,7 +202,7 @@ class Runs(Struct, frozen=True, kw_only=True):
 
     model: str
     store: Store
-    progress: Stages
+    progress: Progress
     #: Redacts the texts of the experiment.
     texts: Texts
 
@@ -644,7 +638,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Experiment:
     """One experiment; `rows` are the results so far, and `interrupted` says whether it ended early."""
 
-    def __init__(self, options: RunOptions, settings: Settings, store: Store, progress: Stages) -> None:
+    def __init__(self, options: RunOptions, settings: Settings, store: Store, progress: Progress) -> None:
         self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
         self.settings = settings
         self.runs = Runs(model=options.model, store=store, progress=progress, texts=Texts())

@@ -28,8 +28,7 @@ from opanatomy.capture.memory.observer import (
 from opanatomy.capture.memory.storages import Storages, address_of, holders_of, storages_of, tensors_in, unpacked
 from opanatomy.capture.model.user_function import said_by
 from opanatomy.capture.model.workload import prepare, workload_of
-from opanatomy.capture.run.recorder import make_stepper
-from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.run.step_runner import make_stepper, step_environment
 from opanatomy.capture.step.ranges import forward_hooks
 from opanatomy.capture.step.shape import shape_of
 from opanatomy.capture.step.stepper import Stepper
@@ -539,7 +538,7 @@ def simulate(options: RunOptions) -> SimulatedStep:
     device = choose_device(options.device)
     options = replace(options, device=device)
     try:
-        with fake_tensors(), quiet_libraries():
+        with fake_tensors(), step_environment(options):
             return _simulated(options)
     except OpanatomyError:
         raise

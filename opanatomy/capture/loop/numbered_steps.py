@@ -30,7 +30,6 @@ from opanatomy.capture.loop.recording import (
 from opanatomy.capture.run.profiled import STEP_RANGE, StepProfiler
 from opanatomy.capture.run.restore import quiet_kineto
 from opanatomy.options import RunOptions
-from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.workload import MemoryObservations
 
 if TYPE_CHECKING:
@@ -93,10 +92,7 @@ class NumberedSteps(LoopRecording):
         if optimizer is not None:
             self.session.seen.optimizer(optimizer)
 
-    def start(self) -> None:
-        """Prepare before anything runs."""
-        self.session.points.take(WEIGHTS)
-        self._stages = self._stages_after()
+    def _start_first(self) -> None:
         self._enter(next(self._stages))
 
     def _stages_after(self) -> Iterator[Stage]:
@@ -167,12 +163,12 @@ class NumberedSteps(LoopRecording):
             return replace(memory, peak_bytes=None, measured_by=None)
         return memory
 
-    def _not_observed(self, unlike: str | None) -> str | None:
-        if self.session.observation is None and not self.options.check:
+    def _not_observed(self) -> str:
+        if not self.options.check:
             return "calls are counted a second time with check=True"
-        if self.session.observation is None and not self.session.modules.compiled:
+        if not self.session.modules.compiled:
             return "the training ended before the step whose calls were to be counted a second time"
-        return super()._not_observed(unlike)
+        return super()._not_observed()
 
 
 class ProfiledSteps(Profiled):

@@ -17,7 +17,6 @@ from opanatomy.capture.batches import input_texts, sizes
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
-from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 from opanatomy.capture.distributed.ranks import lone_process
@@ -37,12 +36,12 @@ from opanatomy.capture.memory.saved import PointWatch, SavedTensors, StorageSet,
 from opanatomy.capture.memory.storages import Holders, other_devices
 from opanatomy.capture.model.parts import class_name, unwrapped
 from opanatomy.capture.model.workload import attention_of, data_type_name
+from opanatomy.capture.run.export import capture_of
 from opanatomy.capture.run.gradients import gradients_by_path
 from opanatomy.capture.run.instruments import Instrument, blamed
 from opanatomy.capture.run.observer import Observation, observing
 from opanatomy.capture.run.profiled import STEP_RANGE, StepProfiler
-from opanatomy.capture.run.restore import quiet_kineto
-from opanatomy.capture.run.step_runner import profiler_times_ns, tensor_lists
+from opanatomy.capture.run.restore import quiet_kineto, step_settings
 from opanatomy.capture.step.ranges import OpenRanges, compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.step.shape import shape_of
 from opanatomy.capture.step.stepper import StepObserver
@@ -586,20 +585,26 @@ class LoopRecording:
         self._stages: Iterator[Stage] = iter(())
         self._profiled: Profiled | None = None
         self._compilations = 0
+        self._settings = ExitStack()
         self._cold = _COLD
 
     def start(self) -> None:
-        """Begin the first iteration, possibly the only one: profile it, and drop it if another follows."""
+        """Prepare the first stage, with the options that are settings of the process."""
         try:
+            self._settings.enter_context(step_settings(self.options))
             self.session.points.take(WEIGHTS)
-            first = Profiled(self.session, self.options.steps if not self.warmup else 1, warm=False)
-            self._profiled = None if self.warmup else first
             self._stages = self._stages_after()
-            self._enter(first)
-            self._begin()
+            self._start_first()
         except BaseException:
             self.abort()
             raise
+
+    def _start_first(self) -> None:
+        """Begin the first iteration, possibly the only one: profile it, and drop it if another follows."""
+        first = Profiled(self.session, self.options.steps if not self.warmup else 1, warm=False)
+        self._profiled = None if self.warmup else first
+        self._enter(first)
+        self._begin()
 
     def _stages_after(self) -> Iterator[Stage]:
         """Yield the stages in order; each gets the data known when it is reached."""
@@ -688,6 +693,7 @@ class LoopRecording:
         self.done = True
         self._stage.close()
         self._stages = iter(())
+        self._settings.close()
 
     def _cut(self) -> dict[bytes, bytes]:
         """End a step cut off by the end of the loop; return the new name of a range that had just begun."""
@@ -731,17 +737,13 @@ class LoopRecording:
         self.write(Recorded(profiler=profiler, capture=self._capture(profiled), renamed=renamed or {}))
 
     def _capture(self, profiled: Profiled) -> Capture:
-        from opanatomy.version import __version__
-
         session = self.session
-        lists, arguments = tensor_lists(profiled.profiler.profiler)
         unlike = self._unlike(profiled)
-        observation = session.observation
-        return Capture(
-            version=__version__,
+        return capture_of(
+            profiled.profiler.profiler, session.device,
+            observation=session.observation, observed_step=self._cold + _WATCHED, unlike=unlike,
+            not_observed=self._not_observed(),
             command=self.command,
-            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            environment=environment_of(session.device),
             workload=session.seen.workload(
                 steps=len(profiled.logs), warmup=self.warmup if self.iterations else 0, passes=profiled.passes,
                 inference=not any("backward" in log for log in profiled.logs),
@@ -750,15 +752,6 @@ class LoopRecording:
             unprofiled_step_ns=tuple(session.unprofiled_ns),
             profiled_step_ns=tuple(profiled.profiler.times_ns),
             modules=session.modules.kinds(),
-            lists=lists,
-            list_arguments=arguments,
-            observed=tuple(observation.incomplete) if observation else (),
-            observed_counts=observation.counts() if observation and unlike is None else (),
-            observed_step=self._cold + _WATCHED if observation else None,
-            not_observed=self._not_observed(unlike),
-            profiler_times_ns=profiler_times_ns(
-                profiled.profiler.profiler, on_device=accelerators.is_accelerator(session.device)
-            ),
             gradients=dict(session.gradients),
             shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),
             warnings=tuple(self._warnings(profiled)),
@@ -791,14 +784,8 @@ class LoopRecording:
             return "two steps of the loop that were watched differ from each other"
         return None
 
-    def _not_observed(self, unlike: str | None) -> str | None:
-        """Return why the calls are not counted a second time."""
-        observation = self.session.observation
-        if unlike is not None:
-            return unlike
-        if observation is not None:
-            unseen = sorted(observation.unseen)
-            return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None
+    def _not_observed(self) -> str:
+        """Return why no step was watched, if none was."""
         if not self.iterations:
             return "the block was run once, and that under the profiler"
         if self.warmup <= self._cold:

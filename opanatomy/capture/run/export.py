@@ -1,10 +1,11 @@
-"""Write the profiler's trace to a file: with our metadata as its first key, without secrets or the host's name."""
+"""Describe a profile, and write its trace: the description as its first key, no secrets, no name of the host."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +13,9 @@ from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 
+from opanatomy.capture.device.accelerators import is_accelerator
+from opanatomy.capture.device.environment import environment_of
+from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.options import as_asked
 from opanatomy.records.workload import METADATA_KEY, Capture
@@ -180,3 +184,80 @@ def _opened(path: Path) -> BinaryIO:
     from isal import igzip
 
     return cast("BinaryIO", igzip.open(path, "wb", compresslevel=2))
+
+
+# The description of a profile: what torch does not write, and two facts only the profiler has.
+
+
+def capture_of(
+    profiler: Any,
+    device: str,
+    *,
+    observation: Observation | None,
+    unlike: str | None = None,
+    not_observed: str,
+    observed_step: int,
+    **facts: Any,
+) -> Capture:
+    """Return the description of a profile: `facts` are fields of `Capture`, the rest is asked of torch.
+
+    `observation` is the second count of the step number `observed_step`, dropped if the profiled steps are `unlike` it;
+    `not_observed` says why there is none.
+    """
+    from opanatomy.version import __version__
+
+    lists, arguments = tensor_lists(profiler)
+    unseen = sorted(observation.unseen) if observation else ()
+    if observation is not None:
+        not_observed = f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else ""
+    return Capture(
+        version=__version__,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        environment=environment_of(device),
+        lists=lists,
+        list_arguments=arguments,
+        observed=tuple(observation.incomplete) if observation else (),
+        observed_counts=observation.counts() if observation and unlike is None else (),
+        observed_step=observed_step if observation else None,
+        not_observed=unlike or not_observed or None,
+        profiler_times_ns=profiler_times_ns(profiler, on_device=is_accelerator(device)),
+        **facts,
+    )
+
+
+def tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """Return the distinct tensor lists as text, and External id -> the lists of that call, from the profiler's tree."""
+    from torch._C._profiler import _EventType
+
+    texts: dict[str, int] = {}
+    lists_of_call: dict[str, tuple[int, ...]] = {}
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag != _EventType.TorchOp:
+            continue
+        lists = [value for value in event.extra_fields.inputs if isinstance(value, list)]
+        numbers = tuple(texts.setdefault(_list_text(value), len(texts)) for value in lists)
+        if any(_list_text(value) for value in lists):
+            lists_of_call[str(event.correlation_id)] = numbers
+    return tuple(texts), lists_of_call
+
+
+def _list_text(values: list[Any]) -> str:
+    return ";".join(
+        f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.sizes))}]"
+        for value in values
+        if hasattr(value, "sizes")
+    )
+
+
+def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
+    """Return the time of each operator by its name from `key_averages`: device time, on the CPU self time."""
+    figure = "self_device_time_total" if on_device else "self_cpu_time_total"
+    times_ns: dict[str, int] = {}
+    for row in profiler.key_averages():
+        times_ns[row.key] = times_ns.get(row.key, 0) + round(
+            getattr(row, figure) * 1000
+        )  # microseconds, with fractions
+    return {name: time for name, time in times_ns.items() if time}

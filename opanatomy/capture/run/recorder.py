@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from opanatomy.capture.batches import micro_batches
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.accelerators import current_device, device_of
+from opanatomy.capture.device.accelerators import device_of
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.start import missing_kernels
 from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_failure
-from opanatomy.capture.memory.measurement import PeakMeter, Snapshots, limited_to_available
-from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.memory.measurement import PeakMeter, Snapshots
 from opanatomy.capture.model.user_function import said_by
 from opanatomy.capture.run.advice import less_memory
 from opanatomy.capture.run.progress import NullProgress, Progress
-from opanatomy.capture.run.restore import SavedState, own_inputs, process_as_it_was
-from opanatomy.capture.run.step_runner import Run
-from opanatomy.capture.silence import first_line, one_line, quiet_libraries
-from opanatomy.capture.step.generation import generator_of
+from opanatomy.capture.run.restore import SavedState, process_as_it_was
+from opanatomy.capture.run.step_runner import StepRunner, make_stepper, step_environment
+from opanatomy.capture.silence import first_line, one_line
 from opanatomy.capture.step.shape import cache_shape_of, shape_of
-from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.options import DEVICE, GENERATE, RunOptions, as_argument, as_asked, as_flag
+from opanatomy.options import DEVICE, RunOptions, as_asked
 from opanatomy.records.memory import WEIGHTS, is_out_of_memory
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import MemoryObservations
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 
 def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Progress | None = None) -> None:
@@ -47,23 +44,21 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
     """
     if options.device == DEVICE.default:
         options = replace(options, device=device_of(subject.module, subject.inputs))
-    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
     if options.memory:
         accelerators.check_memory_in_depth(options.device)
     points = subject.snapshots or Snapshots(options.device)
     points.take(WEIGHTS)
     stepper: Stepper | None = None
-    as_it_was = process_as_it_was(compiled=options.compile)
-    with as_it_was, current_device(options.device), _kept(subject, options) as kept:
+    with process_as_it_was(), _kept(subject, options) as kept:
         meter = PeakMeter(options.device)
         try:
-            stepper = make_stepper(subject, options)
-            with guard, quiet_libraries(), _untracked_leaves(stepper):
-                run = Run(
-                    subject=subject, options=options, stepper=stepper, meter=meter, progress=progress or NullProgress(),
-                    points=points, kept=kept,
-                )  # fmt: skip
-                run.record(trace)
+            with step_environment(options):
+                stepper = make_stepper(subject, options)
+                with _untracked_leaves(stepper):
+                    StepRunner(
+                        subject=subject, options=options, stepper=stepper, meter=meter, points=points, kept=kept,
+                        progress=progress or NullProgress(),
+                    ).record(trace)  # fmt: skip
         except OpanatomyError:
             raise
         except Exception as error:
@@ -117,9 +112,8 @@ def _memory_at_failure(
     """
     if subject.training.is_shared:
         return None, "; what held it is not known: the other ranks do not take the step again"
-    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
     try:
-        with guard, quiet_libraries():
+        with step_environment(options):
             observations = observations_of_failure(
                 error, stepper, subject.module, points,
                 compiled=options.compile, checkpointing=bool(options.checkpointing),
@@ -141,42 +135,3 @@ def _out_of_memory_line(
     reached = f"; {peak / 1e9:.2f} GB were in use at the peak" if peak else ""
     first = first_line(error, 160, silent="memory error")
     return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"
-
-
-def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
-    """Return the stepper for the options."""
-    import torch
-
-    training = subject.training
-    module: Any = subject.module if training.model is None else training.model
-    if options.compile:
-        module = torch.compile(module)
-    optimizer = training.optimizer
-    if options.optimizer and not options.inference and optimizer is None:
-        optimizer = make_optimizer(options.optimizer, subject.module)
-    parts = micro_batches(subject.inputs, options.accumulate, borrowed=subject.borrowed)
-    own = tuple(own_inputs(subject.module, part) for part in parts)
-    parameters = tuple(subject.module.parameters())
-    option = (as_argument if subject.borrowed else as_flag)(GENERATE, options.generate)
-    return Stepper(
-        module=module,
-        parameters=parameters,
-        inputs=own[0],
-        micro_batches=own,
-        device=options.device,
-        amp=options.amp,
-        training=training,
-        optimizer=optimizer,
-        inference=options.inference,
-        generator=generator_of(subject.module, own[0], options, option=option),
-        clip=options.clip,
-        other_leaves=_other_leaves(own, parameters),
-    )
-
-
-def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the inputs that backward makes a gradient of."""
-    known = {id(parameter) for parameter in parameters}
-    return tuple(
-        tensor for tensor in tensors_in(inputs) if tensor.requires_grad and tensor.is_leaf and id(tensor) not in known
-    )

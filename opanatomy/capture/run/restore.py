@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.measurement import available_bytes
 from opanatomy.capture.memory.storages import tensors_in, unpacked
+from opanatomy.options import RunOptions
 
 if TYPE_CHECKING:
     import torch
@@ -189,19 +190,27 @@ def _replaced(value: Any, parameters: set[int]) -> Any:
 
 
 @contextmanager
-def process_as_it_was(*, compiled: bool) -> Iterator[None]:
-    """Quiet Kineto and name compiled kernels inside the block; then restore the settings of the process."""
+def process_as_it_was() -> Iterator[None]:
+    """Quiet Kineto inside the block; then restore the settings of the process that a model may change."""
     import torch
 
     dtype = torch.get_default_dtype()
-    before = _kernel_profile(True) if compiled else None
     try:
         with quiet_kineto():
             yield
     finally:
+        torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def step_settings(options: RunOptions) -> Iterator[None]:
+    """Make the options that are settings of the process hold inside the block, in every kind of run."""
+    before = _kernel_profile(True) if options.compile else None
+    try:
+        yield
+    finally:
         if before is not None:
             _kernel_profile(before)
-        torch.set_default_dtype(dtype)
 
 
 @contextmanager

@@ -1,39 +1,46 @@
-"""Run warm-up, unprofiled timing and the profiled steps of one capture."""
+"""Set a step up, and run a capture: warm-up, steps on the clock, the step for memory, the profiled steps."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.accelerators import devices_of, of_the_peak
+from opanatomy.capture.batches import micro_batches
+from opanatomy.capture.device.accelerators import current_device, devices_of, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
-from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.distributed.ranks import lone_process
-from opanatomy.capture.memory.measurement import PeakMeter, Snapshots, give_back, storages_observed
+from opanatomy.capture.memory.measurement import (
+    PeakMeter,
+    Snapshots,
+    give_back,
+    limited_to_available,
+    storages_observed,
+)
 from opanatomy.capture.memory.observer import ObservedStep, observe_step, why_not_kept
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.storages import holders_of, other_devices, tensors_in
 from opanatomy.capture.model.building import undone_by_checkpointing
 from opanatomy.capture.model.texts import TextInputs
-from opanatomy.capture.run.export import export_trace
+from opanatomy.capture.run.export import capture_of, export_trace
 from opanatomy.capture.run.instruments import Instrument, Instruments
 from opanatomy.capture.run.profiled import profile_steps
 from opanatomy.capture.run.progress import Progress
-from opanatomy.capture.run.restore import SavedState
+from opanatomy.capture.run.restore import SavedState, own_inputs, step_settings
 from opanatomy.capture.run.scaling import prepared_loss_scale, scale_of, skipped_updates
+from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.step.generation import generator_of
 from opanatomy.capture.step.ranges import compilations, has_compiled_parts, mode_keeps_compiled, module_ranges
 from opanatomy.capture.step.shape import cache_shape_of, shape_of
-from opanatomy.capture.step.stepper import StepObserver, Stepper, Training
+from opanatomy.capture.step.stepper import StepObserver, Stepper, Training, make_optimizer
 from opanatomy.capture.subject import Subject
-from opanatomy.options import RunOptions
+from opanatomy.options import GENERATE, RunOptions, as_argument, as_flag
 from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.taxonomy import BY_NAME
 from opanatomy.records.workload import Capture, MemoryObservations, TextObservations
@@ -42,87 +49,68 @@ if TYPE_CHECKING:
     import torch
 
 
-# Time unprofiled steps over all batches of the texts of a run.
+# Setting a step up: the same for a capture, for steps on the clock alone, and for a step on fake tensors.
 
 
-#: Rounds over the batches are repeated up to this number, or until they have taken this long.
-_ROUNDS: Final = 5
-_ROUNDS_NS: Final = 2 * 10**9
+@contextmanager
+def step_environment(options: RunOptions) -> Iterator[None]:
+    """Enter what every step runs in: its device, the host's free memory, quiet libraries, the settings of the options.
 
-
-def timed_on_texts(
-    texts: TextInputs, stepper: Stepper, clocked: Callable[[], int], progress: Progress, *, steps: int, warm: bool
-) -> TextObservations:
-    """Return the texts with the wall times of steps on each batch, in rounds so that machine drift affects all alike.
-
-    `warm` adds an uncounted round before, for a first step on a new length that does more than later ones.
+    All are restored at the end.
     """
-    times: list[list[int]] = [[] for _ in texts.batches]
-    rounds, number = max(steps, 1), -1 if warm else 0
-    while number < rounds:
-        spent = 0
-        for place, batch in enumerate(texts.batches):
-            text = f"batch {place + 1} of {len(texts.batches)}, round {max(number, 0) + 1} of {rounds}"
-            after = len(texts.batches) * (rounds - number) - place - 1 + steps
-            progress.stage(text, steps_after=after, expected_ns=times[place][-1] if times[place] else None)
-            stepper.take(batch)
-            duration = clocked()
-            spent += duration
-            if number >= 0:
-                times[place].append(duration)
-        number += 1
-        if number == 1:
-            rounds = max(rounds, min(_ROUNDS, -(-_ROUNDS_NS // max(spent, 1))))
-    return texts.with_times(times)
+    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    with step_settings(options), current_device(options.device), guard, quiet_libraries():
+        yield
 
 
-# The tensor lists of a profile: Kineto drops their data types, and the shapes of long ones.
+def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
+    """Return the stepper for the options."""
+    import torch
 
-
-def tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """Return the distinct tensor lists as text, and External id -> the lists of that call, from the profiler's tree."""
-    from torch._C._profiler import _EventType
-
-    texts: dict[str, int] = {}
-    lists_of_call: dict[str, tuple[int, ...]] = {}
-    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
-    while waiting:
-        event = waiting.pop()
-        waiting.extend(event.children)
-        if event.tag != _EventType.TorchOp:
-            continue
-        lists = [value for value in event.extra_fields.inputs if isinstance(value, list)]
-        numbers = tuple(texts.setdefault(_list_text(value), len(texts)) for value in lists)
-        if any(_list_text(value) for value in lists):
-            lists_of_call[str(event.correlation_id)] = numbers
-    return tuple(texts), lists_of_call
-
-
-def _list_text(values: list[Any]) -> str:
-    return ";".join(
-        f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.sizes))}]"
-        for value in values
-        if hasattr(value, "sizes")
+    training = subject.training
+    module: Any = subject.module if training.model is None else training.model
+    if options.compile:
+        module = torch.compile(module)
+    optimizer = training.optimizer
+    if options.optimizer and not options.inference and optimizer is None:
+        optimizer = make_optimizer(options.optimizer, subject.module)
+    parts = micro_batches(subject.inputs, options.accumulate, borrowed=subject.borrowed)
+    own = tuple(own_inputs(subject.module, part) for part in parts)
+    parameters = tuple(subject.module.parameters())
+    option = (as_argument if subject.borrowed else as_flag)(GENERATE, options.generate)
+    return Stepper(
+        module=module,
+        parameters=parameters,
+        inputs=own[0],
+        micro_batches=own,
+        device=options.device,
+        amp=options.amp,
+        training=training,
+        optimizer=optimizer,
+        inference=options.inference,
+        generator=generator_of(subject.module, own[0], options, option=option),
+        clip=options.clip,
+        other_leaves=_other_leaves(own, parameters),
     )
 
 
-# The profiler's own totals of a profile: a second source for the times of the report.
+def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return the inputs that backward makes a gradient of."""
+    known = {id(parameter) for parameter in parameters}
+    return tuple(
+        tensor for tensor in tensors_in(inputs) if tensor.requires_grad and tensor.is_leaf and id(tensor) not in known
+    )
 
 
-def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
-    """Return the time of each operator by its name from `key_averages`: device time, on the CPU self time."""
-    figure = "self_device_time_total" if on_device else "self_cpu_time_total"
-    times_ns: dict[str, int] = {}
-    for row in profiler.key_averages():
-        times_ns[row.key] = times_ns.get(row.key, 0) + round(
-            getattr(row, figure) * 1000
-        )  # microseconds, with fractions
-    return {name: time for name, time in times_ns.items() if time}
+# One capture, step by step.
 
 
 #: Unprofiled steps are repeated up to this number, or until they have taken this long.
 _TIMED_STEPS: Final = 5
 _TIMED_NS: Final = 10**9
+#: Rounds over the batches of texts are repeated up to this number, or until they have taken this long.
+_ROUNDS: Final = 5
+_ROUNDS_NS: Final = 2 * 10**9
 #: A first step no longer than this is followed by a second one to count in, unless warm-up steps were requested.
 _COUNTED_AGAIN_NS: Final = 5 * 10**9
 #: At most this many more warm-up steps follow while `torch.compile` still compiles in them.
@@ -130,7 +118,7 @@ _COMPILING_STEPS: Final = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class StepRunner:
     """One capture: its steps in order, and the measurements of each."""
 
     subject: Subject
@@ -307,23 +295,40 @@ class Run:
     def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
         """Return the wall times of unprofiled steps on the profiled batch and on the others.
 
-        Then run a step on the longest batch, which stays the current one for the memory.
+        The batches take turns, so that a machine that drifts affects all alike. An uncounted round comes first where a
+        first step on a new length does more than later ones. Then run a step on the longest batch, which stays the
+        current one for the memory.
         """
         translated, scale = compilations(), scale_of(self.stepper)
         cold = self.compiled or self.options.device != "cpu" or not expected
-        self.texts = timed_on_texts(
-            texts, self.stepper, self._clocked, self.progress, steps=self.options.steps, warm=cold
-        )
-        times = self.texts.batches[texts.observed.profiled].step_ns
-        self.warnings += skipped_updates(self.stepper, scale, sum(len(b.step_ns) for b in self.texts.batches), "timed")
-        self.compiles_always = self.compiled and compilations() >= translated + len(texts.batches) * (len(times) + 1)
+        times: list[list[int]] = [[] for _ in texts.batches]
+        steps = self.options.steps
+        rounds, number = steps, -1 if cold else 0
+        while number < rounds:
+            spent = 0
+            for place, batch in enumerate(texts.batches):
+                text = f"batch {place + 1} of {len(texts.batches)}, round {max(number, 0) + 1} of {rounds}"
+                after = len(texts.batches) * (rounds - number) - place - 1 + steps
+                self.progress.stage(text, steps_after=after, expected_ns=times[place][-1] if times[place] else None)
+                self.stepper.take(batch)
+                duration = self._clocked()
+                spent += duration
+                if number >= 0:
+                    times[place].append(duration)
+            number += 1
+            if number == 1:
+                rounds = max(rounds, min(_ROUNDS, -(-_ROUNDS_NS // max(spent, 1))))
+        self.texts = texts.with_times(times)
+        profiled = self.texts.batches[texts.observed.profiled].step_ns
+        self.warnings += skipped_updates(self.stepper, scale, sum(map(len, times)), "timed")
+        self.compiles_always = self.compiled and compilations() >= translated + len(texts.batches) * (len(profiled) + 1)
         self.stepper.take(texts.longest)
         if texts.observed.longest.length != texts.observed.batches[texts.observed.profiled].length:
             self.instruments.saves_again(self._saves(tensors_in(self.stepper.inputs)), self._clocked)
         self.meter.reset()
         self._clocked()
         self.memory = self._after_step()
-        return list(times)
+        return list(profiled)
 
     def _planned(self, step_ns: int) -> int:
         """Return how many unprofiled steps of that length give a stable time."""
@@ -418,15 +423,11 @@ class Run:
         self.kept.random.restore()
 
     def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
-        from opanatomy.version import __version__
-
-        lists, arguments = tensor_lists(profiler)
-        observation = self.instruments.observation
-        return Capture(
-            version=__version__,
+        return capture_of(
+            profiler, self.options.device,
+            observation=self.instruments.observation, observed_step=self.instruments.observed_step,
+            not_observed=self._not_observed(),
             command=self.subject.command,
-            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            environment=environment_of(self.options.device),
             workload=replace(
                 self.subject.workload,
                 backward_from=self.stepper.backward_from,
@@ -438,24 +439,14 @@ class Run:
             profiled_step_ns=tuple(profiled),
             unprofiled_first_token_ns=tuple(self.first_token_ns),
             modules=modules,
-            lists=lists,
-            list_arguments=arguments,
-            observed=tuple(observation.incomplete) if observation else (),
-            observed_counts=observation.counts() if observation else (),
-            observed_step=self.instruments.observed_step if observation else None,
-            not_observed=self._not_observed(),
-            profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
             gradients=dict(self.instruments.gradients),
             shared=self.training.shared_weights(self.subject.module),
             texts=self.texts,
             warnings=(*self.instruments.warnings, *self.warnings),
-        )
+        )  # fmt: skip
 
-    def _not_observed(self) -> str | None:
-        """Return why no step, or only part of it, was watched."""
-        if self.instruments.observation is not None:
-            unseen = sorted(self.instruments.observation.unseen)
-            return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None
+    def _not_observed(self) -> str:
+        """Return why no step was watched, if none was."""
         if Instrument.OBSERVER in self.instruments.failed:
             return "the dispatch mode that watches failed in this model"
         if Instrument.OBSERVER not in self.instruments.active:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,15 +13,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.capture.device.accelerators import current_device
 from opanatomy.capture.device.environment import choose_device
-from opanatomy.capture.memory.measurement import limited_to_available
 from opanatomy.capture.model.workload import Prepared, prepare, workload_of
 from opanatomy.capture.run.progress import NullProgress
-from opanatomy.capture.run.recorder import make_stepper
 from opanatomy.capture.run.restore import RandomState, SavedState
 from opanatomy.capture.run.scaling import prepared_loss_scale
-from opanatomy.capture.silence import quiet_libraries
+from opanatomy.capture.run.step_runner import make_stepper, step_environment
 from opanatomy.capture.step.loss_scale import FIRST, LossScale
 from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.capture.subject import Subject
@@ -40,8 +37,7 @@ def ready_to_step(
     """Yield the model, after `change`, and its stepper with the loss scale found; on the CPU within free memory."""
     device = choose_device(options.device)
     options = replace(options, device=device)
-    guard: AbstractContextManager[None] = limited_to_available() if device == "cpu" else nullcontext()
-    with current_device(device), guard, quiet_libraries():
+    with step_environment(options):
         prepared = prepare(options)
         change(prepared.module)
         subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options))
