@@ -1,7 +1,8 @@
 """Declare every option once: the command line, its checks, those of `opanatomy.profile`, and the fields of a report.
 
-An option of a run is one `Option` here, its field of `RunOptions`, and a keyword of `opanatomy.profile` if
-Python takes it; a test holds the three equal.
+An option of a run is one `Option` here, its field of `RunOptions`, and a keyword of the functions in `python`; a test
+holds them equal, and that each kind of run reads each option it takes. One that is a setting of the process is put to
+use in `capture.run.restore.step_settings`, one of the step in `capture.run.step_runner`.
 """
 
 from __future__ import annotations
@@ -377,7 +378,8 @@ DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: {default})",
 )  # fmt: skip
 REDACT: Final = Option(
-    name="redact", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "analyze", "record"),
+    name="redact", group=_REPORT, kind=Kind.SWITCH, default=False,
+    python=("profile", "analyze", "record", "TrainerCallback"),
     help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
 )  # fmt: skip
 DEBUG: Final = Option(
@@ -476,9 +478,9 @@ RUN: Final = (
     INFERENCE,
     GENERATE,
     BEAMS,
-    Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
+    Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
            help="trace every allocation and free of one more step"),
-    Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
+    Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
            help="exit 3 if a second source disagrees"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
            recorded="steps", help="profiled steps (default: {default})"),
@@ -525,8 +527,8 @@ REPORT: Final = (
            " 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: by the ending of -o, else terminal)"),
-    Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "record"),
-           help="overwrite existing files"),
+    Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
+           python=("profile", "record", "TrainerCallback"), help="overwrite existing files"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
            help="peak FLOP/s, instead of the known one: 312T, or bf16=312T,fp32=19.5T"),

@@ -138,6 +138,8 @@ WRONG_USAGE: list[tuple[list[str], str]] = [
     (["gpt2"], "did you mean 'profile gpt2'?"),
     (["step.json.gz"], "did you mean 'analyze step.json.gz'?"),
     (["profile", "gpt2", "--bacth", "4"], "unknown --bacth 4 - did you mean --batch?"),
+    (["techniques", "gpt2", "--memory"], "unknown --memory - it is an option of profile (see "),
+    (["analyze", "x.json", "--amp=bf16"], "unknown --amp=bf16 - it is an option of profile and of techniques (see "),
     (["profile", "gpt2", "--bat", "4"], "unknown --bat 4 - did you mean --batch?"),
     (["analyze", "x.json", "--format=json", "--outptu=y"], "unknown --outptu=y - did you mean --output?"),
     (["profile", "--checkpointing", "gpt2"], "MODEL goes before it: opanatomy profile gpt2 --checkpointing"),

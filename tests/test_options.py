@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,16 @@ from opanatomy.capture.model import building, workload
 from opanatomy.capture.model.configuration import TASKS
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
+from opanatomy.capture.run.unprofiled import step_times
 from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.cli import main as command_line
 from opanatomy.cli import parser, verbs
 from opanatomy.cli.main import main
 from opanatomy.cli.parser import make_parser
 from opanatomy.cli.verbs.profile import run_options
-from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.errors import EstimateError, OpanatomyError, UsageError
 from opanatomy.options import ANALYZE, PROFILE, RUN, Kind, Option, RunOptions, recorded
+from opanatomy.predict.fake import simulate
 from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE
 from opanatomy.records.workload import Workload
 from tests.tiny import BERT, tiny_request
@@ -45,21 +49,66 @@ def test_the_record_has_the_declared_fields_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "declared"), [(opanatomy.profile, PROFILE), (opanatomy.analyze, ANALYZE), (opanatomy.record, PROFILE)]
-)
+    ("function", "declared"),
+    [(opanatomy.profile, PROFILE), (opanatomy.analyze, ANALYZE), (opanatomy.record, PROFILE),
+     (opanatomy.TrainerCallback, PROFILE)],
+)  # fmt: skip
 def test_the_keywords_of_python_are_the_declared_ones(function: Any, declared: tuple[Option, ...]) -> None:
     keywords = [one for one in inspect.signature(function).parameters.values() if one.default is not one.empty]
-    keywords = [one for one in keywords if one.name != "module"]  # what is run is no option
+    # What is run is no option, and the callback's steps and files are not those of a run.
+    own = {"module", "steps", "output"} if isinstance(function, type) else {"module"}
+    keywords = [one for one in keywords if one.name not in own]
     expected = {option.name: option.default for option in declared if function.__name__ in option.python}
     assert {keyword.name: keyword.default for keyword in keywords} == expected
-    hints = inspect.get_annotations(function)
+    hints = inspect.get_annotations(function.__init__ if isinstance(function, type) else function)
     for option in declared:
-        if function.__name__ not in option.python or option.kind not in (Kind.NUMBER, Kind.SWITCH):
+        if option.name not in expected or option.kind not in (Kind.NUMBER, Kind.SWITCH):
             continue
-        assert (
-            str(TYPES[option.kind][option.default is None]).removeprefix("<class '").removesuffix("'>")
-            == (hints[option.name])
-        )
+        hint = str(TYPES[option.kind][option.default is None]).removeprefix("<class '").removesuffix("'>")
+        assert hint == hints[option.name]
+
+
+class ReadOptions(RunOptions, frozen=True, kw_only=True):
+    """Options that note, in `READ`, which of them the capture asks for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Note a question that is not one of the declaration's own."""
+        if sys._getframe(1).f_code.co_filename != options.__file__:
+            READ.add(name)
+        return super().__getattribute__(name)
+
+
+READ: set[str] = set()
+#: Options of a run that are without effect for a step that is only timed, or only followed: when there is no such step.
+NOT_TIMED: frozenset[str] = frozenset({"memory", "check", "steps", "redact", "parallel", "bucket_mb", "bucket_view"})
+READ_BY_THE_CALLER = frozenset({"check", "bucket_mb", "bucket_view"})
+
+
+def _profiled(request: RunOptions, folder: Path) -> None:
+    capture_model(request, folder / "t.json", NullProgress(), lambda text: None)
+
+
+@pytest.mark.parametrize(
+    ("run", "without"),
+    [
+        pytest.param(_profiled, READ_BY_THE_CALLER, id="profile"),
+        pytest.param(lambda request, folder: step_times(request), NOT_TIMED, id="techniques"),
+        pytest.param(lambda request, folder: simulate(request), NOT_TIMED | {"warmup", "beams"}, id="prediction"),
+    ],
+)
+def test_every_option_is_read_by_every_kind_of_run(
+    run: Callable[[RunOptions, Path], object], without: frozenset[str], tmp_path: Path, one_timed_step: None
+) -> None:
+    """An option that is declared and used in one kind of run alone would be dropped in silence by the others."""
+    READ.clear()
+    for request in (
+        tiny_request(BERT, checkpoint_every=1),
+        tiny_request(BERT, texts="sample"),
+        tiny_request("openai-community/gpt2", generate=2),
+    ):
+        with suppress(EstimateError):  # a generation is not predicted
+            run(ReadOptions(**{field: getattr(request, field) for field in request.__struct_fields__}), tmp_path)
+    assert {option.name for option in RUN} - READ == without
 
 
 def test_the_command_line_gives_the_record() -> None:

@@ -118,10 +118,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Complain of unknown arguments with the options of the verb."""
+        """Complain of unknown arguments: name the verbs that take such an option, else the nearest option."""
         parsed, others = super().parse_known_args(args, namespace)
         if others:
-            self.error(f"unknown {' '.join(others)}{self._near_option(others)}")
+            self.error(f"unknown {' '.join(others)}{self._option_meant(others)}")
         return parsed, others
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -147,12 +147,15 @@ class Parser(argparse.ArgumentParser):
         line = "".join(character if character.isprintable() else " " for character in mask_secrets(message))
         self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")
 
-    def _near_option(self, others: list[str]) -> str:
+    def _option_meant(self, others: list[str]) -> str:
         from difflib import get_close_matches
 
         wrong = next((word.partition("=")[0] for word in others if word.startswith("-")), None)
         if wrong is None:
             return ""
+        verbs = [verb for verb in VERBS if any(wrong in option.flags for option in verb_named(verb).OPTIONS)]
+        if verbs:
+            return f" - it is an option of {' and of '.join(verbs)}"
         near = get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
         return f" - did you mean {near[0]}?" if near else ""
 

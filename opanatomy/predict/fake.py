@@ -535,6 +535,8 @@ def simulate(options: RunOptions) -> SimulatedStep:
     """
     if options.compile:
         raise EstimateError("what torch.compile calls and keeps is decided when it compiles - measure it")
+    if options.generate is not None:
+        raise EstimateError("when a generation ends is decided by its tokens, whose values are not known - measure it")
     device = choose_device(options.device)
     options = replace(options, device=device)
     try:
