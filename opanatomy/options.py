@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from opanatomy.errors import UsageError
-from opanatomy.records.taxonomy import DATA_TYPES, OPTIMIZERS
+from opanatomy.records.taxonomy import DATA_TYPES, OPTIMIZERS, Phase
 
 # One option as it is declared, and its possible values: by name, by text of the command line, or by Python.
 #
@@ -553,8 +553,8 @@ ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
            help="a trace, - for stdin; several, a folder or a zip: one for each rank"),
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
-           help="what runs in a range of the trace whose name matches REGEX is of this phase (forward, backward,"
-           " recompute, optimizer, prefill, decoding, other); the innermost range counts; repeatable"),
+           help="what runs in a range of the trace whose name matches REGEX is of this phase"
+           f" ({', '.join(Phase)}); the innermost range counts; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a second source disagrees"),
     FAIL_IF,
     SUMMARIES,

@@ -159,11 +159,11 @@ def test_the_record_says_what_ran_and_what_a_token_takes() -> None:
     assert made.token_flops == sum(row.flops or 0 for row in decoding) / (NEW - 1)
     assert made.token_read_bytes == sum(row.read_bytes or 0 for row in decoding) / (NEW - 1)
     step = anatomy.step
-    assert step.prefill_ns
-    assert step.decoding_ns
+    assert step.phase_ns.get("prefill")
+    assert step.phase_ns.get("decoding")
     assert step.wall_ns
-    assert step.forward_ns is None
-    assert step.prefill_ns + step.decoding_ns <= step.wall_ns
+    assert step.phase_ns.get("forward") is None
+    assert step.phase_ns.get("prefill") + step.phase_ns.get("decoding") <= step.wall_ns
     assert read_anatomy(json_report(anatomy)) == anatomy
 
 

@@ -35,8 +35,10 @@ def figures(anatomy: Anatomy) -> str:
 
 
 def _figures(anatomy: Anatomy) -> Iterator[tuple[str, float | int | None]]:
-    for name in ("wall_ns", "forward_ns", "backward_ns", "optimizer_ns", "busy_ns", "kernel_time_ns"):
+    for name in ("wall_ns", "busy_ns", "kernel_time_ns"):
         yield f"step.{name}", getattr(anatomy.step, name)
+    for phase, time_ns in anatomy.step.phase_ns.items():
+        yield f"step.phase_ns.{phase}", time_ns
     for name in ("window_ns", "busy_ns", "idle_ns", "communication_ns", "exposed_communication_ns"):
         yield f"timeline.{name}", getattr(anatomy.timeline, name)
     for row in anatomy.classes:

@@ -94,7 +94,8 @@ def _moved(anatomy: Anatomy) -> Anatomy:
 
 def _without_optimizer(anatomy: Anatomy) -> Anatomy:
     first, *others = anatomy.step.steps
-    return replace(anatomy, step=replace(anatomy.step, steps=(replace(first, optimizer_ns=0), *others)))
+    without = replace(first, phase_ns={**first.phase_ns, Phase.OPTIMIZER: 0})
+    return replace(anatomy, step=replace(anatomy.step, steps=(without, *others)))
 
 
 PLANTS: dict[str, tuple[Callable[[Anatomy], Figure], Callable[[Anatomy], Anatomy]]] = {

@@ -318,7 +318,7 @@ def test_every_fourth_step_that_updates_the_weights_counts(tmp_path: Path) -> No
     trace.work(3_160, 3_900, 50, name=MAP)
     anatomy = trace.analyze(tmp_path)
     assert [row.set_aside for row in anatomy.step.steps] == [None] * 4
-    assert anatomy.step.optimizer_ns == 50 * US // 4
+    assert anatomy.step.phase_ns.get("optimizer") == 50 * US // 4
 
 
 def test_a_step_of_other_calls_among_like_ones_does_not_count(tmp_path: Path) -> None:

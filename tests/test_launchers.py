@@ -257,7 +257,7 @@ def test_a_sharded_rank_has_a_share_of_the_weights(distributed_runs: Runs) -> No
 
 def test_the_rank_that_sleeps_is_slow_in_its_own_forward(distributed_runs: Runs) -> None:
     run = distributed_runs["slow"]
-    forward = [opanatomy.analyze(trace).step.forward_ns or 0 for trace in run.traces]
+    forward = [opanatomy.analyze(trace).step.phase_ns.get("forward", 0) for trace in run.traces]
     assert forward[1] - forward[0] == pytest.approx(SLEEP_SECONDS * 1e9, rel=0.1)
     walls = [rank.wall_ns or 0 for rank in run.anatomy.ranks]
     assert max(walls) > SLEEP_SECONDS * 1e9

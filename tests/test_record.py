@@ -135,9 +135,9 @@ def test_a_plain_loop_is_what_profile_says(tmp_path: Path) -> None:
     assert capture is not None
     assert (ours.step.count, len(capture.unprofiled_step_ns)) == (1, 3)
     assert None not in (
-        ours.step.forward_ns,
-        ours.step.backward_ns,
-        ours.step.optimizer_ns,
+        ours.step.phase_ns.get("forward"),
+        ours.step.phase_ns.get("backward"),
+        ours.step.phase_ns.get("optimizer"),
         ours.step.unprofiled_wall_ns,
     )
 

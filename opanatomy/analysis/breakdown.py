@@ -277,8 +277,7 @@ def _like_step(device: _Steps, number: int, row: StepRow, idle: Int64, reason: s
     return LikeStep(
         number=row.number, wall_ns=int(device.wall_ns[number]), idle_ns=int(idle[number]), device=device.device,
         exposed_communication_ns=None if device.exposed_ns is None else int(device.exposed_ns[number]),
-        forward_ns=row.forward_ns, backward_ns=row.backward_ns, optimizer_ns=row.optimizer_ns, set_aside=reason,
-        left_out=row.set_aside,
+        phase_ns=row.phase_ns, set_aside=reason, left_out=row.set_aside,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from opanatomy.records.comparison import (
     Side,
     Work,
 )
-from opanatomy.records.taxonomy import CLASSES, OperatorClass, Phase
+from opanatomy.records.taxonomy import CLASSES, STEP_PHASES, OperatorClass, Phase
 
 # ----- matching the work of two steps: first the same, then moved or changed, then new or gone
 #
@@ -732,11 +732,6 @@ _PROFILER: Final = "profiler_ns"
 #: `_PEAK` is the first of these that a run has; older reports do not say which.
 _PEAK: Final = "peak_memory_bytes"
 _PEAKS: Final = ("allocator_peak_bytes", "process_peak_bytes")
-#: The figures that each like step has, and the fields that have them.
-_OF_STEP: Final = {
-    _PROFILED: "wall_ns", "idle_ns": "idle_ns", "exposed_communication_ns": "exposed_communication_ns",
-    "forward_time_ns": "forward_ns", "backward_time_ns": "backward_ns", "optimizer_time_ns": "optimizer_ns",
-}  # fmt: skip
 
 
 def compared(sides: Sequence[SideInput]) -> Comparison:
@@ -938,11 +933,20 @@ def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, 
     return {} if kind is None else _of_steps(kind, run.metrics)
 
 
+def _of_like_step(step: LikeStep) -> dict[str, Any]:
+    """Return the figures that each like step has."""
+    return {
+        _PROFILED: step.wall_ns, "idle_ns": step.idle_ns, "exposed_communication_ns": step.exposed_communication_ns,
+        **{f"{phase}_time_ns": step.phase_ns.get(phase) for phase in STEP_PHASES},
+    }  # fmt: skip
+
+
 def _of_steps(kind: StepKind, known: Mapping[str, Metric]) -> dict[str, list[float]]:
     steps = list(_grouped(step for step in kind.steps if step.set_aside is None).values())
     columns: dict[str, list[float]] = {}
-    for name, key in _OF_STEP.items():
-        times = [[getattr(step, key) for step in each] for each in steps]
+    figures = [[_of_like_step(step) for step in each] for each in steps]
+    for name in _of_like_step(kind.steps[0]):
+        times = [[step[name] for step in each] for each in figures]
         if not any(None in each for each in times):
             columns[name] = [fmean(each) for each in times]
     if _PLAIN not in known:

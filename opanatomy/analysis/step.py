@@ -9,18 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from opanatomy.analysis.intervals import Intervals, union, within
 from opanatomy.records.anatomy import Step, StepRow
 from opanatomy.records.columns import CallTable, Int64, rows_by_value
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASES, STEP_PHASES, Phase
 from opanatomy.records.workload import Capture
 
-#: The phases whose time a step has. A nested one counts for itself: a closure's forward and backward in the optimizer.
-MEASURED: Final = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.PREFILL, Phase.DECODING)
 #: With fewer plain steps it is unknown how much they differ.
 _MIN_PLAIN_STEPS = 2
 #: If other steps' work fills more than this part of a step, its times are not its own.
@@ -127,7 +125,7 @@ def why_set_aside(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> li
 
 
 def _phases_of(row: StepRow) -> set[Phase]:
-    return {phase for phase in MEASURED if getattr(row, phase_field(phase))}
+    return {phase for phase, time_ns in row.phase_ns.items() if time_ns}
 
 
 def mean(values: Sequence[int | None]) -> int | None:
@@ -155,7 +153,7 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
         count=len(chosen), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
         unprofiled_wall_ns=plain_wall, unprofiled_wall_min_ns=min(plain, default=None),
         unprofiled_wall_max_ns=max(plain, default=None), unprofiled_count=len(plain) or None,
-        **{name: mean([getattr(row, name) for row in chosen]) for name in map(phase_field, MEASURED)},
+        phase_ns=mean_phases([row.phase_ns for row in chosen]),
         busy_ns=busy, kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
         framework_ns=framework, profiler_ns=profiler,
         samples_per_second=_rate(capture, plain_wall or wall),
@@ -163,9 +161,13 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
     )  # fmt: skip
 
 
-def phase_field(phase: Phase) -> str:
-    """Return the field of a step that has the time of a phase."""
-    return f"{phase}_ns"
+def mean_phases(steps: Sequence[dict[Phase, int]]) -> dict[Phase, int]:
+    """Return the mean time of each phase that all of the steps have."""
+    return {
+        phase: sum(step[phase] for step in steps) // len(steps)
+        for phase in PHASES
+        if steps and all(phase in step for step in steps)
+    }
 
 
 def host_steps(
@@ -182,11 +184,11 @@ def host_steps(
     for index, wall in enumerate((ends - begins).tolist()):
         # Operators of several threads at once sum to more than the time they take together.
         busy = min(spent[index], wall)
-        of_phases: dict[str, Any] = {phase_field(phase): times[index] for phase, times in phases.items()}
         rows.append(
             StepRow(
                 number=numbers[index] if index < len(numbers) else None, wall_ns=wall, busy_ns=busy,
-                kernel_time_ns=spent[index], framework_ns=wall - busy, **of_phases,
+                kernel_time_ns=spent[index], framework_ns=wall - busy,
+                phase_ns={phase: times[index] for phase, times in phases.items()},
             )
         )  # fmt: skip
     return tuple(rows)
@@ -217,7 +219,7 @@ def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Pha
     times: dict[Phase, list[int]] = {}
     seen: list[tuple[int, int]] = []
     before = np.zeros(len(begins), dtype=np.int64)
-    for phase in MEASURED:
+    for phase in STEP_PHASES:
         ranges = [(start, end) for start, end, of in spans if of is phase]
         seen += ranges
         covered = within(_union(seen), begins, ends)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.idle import Idle, idle_by_device
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, covered, covered_by_group, exposed, union, within
-from opanatomy.analysis.step import MEASURED, host_steps, phase_field
+from opanatomy.analysis.step import host_steps
 from opanatomy.records.anatomy import (
     DeviceFigures,
     DeviceRow,
@@ -37,7 +36,16 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.communication import Communication
-from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
+from opanatomy.records.taxonomy import (
+    CLASS_CODE,
+    CLASSES,
+    PHASE_CODE,
+    PHASES,
+    STEP_PHASES,
+    IdleCause,
+    OperatorClass,
+    Phase,
+)
 
 # ----- the cost of launching: calls, host time, delays, the queue, kernels too short to be worth a launch
 
@@ -264,18 +272,20 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
     spent = np.zeros((count, 3), dtype=np.int64)
     np.add.at(spent, (time.step, time.kind), time.duration)
     walls = time.step_end - time.step_start
-    phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in MEASURED}
+    phases = {
+        phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in PHASES if phase in STEP_PHASES
+    }
     rows = []
     for index, (parts, causes) in enumerate(zip(time.parts(), time.idle_causes(), strict=True)):
         busy, outside, unrecorded, host, stream, other = parts
         kernels, copies, fills = spent[index].tolist()
-        of_phases: dict[str, Any] = {phase_field(phase): times[index] for phase, times in phases.items() if times}
         rows.append(
             StepRow(
                 number=_number(step_window, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
                 host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other, unrecorded_ns=unrecorded,
                 idle_causes=causes, kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies,
-                memset_ns=fills, work=int(work[index]), **of_phases,
+                memset_ns=fills, work=int(work[index]),
+                phase_ns={phase: times[index] for phase, times in phases.items() if times},
             )
         )  # fmt: skip
     return tuple(rows)

@@ -549,17 +549,15 @@ class Overlap(Record, frozen=True, kw_only=True):
 class LikeStep(Record, frozen=True, kw_only=True):
     """One step of one device (on the CPU of the process).
 
-    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report exclude it. The
-    times of the phases are those of `StepRow`.
+    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report exclude it.
+    `phase_ns` is that of `StepRow`.
     """
 
     number: int | None
     wall_ns: int
     idle_ns: int
     exposed_communication_ns: int | None = None
-    forward_ns: int | None = None
-    backward_ns: int | None = None
-    optimizer_ns: int | None = None
+    phase_ns: dict[Phase, int] = field(default_factory=dict)
     device: int | None = None
     rank: int | None = None
     #: Index of the run among several that are compared together.
@@ -612,7 +610,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
     kinds: tuple[StepKind, ...]
 
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 #: A share of a peak or ceiling is shown only if its figures cover this part of the time.
@@ -662,7 +660,7 @@ class StepRow(Record, frozen=True, kw_only=True):
     other_idle_ns: idle otherwise.
     unrecorded_ns: work ran, or may have run, whose records are missing.
     idle_causes: the idle time by cause.
-    forward_ns: as in `Step`; so are `backward_ns`, `optimizer_ns`, `prefill_ns`, `decoding_ns`.
+    phase_ns: as in `Step`.
     framework_ns: on the CPU, wall time that no operator explains.
     """
 
@@ -681,11 +679,7 @@ class StepRow(Record, frozen=True, kw_only=True):
     memcpy_ns: int | None = None
     memset_ns: int | None = None
     work: int | None = None
-    forward_ns: int | None = None
-    backward_ns: int | None = None
-    optimizer_ns: int | None = None
-    prefill_ns: int | None = None
-    decoding_ns: int | None = None
+    phase_ns: dict[Phase, int] = field(default_factory=dict)
     framework_ns: int | None = None
 
 
@@ -693,8 +687,8 @@ class Step(Record, frozen=True, kw_only=True):
     """Figures of one step: the means over the steps that count, so that parts sum to their whole.
 
     `wall_ns` is the profiled step without the time in which the device did other steps' work only, `unprofiled_wall_ns`
-    the mean of the `unprofiled_count` steps without the profiler, steps with a pause excluded. `forward_ns` and the
-    other phases are wall time of the phase on the CPU, and busy time of its device work on an accelerator. `busy_ns` is
+    the mean of the `unprofiled_count` steps without the profiler, steps with a pause excluded. `phase_ns` is the wall
+    time of each phase on the CPU, and the busy time of its device work on an accelerator. `busy_ns` is
     the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates what the profiler adds to a step:
     profiled less unprofiled time, `None` if that is lost in the differences among the steps. On the CPU it is the part
     of that outside operators, by the number of events in and outside them, and wall = busy + framework + profiler,
@@ -704,8 +698,8 @@ class Step(Record, frozen=True, kw_only=True):
     count: how many profiled steps count, over all ranks.
     wall_min_ns: the shortest of them; `wall_max_ns` the longest.
     unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
-    forward_ns: present for the phases of the step: also `backward_ns`, `optimizer_ns`, and of a generation
-        `prefill_ns`, `decoding_ns`.
+    phase_ns: the time of each phase that every step has: `forward`, `backward`, `optimizer`, and of a generation
+        `prefill`, `decoding`. Recomputation is a part of backward.
     samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if no other is known.
     """
 
@@ -717,11 +711,7 @@ class Step(Record, frozen=True, kw_only=True):
     unprofiled_wall_min_ns: int | None = None
     unprofiled_wall_max_ns: int | None = None
     unprofiled_count: int | None = None
-    forward_ns: int | None = None
-    backward_ns: int | None = None
-    optimizer_ns: int | None = None
-    prefill_ns: int | None = None
-    decoding_ns: int | None = None
+    phase_ns: dict[Phase, int] = field(default_factory=dict)
     busy_ns: int | None = None
     kernel_time_ns: int | None = None
     framework_ns: int | None = None

@@ -18,7 +18,7 @@ from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
 from opanatomy.records.communication import Waiting
 from opanatomy.records.comparison import Comparison, Decomposition
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.report.section import total
 from opanatomy.report.sections.step import costs_of
 
@@ -297,8 +297,8 @@ def _step(anatomy: Anatomy) -> Iterator[Named]:
 
 def _phases(anatomy: Anatomy) -> Iterator[Named]:
     step = anatomy.step
-    for phase in ("forward", "backward", "optimizer", "prefill", "decoding"):
-        yield f"{phase}_time_ns", getattr(step, f"{phase}_ns")
+    for phase in STEP_PHASES:
+        yield f"{phase}_time_ns", step.phase_ns.get(phase)
     yield "framework_ns", step.framework_ns
     yield "framework_share", _per(step.framework_ns, step.wall_ns)
     yield "profiler_ns", step.profiler_ns if step.framework_ns is not None else None

@@ -1000,9 +1000,8 @@ STEP: Final = Chapter(
              paths="step.count, step.wall_min_ns, step.wall_max_ns, step.unprofiled_wall_min_ns"),
         term("phases", "on the CPU the wall time of forward, backward and optimizer (of a generation: prefill and"
              " decoding); on an accelerator the busy time of their device work",
-             formula="step.forward_ns, .backward_ns, .optimizer_ns, .prefill_ns, .decoding_ns / step.wall_ns",
-             paths="step.forward_ns, step.backward_ns, step.optimizer_ns, step.prefill_ns, step.decoding_ns,"
-              " step.wall_ns"),
+             formula="step.phase_ns.forward, .backward, .optimizer, .prefill, .decoding / step.wall_ns",
+             paths="step.phase_ns, step.wall_ns"),
         term(
             "framework",
             "on the CPU: wall time that no operator explains - dispatch, autograd bookkeeping, Python",

@@ -192,7 +192,7 @@ def _equal(name: str, wanted: Mapping[tuple[str, ...], int], found: Mapping[tupl
 
 def every_step_updates(anatomy: Anatomy) -> Figure:
     """The optimizer works in each profiled step, also under a loss scale."""
-    optimizer = [row.optimizer_ns or 0 for row in anatomy.step.steps]
+    optimizer = [row.phase_ns.get("optimizer", 0) for row in anatomy.step.steps]
     skipped = [line for line in anatomy.warnings if "skipped" in line]
     return Figure(
         name="updates under a loss scale",

@@ -1,10 +1,11 @@
-"""Write the anatomy as JSON, schema 1: faithful, the same bytes for the same anatomy, one table row a line."""
+"""Write the anatomy as JSON, schema 2: faithful, the same bytes for the same anatomy, one table row a line."""
 
 from __future__ import annotations
 
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
@@ -12,9 +13,10 @@ from opanatomy.records.comparison import COMPARISON_SCHEMA, Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import SignatureText
+from opanatomy.records.taxonomy import STEP_PHASES
 from opanatomy.report.section import Format
 
-#: The keys of schema 1 in the order of the file.
+#: The keys of schema 2 in the order of the file.
 _SECTIONS: Final = (
     "schema", "caveats", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios",
     "operators", "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives", "communication",
@@ -34,7 +36,7 @@ class _HeadOfComparison(msgspec.Struct):
 
 
 def json_report(report: Report) -> str:
-    """Return the report as JSON text of schema 1, as `read_anatomy` and `read_comparison` take it back."""
+    """Return the report as JSON text, as `read_anatomy` and `read_comparison` take it back."""
     if isinstance(report, Techniques | Comparison):
         typed_report = msgspec.json.decode(msgspec.json.encode(report, enc_hook=_plain), type=type(report))
         return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
@@ -51,11 +53,14 @@ def _anatomy_report(anatomy: Anatomy) -> str:
 
 
 def read_anatomy(text: str | bytes) -> Anatomy:
-    """Return the anatomy in a JSON report; raise `OpanatomyError` for any other text than schema 1."""
+    """Return the anatomy in a JSON report of schema 2 or 1; raise `OpanatomyError` for any other text."""
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
         if schema == SCHEMA:
             return _decoded(text, Anatomy)
+        if schema == 1:
+            older = msgspec.json.encode(_of_schema_1(msgspec.json.decode(text)))
+            return replace(_decoded(older, Anatomy), schema=SCHEMA)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OpanatomyError(
             f"not an opanatomy report - {error} - give a file that `opanatomy ... -f json` wrote"
@@ -64,6 +69,19 @@ def read_anatomy(text: str | bytes) -> Anatomy:
         f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} - "
         "use the opanatomy that wrote it, or write it again from its trace"
     )
+
+
+def _of_schema_1(value: Any) -> Any:
+    """Return a value of schema 1, in which a step had a field for each phase, as schema 2 has it."""
+    if isinstance(value, list):
+        return [_of_schema_1(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: _of_schema_1(item) for key, item in value.items()}
+    if "wall_ns" in made:  # a step
+        times = {phase: made.pop(f"{phase}_ns", None) for phase in STEP_PHASES}
+        made["phase_ns"] = {phase: time for phase, time in times.items() if time is not None}
+    return made
 
 
 def read_comparison(text: str | bytes) -> Comparison:

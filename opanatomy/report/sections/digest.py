@@ -105,8 +105,8 @@ def _step(anatomy: Anatomy) -> Facts:
 
 
 def _phases(step: Step) -> Facts:
-    for name in ("forward", "backward", "optimizer", "prefill", "decoding"):
-        yield name, _part(getattr(step, f"{name}_ns"), step.wall_ns)
+    for phase, time_ns in step.phase_ns.items():
+        yield phase.value, _part(time_ns, step.wall_ns)
 
 
 def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:

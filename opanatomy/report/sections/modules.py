@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy, ModuleRow
 from opanatomy.records.communication import numbers_in_short
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASES, STEP_PHASES, Phase
 from opanatomy.report.section import (
     Cell,
     Column,
@@ -148,10 +148,11 @@ def _merged_parts(group: list[Node]) -> Node:
 _ROWS: Final = 2
 _LEAST: Final = 0.005
 #: The columns, and the phases that each sums up.
-_PHASES: Final[tuple[tuple[str, tuple[Phase, ...]], ...]] = (
-    ("forward", (Phase.FORWARD,)), ("backward", (Phase.BACKWARD, Phase.RECOMPUTE)), ("optimizer", (Phase.OPTIMIZER,)),
-    ("prefill", (Phase.PREFILL,)), ("decoding", (Phase.DECODING,)),
-)  # fmt: skip
+_PHASES: Final[tuple[tuple[str, tuple[Phase, ...]], ...]] = tuple(
+    (phase.value, (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,))
+    for phase in PHASES
+    if phase in STEP_PHASES
+)
 _WITH_FLOPS: Final = ("forward", "backward", "prefill", "decoding")
 _SHORT: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill", "decoding": "decode"}
 

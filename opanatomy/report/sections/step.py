@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
-from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, IdleCause, OperatorClass, Phase
+from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass, Phase
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -303,9 +303,7 @@ def _drained(anatomy: Anatomy, costs: Costs) -> Phrase | None:
 
 def phases_of(step: Step) -> Phrase | None:
     """Return the time of each phase in the mean step."""
-    phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns),
-              ("prefill", step.prefill_ns), ("decoding", step.decoding_ns))  # fmt: skip
-    return joined(named(name, ns, step.wall_ns) for name, ns in phases if ns is not None)
+    return joined(named(phase.value, step.phase_ns[phase], step.wall_ns) for phase in PHASES if phase in step.phase_ns)
 
 
 def part_of(ns: float, whole_ns: float | None) -> Phrase:
