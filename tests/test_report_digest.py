@@ -1,6 +1,6 @@
 """The digest: never more than 4,096 bytes, the same bytes each time, every figure that of the JSON report.
 
-What the lines are is known from docs/report.md, "The digest"; figures are read back as tests/printed_figures.py does.
+Figures are read back as tests/printed_figures.py does.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from opanatomy.report.sections.step import costs_of
 
 # The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and its meaning.
 #
-# A part in braces stands for a class, a phase, a component of memory or a figure of ranks. docs/report.md has this
+# A part in braces stands for a class, a phase, a component of memory or a figure of ranks. docs/metrics.md has this
 # table.
 
 
@@ -227,7 +227,7 @@ def metric_named(name: str) -> str:
 def _instead_of(name: str) -> str:
     names = [*ALIASES, *(name for definition in DEFINITIONS for name in _expanded(definition.name))]
     near = get_close_matches(name, names, n=3, cutoff=0.5)
-    where = "docs/report.md has all of them, such as time, memory, flops, mfu"
+    where = "docs/metrics.md has all of them, such as time, memory, flops, mfu"
     return f"did you mean {', '.join(near)}? {where}" if near else where
 
 
@@ -239,13 +239,23 @@ def _expanded(name: str) -> Iterable[str]:
     return [] if "{" in name else [name]
 
 
+def metric_table() -> str:
+    """Return the table of all figures for docs/metrics.md."""
+    rows = ["| metric | short | unit | better | meaning |", "|---|---|---|---|---|"]
+    for item in DEFINITIONS:
+        name = re.sub(r"\{(\w+)\}", lambda place: place[1].upper(), item.name)
+        short = ", ".join(f"`{alias}`" for alias, known in ALIASES.items() if known == item.name)
+        rows.append(f"| `{name}` | {short} | {item.unit} | {item.better or ''} | {item.meaning} |")
+    return "\n".join(rows)
+
+
 Number: TypeAlias = "int | float"
 #: A name and its value, `None` if that is not known.
 Named: TypeAlias = "tuple[str, Number | None]"
 
 
 def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
-    """Return the figures of an anatomy by name (docs/report.md, "Metrics"), without unknown ones."""
+    """Return the figures of an anatomy by name (docs/metrics.md), without unknown ones."""
     parts = (
         _step(anatomy), _phases(anatomy), _window(anatomy), _launching(anatomy), _work(anatomy), _ratios(anatomy),
         _device(anatomy), _memory(anatomy), _generation(anatomy), _texts(anatomy), _ranks(anatomy),
