@@ -120,9 +120,8 @@ COLUMNS: Final = Chapter(
              "The figure is a lower bound. It is left out if most of the time has no formula.",
              note="≥ some of the time has no formula"),
         term("-", "not known, or nothing to compare with"),
-        term("(n %)", "reached in n % of the time, whose bound is known",
-             "`61.2 % (84 %)`: 61.2 % of the ceiling is reached in the 84 % of the time whose bound is known. Left"
-             " out below half.",
+        term("(n %)", "reached in the n % of the time whose bound is known",
+             "`61.2 % (84 %)`: 61.2 % of the ceiling is reached in 84 % of the time. Left out below half.",
              formula="(sum of classes[].bounded_ns) / (sum of classes[].time_ns)",
              paths="classes[].bounded_ns, classes[].time_ns"),
         term("per step, mean of {} | per step of a rank, mean of {} | per step",
@@ -404,10 +403,10 @@ WAITING: Final = Chapter(
              formula="transfer_ns", paths="waiting.each[].steps[].transfer_ns"),
         term("waiting", "exposed communication until the last rank began", formula="waiting_ns",
              paths="waiting.each[].steps[].waiting_ns"),
-        term("transfer and waiting", "what no other work hides"),
+        term("transfer and waiting", "not hidden by other work"),
         term("unmatched", "communication that is not matched with the other ranks'",
-             "A collective that lacks a rank which was given, and everything sent between two ranks.",
-             formula="unmatched_ns", paths="waiting.each[].steps[].unmatched_ns"),
+             "Collectives that lack a given rank, and everything sent between two ranks.", formula="unmatched_ns",
+             paths="waiting.each[].steps[].unmatched_ns"),
         term("idle", "time without any work; on the CPU the framework's too", formula="idle_ns",
              paths="waiting.each[].steps[].idle_ns"),
         term("waited for", "by the others, summed",
@@ -417,11 +416,10 @@ WAITING: Final = Chapter(
         term("straggler", "rank that the others wait for",
              "Named if it has a quarter of all waiting at least and twice as much as the next rank, if waiting is 1 %"
              " of the steps or more, if its lead exceeds what the clocks are known to, and if all ranks were given."
-             " There when its step began: what the ranks waited, less how much longer than the others it took from the"
-             " beginning of its step to the launch of the collective; the rest came within the step. From a tenth of"
-             " the charged time within the steps on, the line says what takes it longer: it computes longer (a slow"
-             " device, or more work), or is idle longer (a slow host), each by more than 1 % and by more than the"
-             " clocks are known to.",
+             " The waiting splits in two. There when its step began: the waiting less how much longer than the others"
+             " it took from the beginning of its step to the launch of the collective. Came within the step: the rest."
+             " If that is a tenth or more, the line gives the reason: it computes longer (a slow device, or more work)"
+             " or is idle longer (a slow host), each by more than 1 % and by more than the clocks are known to.",
              formula="waiting.straggler.charged_ns / .waiting_ns",
              paths="waiting.straggler.charged_ns, waiting.straggler.waiting_ns"),
         term("lower bound", "some ranks were not given, and one of them may have come later still",
@@ -670,7 +668,7 @@ LEDGER: Final = Chapter(
     title="The ledger",
     sections=("ledger",),
     terms=(
-        term("ledger | work", "where each nanosecond of device work went: the terms sum to it exactly",
+        term("ledger | work", "account of all device work: the terms sum to it exactly",
              formula="device_work = linked + graph_launched + no_launch_record + outside_window: ledger.*_ns",
              paths="ledger.device_work_ns, ledger.linked_ns, ledger.graph_launched_ns, ledger.no_launch_record_ns,"
               " ledger.outside_window_ns"),
@@ -758,7 +756,8 @@ CHECKS: Final = Chapter(
         term("given-ceilings", "ceilings of --peak and --bandwidth that the trace is above",
              "The option is most likely too low. It is a statement of yours and no second source: the check `ceiling`"
              " takes the higher of the option and the ceiling known without it (measured, or the data sheet), so"
-             " --check fails only above both. A gate on the option is --fail-if 'mfu > 100%'.",
+             " --check fails only above both. If nothing else is known of the device, the option explains a"
+             " difference. A gate on the option is --fail-if 'mfu > 100%'.",
              paths="device.exceeded"),
         term("may be wrong | disagreements", "figures that a second source does not confirm, without a known cause",
              "Of each check the one that touches most, if all of them together touch 1 % of the work or more; --check"
@@ -805,7 +804,7 @@ _OF_COMPONENT: Final = {
     "outputs": "results of forward",
     "held_by_model": "tensors that the module or the loop holds through backward",
     "blas_workspace": "work space of cuBLAS",
-    "held_before": "allocated before the step, and none of the others",
+    "held_before": "allocated before the step, in no other component",
     "allocator_rounding": "bytes that the allocator gives beyond the request",
     "temporary_buffers": "tensors that live within one operator or one phase",
     "device_context": "memory of the driver and its kernels, outside the allocator",
