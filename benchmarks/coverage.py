@@ -1,4 +1,4 @@
-"""What each trace could be explained: one line of a Markdown table for each, as docs/traces.md has it.
+"""What each trace could be explained: one line of a Markdown table for each; docs/traces.md sums it up.
 
 python benchmarks/coverage.py TRACE-OR-FOLDER...
 """

@@ -1,7 +1,7 @@
 """Writes what pages have of the program's own tables anew: `python docs/renew.py`.
 
-The formulas in counting.md come from the registry, the terms in report.md from the glossary, the manual page
-opanatomy.1 from the parser.
+The formulas in counting.md come from the registry, the terms in report.md, techniques.md and comparing.md from the
+glossary, metrics.md from the declared figures, the manual page opanatomy.1 from the parser.
 """
 
 from __future__ import annotations
@@ -10,34 +10,28 @@ from pathlib import Path
 
 import opanatomy.cost  # noqa: F401 - registers the formulas
 from opanatomy.cost.documentation import formula_tables
-from opanatomy.report.terms import term_tables
+from opanatomy.report.metrics import metric_table
+from opanatomy.report.terms import CHAPTERS, term_lists
 
-PAGE, TERMS_PAGE = (Path(__file__).parent / name for name in ("counting.md", "report.md"))
-BEGIN, END = "<!-- formulas: made by docs/renew.py -->\n", "<!-- end of formulas -->\n"
-TERMS_BEGIN, TERMS_END = "<!-- terms: made by docs/renew.py -->\n", "<!-- end of terms -->\n"
-
-
-def renewed(page: str) -> str:
-    """The page with today's tables between the marks of the formulas."""
-    return _between(page, BEGIN, formula_tables(), END)
+PAGES = tuple(dict.fromkeys(("counting.md", "metrics.md", *(chapter.page for chapter in CHAPTERS if chapter.page))))
 
 
-def with_terms(page: str) -> str:
-    """The page with today's glossary between the marks of the terms."""
-    return _between(page, TERMS_BEGIN, term_tables(), TERMS_END)
-
-
-def _between(page: str, begin: str, text: str, end: str) -> str:
+def renewed(page: str, name: str) -> str:
+    """The text of a page with today's tables between their marks."""
+    makers = {"counting.md": ("formulas", formula_tables), "metrics.md": ("metrics", metric_table)}
+    kind, make = makers.get(name, ("terms", lambda: term_lists(name)))
+    begin, end = f"<!-- {kind}: made by docs/renew.py -->\n", f"<!-- end of {kind} -->\n"
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{text}\n{end}{after}"
+    return f"{before}{begin}\n{make()}\n{end}{after}"
 
 
 if __name__ == "__main__":
     import manual  # next to this file
 
-    for path, renew in ((PAGE, renewed), (TERMS_PAGE, with_terms)):
-        path.write_text(renew(path.read_text(encoding="utf-8")), encoding="utf-8")
-        print(f"renewed {path.name}")
+    for name in PAGES:
+        path = Path(__file__).with_name(name)
+        path.write_text(renewed(path.read_text(encoding="utf-8"), name), encoding="utf-8")
+        print(f"renewed {name}")
     manual.renew()
     print(f"renewed {manual.PAGE.name}")

@@ -713,7 +713,7 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101 
         """Return the headline figures as one flat dictionary of numbers, for any logger.
 
         Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is not known is left out.
-        docs/report.md, "Metrics", has each name; `to_pandas("metrics")` has units and which direction is good.
+        docs/metrics.md has each name; `to_pandas("metrics")` has units and which direction is good.
         """
         return {name: metric.value for name, metric in metrics_of(self).items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -37,6 +38,17 @@ class Snippet(Struct, frozen=True, kw_only=True):
 
     code: str
     printed: str | None = None
+
+
+def current_and_renewed(name: str) -> tuple[str, str]:
+    """A page of docs/ as it is, and as docs/renew.py makes it today."""
+    spec = importlib.util.spec_from_file_location("renew_docs", ROOT / "docs" / "renew.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    return page, module.renewed(page, name)
 
 
 def shown_on(page: Path) -> tuple[Command | Snippet, ...]:

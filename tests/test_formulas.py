@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,8 +11,7 @@ from opanatomy.cost.compiled import SAMPLES, flops_per_element
 from opanatomy.cost.registry import cost, formula, operators
 from opanatomy.records.signature import Cost, Signature
 from opanatomy.records.taxonomy import BY_CODE, BY_CPP_NAME, DATA_TYPES, OPTIMIZERS, data_type_of, peak_type_of
-
-ROOT = Path(__file__).parent.parent
+from tests.documented import current_and_renewed
 
 #: Names that torch no longer has, by the release that dropped them: traces are from 2021 on.
 GONE = {
@@ -48,18 +44,9 @@ NEVER = {
 }  # fmt: skip
 
 
-def _renew() -> object:
-    spec = importlib.util.spec_from_file_location("renew_docs", ROOT / "docs" / "renew.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_table_of_formulas_is_current() -> None:
-    page = (ROOT / "docs" / "counting.md").read_text(encoding="utf-8")
-    assert _renew().renewed(page) == page, "run python docs/renew.py"  # type: ignore[attr-defined]
+    page, renewed = current_and_renewed("counting.md")
+    assert renewed == page, "run python docs/renew.py"
     assert page.count("| `") > 400
 
 
@@ -71,8 +58,8 @@ def test_a_formula_that_changes_makes_the_table_old(monkeypatch: pytest.MonkeyPa
         """Three."""
         return Cost(flops=3, read_bytes=0, written_bytes=0)
 
-    page = (ROOT / "docs" / "counting.md").read_text(encoding="utf-8")
-    assert _renew().renewed(page) != page  # type: ignore[attr-defined]
+    page, renewed = current_and_renewed("counting.md")
+    assert renewed != page
 
 
 def _exists(name: str) -> bool:

@@ -1,6 +1,6 @@
 """The digest: never more than 4,096 bytes, the same bytes each time, every figure that of the JSON report.
 
-What the lines are is known from docs/report.md, "The digest"; figures are read back as tests/printed_figures.py does.
+Figures are read back as tests/printed_figures.py does.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _step(report: dict[str, Any]) -> Lines:
     yield "step, without the profiler", [step["unprofiled_wall_ns"]]
     yield "samples", [step["samples_per_second"]]
     for phase in ("forward", "backward", "optimizer", "prefill", "decoding"):
-        yield phase, _part(step[f"{phase}_ns"], wall)
+        yield phase, _part(step["phase_ns"].get(phase), wall)
     if report["environment"]["device_kind"] == "cpu":
         yield "framework", _part(step["framework_ns"], wall)
     elif not of_trace:

@@ -18,13 +18,13 @@ from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
 from opanatomy.records.communication import Waiting
 from opanatomy.records.comparison import Comparison, Decomposition
-from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
+from opanatomy.records.taxonomy import PHASES, STEP_PHASES, OperatorClass, Phase
 from opanatomy.report.section import total
 from opanatomy.report.sections.step import costs_of
 
 # The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and its meaning.
 #
-# A part in braces stands for a class, a phase, a component of memory or a figure of ranks. docs/report.md has this
+# A part in braces stands for a class, a phase, a component of memory or a figure of ranks. docs/metrics.md has this
 # table.
 
 
@@ -60,11 +60,11 @@ DEFINITIONS: Final = (
     _defined("step_profiled_ns", "ns", "lower", "mean step under the profiler, of the steps that count"),
     _defined("steps", "steps", None, "profiled steps that count, those of all ranks together"),
     _defined("samples_per_second", "samples/s", "higher", "by the step without the profiler, else by the one under it"),
-    _defined("forward_time_ns", "ns", "lower", "wall time of a step on the CPU, busy time on an accelerator"),
-    _defined("backward_time_ns", "ns", "lower", "the same of backward, recomputation included on the CPU"),
-    _defined("optimizer_time_ns", "ns", "lower", "the same of the optimizer"),
-    _defined("prefill_time_ns", "ns", "lower", "the same of a generation's prefill"),
-    _defined("decoding_time_ns", "ns", "lower", "the same of a generation's decoding"),
+    *(
+        _defined(f"{phase}_time_ns", "ns", "lower", "wall time of the phase on the CPU, busy time on an accelerator")
+        for phase in PHASES
+        if phase in STEP_PHASES
+    ),
     _defined("framework_ns", "ns", "lower", "CPU: of a step, what no operator explains"),
     _defined("framework_share", "fraction", "lower", "of the step under the profiler"),
     _defined("profiler_ns", "ns", None, "CPU: an estimate of what the profiler adds to a step"),
@@ -164,11 +164,7 @@ ALIASES: Final = {
     "profiled": "step_profiled_ns",
     "throughput": "samples_per_second",
     "samples": "samples_per_second",
-    "forward": "forward_time_ns",
-    "backward": "backward_time_ns",
-    "optimizer": "optimizer_time_ns",
-    "prefill": "prefill_time_ns",
-    "decoding": "decoding_time_ns",
+    **{phase.value: f"{phase}_time_ns" for phase in STEP_PHASES},
     "exposed": "exposed_communication_ns",
     "memory": "peak_memory_bytes",
     "peak": "peak_memory_bytes",
@@ -227,7 +223,7 @@ def metric_named(name: str) -> str:
 def _instead_of(name: str) -> str:
     names = [*ALIASES, *(name for definition in DEFINITIONS for name in _expanded(definition.name))]
     near = get_close_matches(name, names, n=3, cutoff=0.5)
-    where = "docs/report.md has all of them, such as time, memory, flops, mfu"
+    where = "docs/metrics.md has all of them, such as time, memory, flops, mfu"
     return f"did you mean {', '.join(near)}? {where}" if near else where
 
 
@@ -239,13 +235,23 @@ def _expanded(name: str) -> Iterable[str]:
     return [] if "{" in name else [name]
 
 
+def metric_table() -> str:
+    """Return the table of all figures for docs/metrics.md."""
+    rows = ["| metric | short | unit | better | meaning |", "|---|---|---|---|---|"]
+    for item in DEFINITIONS:
+        name = re.sub(r"\{(\w+)\}", lambda place: place[1].upper(), item.name)
+        short = ", ".join(f"`{alias}`" for alias, known in ALIASES.items() if known == item.name)
+        rows.append(f"| `{name}` | {short} | {item.unit} | {item.better or ''} | {item.meaning} |")
+    return "\n".join(rows)
+
+
 Number: TypeAlias = "int | float"
 #: A name and its value, `None` if that is not known.
 Named: TypeAlias = "tuple[str, Number | None]"
 
 
 def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
-    """Return the figures of an anatomy by name (docs/report.md, "Metrics"), without unknown ones."""
+    """Return the figures of an anatomy by name (docs/metrics.md), without unknown ones."""
     parts = (
         _step(anatomy), _phases(anatomy), _window(anatomy), _launching(anatomy), _work(anatomy), _ratios(anatomy),
         _device(anatomy), _memory(anatomy), _generation(anatomy), _texts(anatomy), _ranks(anatomy),

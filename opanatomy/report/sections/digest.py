@@ -9,7 +9,7 @@ from typing import Final
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.taxonomy import PHASES, OperatorClass
 from opanatomy.report.section import (
     Bytes,
     Change,
@@ -105,8 +105,8 @@ def _step(anatomy: Anatomy) -> Facts:
 
 
 def _phases(step: Step) -> Facts:
-    for phase, time_ns in step.phase_ns.items():
-        yield phase.value, _part(time_ns, step.wall_ns)
+    for phase in PHASES:
+        yield phase.value, _part(step.phase_ns.get(phase), step.wall_ns)
 
 
 def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
