@@ -160,7 +160,13 @@ def test_names_that_kineto_does_not_escape(monkeypatch: pytest.MonkeyPatch, tmp_
 )
 @pytest.mark.parametrize(
     "raw",
-    ['a quo"ted-secret-1 b', 'quo"ted-secret-1', '", "pid": 3 quo"ted-secret-1', 'tab\tquo"ted-secret-1', "quo'ted-secret-1"],
+    [
+        'a quo"ted-secret-1 b',
+        'quo"ted-secret-1',
+        '", "pid": 3 quo"ted-secret-1',
+        'tab\tquo"ted-secret-1',
+        "quo'ted-secret-1",
+    ],
 )
 def test_a_quote_in_a_name_of_either_form(line: str, raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("X_SECRET", 'quo"ted-secret-1')
