@@ -62,7 +62,7 @@ def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
     assert "cannot write /proc/t.json" in refused(OutputError, nn.Linear(4, 4), X, trace="/proc/t.json")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_modules_that_cannot_be_watched() -> None:
     assert "weight has no shape yet" in refused(ModelError, nn.LazyLinear(4), X)
     assert "meta device" in refused(ModelError, nn.Linear(4, 4, device="meta"), X)

@@ -42,6 +42,7 @@ class Standin:
         }  # fmt: skip
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)
+        patch.setattr(torch.backends.cuda, "cublas_workspace_size", lambda: WORKSPACE[1], raising=False)
         patch.setattr(storages, "same_device", lambda one, other: {one, other} <= {"cpu", DEVICE})
         patch.setattr(observer, "observed_events", self._observed)
 
