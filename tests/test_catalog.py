@@ -110,6 +110,7 @@ def test_near_names() -> None:
     assert near_names("bert")[0] == "google-bert/bert-base-uncased"
     assert near_names("Qwen2") == ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-30B-A3B")
     assert near_names("meta/Llama-3.1-8B") == ("meta-llama/Llama-3.1-8B",)
+    assert near_names("bert-bas")[0] == "google-bert/bert-base-uncased"
     assert near_names("zzzzzz") == ()
 
 
