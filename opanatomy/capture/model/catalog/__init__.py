@@ -77,7 +77,7 @@ def _content(name: str) -> dict[str, Any]:
 
 
 def near_names(model: str, count: int = 3) -> tuple[str, ...]:
-    """Return the Hub ids of embedded models whose name begins so, with a similar one, then of its family; nearest first.
+    """Return the Hub ids of embedded models whose names begin so or are similar, then of its family; nearest first.
 
     The family of `Llama-2-7b` is `llama`: a word of the name that begins with it, whatever the organisation.
     """
