@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "attribution": "attribution phases steps made_ids device_events calls_warnings device_parts golden_traces checks "
     "writer cost_traces | made_trace phases_foreign ownership trace_devices",
-    "classification": "classification classification_packages signature_text golden_traces | causes trace_devices",
+    "classification": "classification signature_text golden_traces | causes trace_devices",
     "cost": "cost_worked cost_worked_attention cost_worked_kernels cost_worked_maps cost_worked_places "
     "cost_worked_products cost_worked_unknown formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse "
     "cost_schemas golden_traces | cost_sweep cost_models",
