@@ -35,11 +35,8 @@ PUBLISHED = {
     "google-t5/t5-base": ("T5ForConditionalGeneration", "seq2seq-lm", 222_903_552),
     "google/vit-base-patch16-224": ("ViTForImageClassification", "image-classification", 86_567_656),
     "meta-llama/Llama-3.1-8B": ("LlamaForCausalLM", "causal-lm", 8_030_261_248),
-    "microsoft/deberta-v3-base": (
-        "DebertaV2ForSequenceClassification",
-        "sequence-classification",
-        183_831_552 + 768 * 769 + 2 * 769,
-    ),
+    "microsoft/deberta-v3-base":
+        ("DebertaV2ForSequenceClassification", "sequence-classification", 183_831_552 + 768 * 769 + 2 * 769),
     "microsoft/resnet-50": ("ResNetForImageClassification", "image-classification", 25_557_032),
     "mistralai/Mistral-7B-v0.1": ("MistralForCausalLM", "causal-lm", 7_241_732_096),
     "mistralai/Mixtral-8x7B-v0.1": ("MixtralForCausalLM", "causal-lm", 46_702_792_704),
@@ -50,68 +47,58 @@ PUBLISHED = {
     "Qwen/Qwen3-0.6B": ("Qwen3ForCausalLM", "causal-lm", 751_632_384 - 151_936 * 1_024),
     "Qwen/Qwen3-30B-A3B": ("Qwen3MoeForCausalLM", "causal-lm", 30_532_122_624),
     "state-spaces/mamba-130m-hf": ("MambaForCausalLM", "causal-lm", 129_135_360),
-}
+}  # fmt: skip
 
 LENGTHS = {
-    "facebook/wav2vec2-base-960h": 160_000,
-    "google/vit-base-patch16-224": None,
-    "microsoft/resnet-50": None,
-    "openai/clip-vit-base-patch32": 77,
-    "openai/whisper-small": 448,
-}
+    "facebook/wav2vec2-base-960h": 160_000, "google/vit-base-patch16-224": None, "microsoft/resnet-50": None,
+    "openai/clip-vit-base-patch32": 77, "openai/whisper-small": 448,
+}  # fmt: skip
 
 
 def test_every_embedded_model_is_checked_here() -> None:
     assert set(catalog_names()) == set(PUBLISHED)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_catalog_model_is_the_published_one(name: str) -> None:
-    architecture, task, parameters = PUBLISHED[name]
-    plan = planned(model=name)
-    assert (plan.architecture, plan.task, plan.parameters) == (architecture, task, parameters)
-    assert (plan.name, plan.source) == (name, "catalog")
-    assert plan.shape.sequence_length == LENGTHS.get(name, 512)
+@pytest.mark.parametrize("entry", catalog_entries(), ids=lambda entry: entry.name)
+def test_a_model_is_the_published_one_and_what_the_catalog_says_of_it_is_so(entry: Entry) -> None:
+    plan, content = planned(model=entry.name), read_configuration(entry.name)
+    assert (plan.name, plan.source) == (entry.name, "catalog")
+    assert (plan.architecture, plan.task, plan.parameters) == PUBLISHED[entry.name]
+    assert (entry.architecture, entry.task, entry.parameters) == PUBLISHED[entry.name]
+    assert plan.shape.sequence_length == LENGTHS.get(entry.name, 512)
+    assert entry.kind == plan.config.model_type == content["model_type"]
+    assert "auto_map" not in content, "it runs no code"
+    parts = [plan.config, *(getattr(plan.config, name, None) for name in ("text_config", "vision_config"))]
+    hidden = tuple(size for part in parts if (size := getattr(part, "hidden_size", None)) is not None)
+    assert entry.hidden == (hidden or None)
+    assert entry.layers == (plan.stacks if hidden else None)  # the stages of ResNet are no layers of one kind
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_every_embedded_configuration_names_its_type_and_runs_no_code(name: str) -> None:
-    content = read_configuration(name)
-    assert content["model_type"]
-    assert "auto_map" not in content
+NAMES = {
+    "google-bert/bert-large-uncased": "google-bert/bert-large-uncased", "gpt2": "openai-community/gpt2",
+    "BERT-Large-Uncased": "google-bert/bert-large-uncased", "gpt2-xl": "openai-community/gpt2-xl",
+    "facebookai/ROBERTA-base": "FacebookAI/roberta-base", "t5-base": "google-t5/t5-base",
+    "someone/bert-large-uncased": None, "bert": None, "": None,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        ("google-bert/bert-large-uncased", "google-bert/bert-large-uncased"),
-        ("bert-large-uncased", "google-bert/bert-large-uncased"),
-        ("BERT-Large-Uncased", "google-bert/bert-large-uncased"),
-        ("roberta-base", "FacebookAI/roberta-base"),
-        ("facebookai/ROBERTA-base", "FacebookAI/roberta-base"),
-        ("gpt2", "openai-community/gpt2"),
-        ("gpt2-xl", "openai-community/gpt2-xl"),
-        ("t5-base", "google-t5/t5-base"),
-        ("distilbert-base-uncased", "distilbert/distilbert-base-uncased"),
-        ("someone/bert-large-uncased", None),
-        ("bert", None),
-        ("", None),
-    ],
-)
-def test_names(asked: str, found: str | None) -> None:
-    assert find_name(asked) == found
+def test_names() -> None:
+    assert {asked: find_name(asked) for asked in NAMES} == NAMES
+
+
+LLAMA = ("meta-llama/Llama-3.1-8B",)
+NEAR = {
+    "bert": ("google-bert/bert-base-uncased", "google-bert/bert-large-uncased"), "llama": LLAMA,
+    "someone/gpt2": ("openai-community/gpt2", "openai-community/gpt2-xl"),
+    "Qwen2": ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-30B-A3B"),
+    "huggyllama/llama-7b": LLAMA, "meta-llama/Llama-3-8B": LLAMA, "meta/Llama-3.1-8B": LLAMA, "zzzzzz": (),
+}  # fmt: skip
 
 
 def test_near_names() -> None:
+    assert {asked: near_names(asked) for asked in NEAR} == NEAR
     assert near_names("bert-lage-uncased")[0] == "google-bert/bert-large-uncased"
-    assert near_names("meta-llama/Llama-3-8B")[0] == "meta-llama/Llama-3.1-8B"
-    assert near_names("someone/gpt2") == ("openai-community/gpt2", "openai-community/gpt2-xl")
-    assert near_names("llama") == near_names("huggyllama/llama-7b") == ("meta-llama/Llama-3.1-8B",)
-    assert near_names("bert")[0] == "google-bert/bert-base-uncased"
-    assert near_names("Qwen2") == ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-30B-A3B")
-    assert near_names("meta/Llama-3.1-8B") == ("meta-llama/Llama-3.1-8B",)
     assert near_names("bert-bas")[0] == "google-bert/bert-base-uncased"
-    assert near_names("zzzzzz") == ()
 
 
 def test_a_catalog_name_touches_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,27 +121,7 @@ def test_cut_down_a_larger_model_is_its_smaller_sister(larger: str, smaller: str
     assert different <= {"_name_or_path", "output_past"}  # which no model reads
 
 
-def test_reading_the_catalog_imports_no_torch() -> None:
-    code = (
-        "import sys, opanatomy.capture.model.workload, opanatomy.capture.model.catalog as c; c.catalog_names();"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 # ----------------------------------------------------------------------------------------------------- the verb catalog
-
-
-@pytest.mark.parametrize("entry", catalog_entries(), ids=lambda entry: entry.name)
-def test_what_the_catalog_says_of_a_model_is_so(entry: Entry) -> None:
-    plan = planned(model=entry.name)
-    assert (entry.kind, entry.architecture) == (plan.config.model_type, plan.architecture)
-    assert (entry.task, entry.parameters) == (plan.task, plan.parameters)
-    parts = [plan.config, *(getattr(plan.config, name, None) for name in ("text_config", "vision_config"))]
-    hidden = tuple(size for part in parts if (size := getattr(part, "hidden_size", None)) is not None)
-    assert entry.hidden == (hidden or None)
-    stacks = plan.stacks if hidden else None  # the stages of ResNet are no layers of one kind
-    assert entry.layers == stacks
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -208,6 +175,9 @@ def test_a_word_that_no_model_has(words: tuple[str, ...], said: str, capsys: pyt
     assert captured.out == ""
 
 
-def test_the_catalog_imports_no_torch() -> None:
-    code = "import sys; from opanatomy.__main__ import main; main(['catalog']); sys.exit('torch' in sys.modules)"
+def test_neither_the_catalog_nor_a_plan_imports_torch() -> None:
+    code = (
+        "import sys, opanatomy.capture.model.workload; from opanatomy.__main__ import main; main(['catalog']);"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

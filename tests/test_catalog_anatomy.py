@@ -46,23 +46,15 @@ def grouped_convolution_backward(
     return (bool(mask[0]) + bool(mask[1])) * forward
 
 
-def flash_for_cpu(query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def flash_for_cpu_backward(
-    grad: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any
-) -> int:
-    return sdpa_backward_flop_count(grad, query, key, value)
-
-
 #: What torch's counter is known to get wrong or to leave out.
 MENDED = {
     torch.ops.aten._grouped_mm: grouped_mm_flops,
     torch.ops.aten.convolution_backward: grouped_convolution_backward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flash_for_cpu,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flash_for_cpu_backward,
-}
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+        lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v),
+}  # fmt: skip
 
 
 def counted(module: torch.nn.Module, inputs: dict[str, Any], amp: torch.dtype | None) -> tuple[int, int]:
@@ -116,34 +108,26 @@ def _is_not_known(row: OperatorRow) -> bool:
     return depends_on_values(row.operator, row.signature) or (row.operator in BY_MASK and ", -" in row.signature)
 
 
-#: Costs do not depend on the data type: bfloat16, and sdpa too, are in tests/test_cost_models.py for every model.
-VARIANTS = [
-    pytest.param("eager", None, id="eager"),
-    pytest.param("sdpa", "bf16", id="sdpa-amp"),
-]
 NO_SDPA = ("deberta", "mamba", "resnet")
 
 
-@pytest.mark.parametrize(("attention", "amp"), VARIANTS)
+#: Costs do not depend on the data type: bfloat16, and sdpa too, are in tests/test_cost_models.py for every model.
+@pytest.mark.parametrize(("attention", "amp"), [("eager", None), ("sdpa", "bf16")])
 @pytest.mark.parametrize("name", DISTINCT)
 def test_contractions_equal_torchs_counter(name: str, attention: str, amp: str | None, tmp_path: Path) -> None:
     options = {} if any(word in name for word in NO_SDPA) else {"attention": attention}
+    prepared = prepare(tiny_request(name, **options))
     with one_thread():
-        prepared = prepare(tiny_request(name, **options))
         expected = counted(prepared.module, prepared.inputs, torch.bfloat16 if amp else None)
         anatomy = profiled(prepared.module, prepared.inputs, tmp_path, amp=amp)
     found = contractions(anatomy)
     assert (found[Phase.FORWARD], found[Phase.BACKWARD]) == expected
     assert found[Phase.RECOMPUTE] == found[Phase.OPTIMIZER] == found[Phase.OTHER] == 0
     check_sums(anatomy)
-    unknown = [row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN]
-    assert unknown == []
+    assert [row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN] == []
     assert anatomy.ledger.unknown_ns == 0
-    without_cost = [
-        row for row in anatomy.operators
-        if row.flops is None and row.part_of is None and not _is_not_known(row)
-    ]  # fmt: skip
-    assert without_cost == []
+    computing = [row for row in anatomy.operators if row.part_of is None and not _is_not_known(row)]
+    assert [row.operator for row in computing if row.flops is None] == []
 
 
 CHECKPOINTED = [
@@ -204,20 +188,14 @@ def test_the_optimizer_is_a_phase(tmp_path: Path) -> None:
     assert update[0].written_bytes >= 3 * 4 * parameters
 
 
-def test_twice_the_batch_is_twice_the_contractions(tmp_path: Path) -> None:
-    flops = []
-    for batch in (1, 2):
-        prepared = prepare(tiny_request("google-bert/bert-base-uncased", batch=batch))
-        flops.append(sum(contractions(profiled(prepared.module, prepared.inputs, tmp_path)).values()))
-    assert flops[1] == 2 * flops[0]
-
-
-def test_the_steps_that_count_are_all_in_the_classes(tmp_path: Path) -> None:
+def test_twice_the_batch_is_twice_the_contractions_and_so_are_two_steps(tmp_path: Path) -> None:
     prepared = prepare(tiny_request("google-bert/bert-base-uncased"))
-    one = profiled(prepared.module, prepared.inputs, tmp_path)
-    three = profiled(prepared.module, prepared.inputs, tmp_path, steps=3)
+    one, three = (profiled(prepared.module, prepared.inputs, tmp_path, steps=steps) for steps in (1, 3))
+    half = prepare(tiny_request("google-bert/bert-base-uncased", batch=1))
+    flops = sum(contractions(one).values())
+    assert flops == 2 * sum(contractions(profiled(half.module, half.inputs, tmp_path)).values())
     assert len(three.step.steps) == 3
-    assert sum(contractions(three).values()) == three.step.count * sum(contractions(one).values())
+    assert sum(contractions(three).values()) == three.step.count * flops
     assert three.step.wall_min_ns <= three.step.wall_ns <= three.step.wall_max_ns
     check_sums(three)
 
@@ -227,15 +205,11 @@ def test_modules_of_forward_and_backward(tmp_path: Path) -> None:
     prepared = prepare(tiny_request("google-bert/bert-base-uncased"))
     anatomy = profiled(prepared.module, prepared.inputs, tmp_path)
     path = "bert.encoder.layer.1.intermediate.dense"
-    rows = [
-        row for row in anatomy.modules
-        if row.module == path and row.operator_class is OperatorClass.TENSOR_CONTRACTION
-    ]  # fmt: skip
+    rows = [row for row in anatomy.modules if (row.module, row.operator_class) == (path, "tensor_contraction")]
     forward = 2 * 2 * 16 * 32 * 64
     assert {(row.phase, row.flops, row.kind) for row in rows} == {
-        (Phase.FORWARD, forward, "Linear"),
-        (Phase.BACKWARD, 2 * forward, "Linear"),
-    }
+        (Phase.FORWARD, forward, "Linear"), (Phase.BACKWARD, 2 * forward, "Linear"),
+    }  # fmt: skip
 
 
 @pytest.mark.slow
