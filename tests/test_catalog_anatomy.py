@@ -210,20 +210,3 @@ def test_modules_of_forward_and_backward(tmp_path: Path) -> None:
     assert {(row.phase, row.flops, row.kind) for row in rows} == {
         (Phase.FORWARD, forward, "Linear"), (Phase.BACKWARD, 2 * forward, "Linear"),
     }  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_encoder_layer_of_the_paper(tmp_path: Path) -> None:
-    """Ivanov et al., arXiv 2007.00072: B=8, L=512, I=1024, H=16, U=4096; 104 + 208 Gi FLOPs of contraction.
-
-    One of its eight sequences is run: each costs the same, and all of them half a minute.
-    """
-    layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True)
-    x = torch.randn(1, 512, 1024, requires_grad=True)
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        anatomy = profiled(layer, (x,), tmp_path)
-    found = contractions(anatomy)
-    assert 8 * found[Phase.FORWARD] == 104 * 2**30
-    assert 8 * found[Phase.BACKWARD] == 208 * 2**30
-    assert 8 * sum(found.values()) == 335_007_449_088
-    check_sums(anatomy)
