@@ -90,29 +90,17 @@ def test_a_map_moves_its_operands_and_its_result(name: str) -> None:
         calls = [c for c in calls if not any(t.shape == () and t.dtype in numbers for t in c.signature.tensors())]
         assert_same_bytes(calls)
         tried += len(calls)
-    composite = {
-        "true_divide",
-        "multiply",
-        "subtract",
-        "clip",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "not_equal",
-    }
-    assert tried or name in composite | _NEEDS_MORE, name
+    assert tried or name in _NEEDS_MORE, name
 
 
-#: Maps whose operators take other arguments than tensors in the first places; their own rows are in CALLS.
+#: Composites, and maps whose operators take other arguments than tensors in the first places; they have rows in CALLS.
 _NEEDS_MORE = {
+    "true_divide", "multiply", "subtract", "clip", "greater", "greater_equal", "less", "less_equal", "not_equal",
     "threshold", "softshrink_backward", "hardshrink_backward", "threshold_backward", "leaky_relu_backward",
     "softplus_backward", "hardtanh_backward", "native_dropout_backward", "_masked_scale", "relu6", "selu",
     "positive", "square", "conj_physical", "logical_not", "isinf", "isfinite", "logaddexp", "__and__", "__or__",
-    "__xor__",
-    "__iand__", "__ior__", "__ixor__", "_conj_physical", "rsub", "complex", "polar", "logit_backward", "lerp",
-    # it has a row in test_cost_sweep
-    "linalg_cross",
+    "__xor__", "__iand__", "__ior__", "__ixor__", "_conj_physical", "rsub", "complex", "polar", "logit_backward",
+    "lerp", "linalg_cross",
 }  # fmt: skip
 
 
@@ -125,6 +113,15 @@ def _f(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def _i(*values: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype)
+
+
+def _spd(*shape: int) -> torch.Tensor:
+    x = torch.rand(shape)
+    return x @ x.mT + shape[-1] * torch.eye(shape[-1])
+
+
+def _q(*shape: int) -> torch.Tensor:
+    return torch.quantize_per_tensor(torch.rand(shape), 0.1, 0, torch.quint8)
 
 
 CALLS: dict[str, Callable[[], Any]] = {
@@ -368,6 +365,51 @@ CALLS: dict[str, Callable[[], Any]] = {
             _f(3, 32, dtype=torch.bfloat16), torch.ones(16, 32, dtype=torch.int8), _f(16, dtype=torch.bfloat16)
         ),
     ),
+    # what a sweep of torch's single operators found without a cost
+    "special functions": lambda: (
+        torch.special.bessel_j0(_f(6, 5)), torch.special.modified_bessel_k1(_f(6, 5)), torch.special.erfcx(_f(6, 5)),
+        torch.special.i1e(_f(6, 5)), torch.special.zeta(_f(6, 5) + 1, _f(6, 5)), torch.igamma(_f(6, 5), _f(5)),
+        torch.polygamma(1, _f(6, 5)), torch.angle(torch.complex(_f(6, 5), _f(6, 5))), torch.frexp(_f(6, 5)),
+        torch.linalg.cross(_f(6, 3), _f(6, 3)), aten._prelu_kernel_backward(_f(6, 5), _f(6, 5), _f(1, 5)),
+        torch._standard_gamma(_f(6, 5)), aten._standard_gamma_grad(_f(6, 5), _f(6, 5)),
+        aten._transform_bias_rescale_qkv(_f(2, 6, 24), _f(24), 2),
+    ),
+    "reductions and losses in rare use": lambda: (
+        torch.dist(_f(6, 5), _f(6, 5)), torch.renorm(_f(6, 5), 2, 0, 1.0), torch.histogram(_f(6), 4),
+        torch.segment_reduce(_f(6, 5), "sum", lengths=_i(1, 2, 3)),
+        aten._segment_reduce_backward(_f(2, 5), _f(2, 5), _f(6, 5), "mean", lengths=_i(2, 4)),
+        F.soft_margin_loss(_f(6, 5), _f(6, 5)), aten.soft_margin_loss_backward(_f(), _f(6, 5), _f(6, 5), 1),
+        F.multi_margin_loss(_f(6, 5), _i(*[0] * 6)),
+        aten.multi_margin_loss_backward(_f(), _f(6, 5), _i(*[0] * 6), 1, 1),
+    ),
+    "movement in rare use": lambda: (
+        F.max_unpool2d(*F.max_pool2d(_f(2, 3, 6, 4), 2, return_indices=True), 2), torch.diag_embed(_f(6, 5), 1),
+        F.fractional_max_pool2d(_f(2, 3, 6, 6), 2, output_size=3), torch.block_diag(_f(6, 5), _f(2, 3), _f(4)),
+        torch.tril_indices(5, 5), torch.put(_f(6, 5), _i(0, 1, 2), _f(3), True),
+        torch.index_reduce(_f(6, 5), 0, _i(0, 2), _f(2, 5), "amax"), torch.isin(_i(1, 2, 3), _i(2, 5)),
+        F.interpolate(_f(2, 3, 8, 8), size=(4, 4), mode="bilinear", antialias=True),
+        F.interpolate(_f(2, 3, 5, 8), size=(5, 4), mode="bicubic", antialias=True),
+        torch.conv_tbc(_f(7, 2, 4), _f(3, 4, 5), _f(5)),
+        aten._jagged_to_padded_dense_forward(_f(5, 4), [_i(0, 2, 5)], [3]),
+    ),
+    "linear algebra": lambda: (
+        torch.linalg.cholesky_ex(_spd(2, 4, 4)), torch.cholesky_inverse(_spd(4, 4)),
+        torch.linalg.lu_factor_ex(_f(2, 4, 4)), torch.linalg.lu(_f(2, 4, 4)),
+        torch.lu_unpack(*torch.linalg.lu_factor(_f(4, 4))), aten._linalg_det(_f(2, 4, 4)),
+        torch.linalg.inv_ex(_spd(4, 4)), torch.geqrf(_f(6, 4)),
+        torch.linalg.householder_product(_f(6, 4), _f(4)), torch.ormqr(_f(6, 4), _f(4), _f(6, 5)),
+        torch.linalg.solve_ex(_spd(2, 4, 4), _f(2, 4, 5)),
+        torch.lu_solve(_f(4, 5), *torch.linalg.lu_factor(_spd(4, 4))), torch.cholesky_solve(_f(4, 5), _spd(4, 4)),
+        torch.triangular_solve(_f(4, 5), _spd(4, 4)),
+    ),
+    "in and out of 8 bits": lambda: (
+        _q(6, 5).dequantize(), F.max_pool2d(_q(2, 3, 6, 4), 2),
+        torch.quantize_per_channel(_f(6, 5), torch.full((6,), 0.1).double(), _i(*[0] * 6), 0, torch.qint8),
+        torch.fake_quantize_per_tensor_affine(_f(6, 5), 0.1, 0, 0, 255),
+        torch.fake_quantize_per_channel_affine(_f(6, 5), _f(6), torch.zeros(6, dtype=torch.int32), 0, 0, 255),
+        torch._fake_quantize_learnable_per_tensor_affine(_f(6, 5), _f(1), _f(1), 0, 255),
+        aten._fake_quantize_learnable_per_tensor_affine_backward(_f(6, 5), _f(6, 5), _f(1), _f(1), 0, 255),
+    ),
     # attention
     "flash on the CPU": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
         _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8)
@@ -378,6 +420,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.*(deprecated|in beta).*:UserWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_bytes_are_those_of_the_real_tensors(name: str) -> None:
     assert_same_bytes(observe(CALLS[name]))

@@ -126,6 +126,8 @@ PLACES = """
     _segment_reduce_backward: 2 data, 4 lengths, 5 offsets
     _embedding_bag_backward: 3 offset2bag, 6 num_weights, 8 mode, 9 sparse, 10 per_sample_weights
     embedding_sparse_backward: 3 padding_idx
+    _embedding_bag_per_sample_weights_backward: 1 weight, 2 indices, 4 offset2bag
+    _padded_dense_to_jagged_forward: 1 offsets, 2 total_L
     multi_margin_loss: 2 p, 4 weight, 5 reduction
     multi_margin_loss_backward: 2 target, 3 p, 5 weight
     rrelu_with_noise: 1 noise, 4 training
