@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Package -> its test files, the quickest first; those after the bar run against what the others left alive.
 TESTS = {
     "attribution": "attribution phases steps made_ids device_events calls_warnings device_parts golden_traces checks "
-    "writer cost_traces | made_trace phases_foreign ownership trace_devices",
+    "writer | made_trace phases_foreign ownership trace_devices",
     "classification": "classification signature_text golden_traces | causes trace_devices",
     "cost": "cost_worked formulas cost_registry cost_flops cost_bytes cost_sparse golden_traces | cost_models",
     "memory": "memory_theory memory_device report_memory golden_traces | memory_replaced memory_trace memory_live",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ import torch.nn.functional as F
 
 from opanatomy.cost.elementwise import MAPS
 from opanatomy.cost.registry import cost
+from opanatomy.records.signature import Cost
+from opanatomy.trace.signatures import parse_signature
 from tests.observer import Call, Observer
 
 aten = torch.ops.aten
@@ -470,3 +475,39 @@ def test_optimizers(dtype: torch.dtype) -> None:
         optimizer.zero_grad(set_to_none=False)
 
     assert_same_bytes(observe(steps))
+
+
+# ------------------------------------------------------------------------------------------------- what a trace records
+
+
+def _step() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(4, 6, requires_grad=True)
+    y = F.layer_norm(
+        F.linear(x, torch.rand(6, 6, requires_grad=True), torch.rand(6)), (6,), torch.rand(6), torch.rand(6)
+    )
+    y = F.dropout(F.relu(y) * 2 + 1.5, 0.1) / torch.tensor(3.0)
+    y = torch.cat([y, F.softmax(y.to(torch.bfloat16), -1)]).masked_fill(torch.ones(8, 6) > 2, 0.5)
+    y = y + F.embedding(torch.arange(8) % 3, torch.rand(3, 6, requires_grad=True))
+    y = y + F.conv1d(y[None], torch.rand(8, 8, 3, requires_grad=True), padding=1)[0].mean(0, keepdim=True)
+    F.cross_entropy(y, torch.zeros(8, dtype=torch.int64)).backward()
+
+
+def test_kineto_records_what_a_formula_needs(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        _step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    recorded: dict[str, list[Cost | None]] = defaultdict(list)
+    keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+    for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]:
+        if event.get("cat") == "cpu_op" and "Input Dims" in event["args"]:
+            dims, types, strides, constants = (json.dumps(event["args"][key]).encode() for key in keys)
+            signature = parse_signature((dims, types, strides, constants, ""))
+            recorded[event["name"]].append(None if signature is None else cost(event["name"], signature))
+    # gradients are added in place when no dispatch mode watches; a trace does not say the data type of a list
+    seen = [call for call in observe(_step) if call.operator not in ("aten::add", "aten::cat")]
+    assert len(seen) > 60
+    for call in seen:
+        want = cost(call.operator, call.signature)
+        assert want is not None, call
+        assert want in recorded[call.operator], f"{call.operator}({call.signature})"
