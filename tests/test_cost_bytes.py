@@ -116,6 +116,10 @@ def _f(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.rand(shape).to(dtype)
 
 
+def _bf(*shape: int) -> torch.Tensor:
+    return _f(*shape, dtype=torch.bfloat16)
+
+
 def _i(*values: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype)
 
@@ -130,60 +134,46 @@ def _q(*shape: int) -> torch.Tensor:
 
 
 CALLS: dict[str, Callable[[], Any]] = {
-    # contractions
-    "mm": lambda: aten.mm(_f(3, 4), _f(5, 4).t()),
-    "mm of a broadcast": lambda: aten.mm(_f(1, 4).expand(3, 4), _f(4, 5)),
-    "mm out": lambda: torch.mm(_f(3, 4), _f(4, 5), out=torch.empty(3, 5)),
-    "addmm": lambda: aten.addmm(_f(5), _f(3, 4), _f(4, 5)),
-    "addmm_": lambda: aten.addmm_(_f(3, 5), _f(3, 4), _f(4, 5), beta=2),
-    "addmm out": lambda: torch.addmm(_f(5), _f(3, 4), _f(4, 5), out=torch.empty(3, 5)),
-    "_addmm_activation": lambda: aten._addmm_activation(_f(5), _f(3, 4), _f(4, 5), use_gelu=True),
-    "bmm": lambda: aten.bmm(_f(2, 3, 4), _f(2, 4, 5)),
-    "baddbmm": lambda: aten.baddbmm(_f(2, 1, 5), _f(2, 3, 4), _f(2, 4, 5)),
-    "baddbmm beta 0": lambda: aten.baddbmm(_f(2, 3, 5), _f(2, 3, 4), _f(2, 4, 5), beta=0),
-    "addbmm": lambda: aten.addbmm(_f(3, 5), _f(2, 3, 4), _f(2, 4, 5)),
-    "mv dot addmv addr": lambda: (
-        aten.mv(_f(3, 4), _f(4)), aten.dot(_f(4), _f(4)), aten.vdot(_f(4), _f(4)), aten.addmv(_f(3), _f(3, 4), _f(4)),
-        aten.addr(_f(3, 4), _f(3), _f(4)),
+    "products": lambda: (
+        aten.mm(_f(3, 4), _f(5, 4).t()), aten.mm(_f(1, 4).expand(3, 4), _f(4, 5)),
+        torch.mm(_f(3, 4), _f(4, 5), out=torch.empty(3, 5)), aten.addmm(_f(5), _f(3, 4), _f(4, 5)),
+        aten.addmm_(_f(3, 5), _f(3, 4), _f(4, 5), beta=2),
+        torch.addmm(_f(5), _f(3, 4), _f(4, 5), out=torch.empty(3, 5)),
+        aten._addmm_activation(_f(5), _f(3, 4), _f(4, 5), use_gelu=True), aten.bmm(_f(2, 3, 4), _f(2, 4, 5)),
+        aten.baddbmm(_f(2, 1, 5), _f(2, 3, 4), _f(2, 4, 5)), aten.addbmm(_f(3, 5), _f(2, 3, 4), _f(2, 4, 5)),
+        aten.baddbmm(_f(2, 3, 5), _f(2, 3, 4), _f(2, 4, 5), beta=0), aten.mv(_f(3, 4), _f(4)), aten.dot(_f(4), _f(4)),
+        aten.vdot(_f(4), _f(4)), aten.addmv(_f(3), _f(3, 4), _f(4)), aten.addr(_f(3, 4), _f(3), _f(4)),
+        aten._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)),
     ),
-    "_int_mm": lambda: aten._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)),
-    "_grouped_mm": lambda: aten._grouped_mm(
-        _f(6, 16, dtype=torch.bfloat16), _f(3, 16, 8, dtype=torch.bfloat16), _i(2, 4, 6, dtype=torch.int32)
+    "_grouped_mm": lambda: (
+        aten._grouped_mm(_bf(6, 16), _bf(3, 16, 8), _i(2, 4, 6, dtype=torch.int32)),
+        aten._grouped_mm(_bf(16, 32), _bf(32, 8), _i(8, 24, 32, dtype=torch.int32)),  # of the weight
     ),
-    "_grouped_mm of the weight": lambda: aten._grouped_mm(
-        _f(16, 32, dtype=torch.bfloat16), _f(32, 8, dtype=torch.bfloat16), _i(8, 24, 32, dtype=torch.int32)
-    ),
-    # convolutions
-    "conv2d": lambda: F.conv2d(_f(2, 4, 9, 8), _f(6, 2, 3, 3), _f(6), stride=2, padding=(1, 0), dilation=2, groups=2),
-    "conv1d": lambda: F.conv1d(_f(2, 4, 9), _f(6, 4, 3)),
-    "conv3d": lambda: F.conv3d(_f(2, 4, 5, 6, 7), _f(6, 4, 3, 3, 3)),
-    "conv_transpose2d": lambda: F.conv_transpose2d(_f(2, 4, 5, 6), _f(4, 3, 3, 3), None, 2, 1, 1, groups=2),
-    "mkldnn_convolution": lambda: aten.mkldnn_convolution(
-        _f(2, 4, 9, 8), _f(6, 4, 3, 3), None, [1, 1], [1, 1], [1, 1], 1
-    ),
-    "_slow_conv2d_forward": lambda: aten._slow_conv2d_forward(
-        _f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [2, 1], [1, 0]
-    ),
-    "slow_conv_dilated2d": lambda: aten.slow_conv_dilated2d(
-        _f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [1, 1], [0, 0], [2, 2]
-    ),
-    "slow_conv_transpose2d": lambda: aten.slow_conv_transpose2d(
-        _f(2, 4, 5, 6), _f(4, 3, 3, 3), [3, 3], None, [2, 2], [1, 1], [1, 1]
+    "convolutions": lambda: (
+        F.conv2d(_f(2, 4, 9, 8), _f(6, 2, 3, 3), _f(6), stride=2, padding=(1, 0), dilation=2, groups=2),
+        F.conv1d(_f(2, 4, 9), _f(6, 4, 3)), F.conv3d(_f(2, 4, 5, 6, 7), _f(6, 4, 3, 3, 3)),
+        F.conv_transpose2d(_f(2, 4, 5, 6), _f(4, 3, 3, 3), None, 2, 1, 1, groups=2),
+        aten.mkldnn_convolution(_f(2, 4, 9, 8), _f(6, 4, 3, 3), None, [1, 1], [1, 1], [1, 1], 1),
+        aten._slow_conv2d_forward(_f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [2, 1], [1, 0]),
+        aten.slow_conv_dilated2d(_f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [1, 1], [0, 0], [2, 2]),
+        aten.slow_conv_transpose2d(_f(2, 4, 5, 6), _f(4, 3, 3, 3), [3, 3], None, [2, 2], [1, 1], [1, 1]),
     ),
     # softmax, normalizations, losses
     "softmax": lambda: (
-        aten._softmax(_f(3, 4), -1, False), aten._safe_softmax(_f(3, 4), -1), F.log_softmax(_f(3, 4), 0)
+        aten._softmax(_f(3, 4), -1, False), aten._safe_softmax(_f(3, 4), -1), F.log_softmax(_f(3, 4), 0),
+        aten._softmax_backward_data(_f(3, 4), _f(3, 4), -1, torch.float32),
     ),
-    "softmax to float32": lambda: aten._softmax_backward_data(_f(3, 4), _f(3, 4), -1, torch.float32),
-    "layer_norm": lambda: aten.native_layer_norm(_f(2, 3, 4), [3, 4], _f(3, 4), None, 1e-5),
-    "layer_norm mixed": lambda: aten.native_layer_norm(_f(2, 4, dtype=torch.bfloat16), [4], _f(4), _f(4), 1e-5),
-    "layer_norm backward": lambda: aten.native_layer_norm_backward(
-        _f(2, 3, 4), _f(2, 3, 4), [4], _f(2, 3, 1), _f(2, 3, 1), _f(4), _f(4), [True, True, False]
-    ),
-    "rms_norm": lambda: aten._fused_rms_norm(_f(2, 3, 4, dtype=torch.bfloat16), [4], _f(4, dtype=torch.bfloat16), 1e-5),
-    "group_norm": lambda: aten.native_group_norm(_f(2, 6, 5), _f(6), _f(6), 2, 6, 5, 3, 1e-5),
-    "group_norm backward": lambda: aten.native_group_norm_backward(
-        _f(2, 6, 5), _f(2, 6, 5), _f(2, 3), _f(2, 3), _f(6), 2, 6, 5, 3, [True, True, True]
+    "layer_norm, rms_norm, group_norm": lambda: (
+        aten.native_layer_norm(_f(2, 3, 4), [3, 4], _f(3, 4), None, 1e-5),
+        aten.native_layer_norm(_bf(2, 4), [4], _f(4), _f(4), 1e-5),
+        aten.native_layer_norm_backward(
+            _f(2, 3, 4), _f(2, 3, 4), [4], _f(2, 3, 1), _f(2, 3, 1), _f(4), _f(4), [True, True, False]
+        ),
+        aten._fused_rms_norm(_bf(2, 3, 4), [4], _bf(4), 1e-5),
+        aten.native_group_norm(_f(2, 6, 5), _f(6), _f(6), 2, 6, 5, 3, 1e-5),
+        aten.native_group_norm_backward(
+            _f(2, 6, 5), _f(2, 6, 5), _f(2, 3), _f(2, 3), _f(6), 2, 6, 5, 3, [True, True, True]
+        ),
     ),
     "batch_norm": lambda: (
         aten.native_batch_norm(_f(4, 3, 5), _f(3), _f(3), _f(3), _f(3), True, 0.1, 1e-5),
@@ -246,9 +236,9 @@ CALLS: dict[str, Callable[[], Any]] = {
         aten.div_(_f(3), _f(3)), torch.div(_f(3), _f(3), out=torch.empty(3)), 1 / _f(3), 1 - _f(3),
     ),
     "numbers": lambda: (
-        _f(3) + 1, _f(3, dtype=torch.bfloat16) * 2.5, _i(1, 2) * 2.5, _i(1, 2) > 1, torch.pow(2, _i(1, 2)), _f(3) ** 2,
+        _f(3) + 1, _bf(3) * 2.5, _i(1, 2) * 2.5, _i(1, 2) > 1, torch.pow(2, _i(1, 2)), _f(3) ** 2,
         torch.add(_f(3), _f(3), alpha=2), torch.add(_f(3), _f(3), out=torch.empty(3)), _f(3) + _f(), _f() + _f(3),
-        _f(3, dtype=torch.bfloat16) + _f(), _i(1, 2) + _f(),
+        _bf(3) + _f(), _i(1, 2) + _f(),
     ),
     "activations": lambda: (
         aten.gelu(_f(3)), aten.gelu_backward(_f(3), _f(3), approximate="tanh"), aten.threshold(_f(3), 0.5, 0),
@@ -268,7 +258,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         F.dropout(_f(3, 4), 0.5),
     ),
     "selection": lambda: (
-        torch.where(_f(3, 1) > 0, _f(4), 0.0), torch.where(_f(3) > 0, _f(3), _f(3, dtype=torch.bfloat16)),
+        torch.where(_f(3, 1) > 0, _f(4), 0.0), torch.where(_f(3) > 0, _f(3), _bf(3)),
         torch.where(_f(3) > 0, _i(1, 2, 3), -100), aten.masked_fill(_f(3, 4), _f(4) > 0, 0),
         aten.masked_fill_(_f(3, 4), _f(4) > 0, _f()), aten.lerp(_f(3), _f(3), 0.5), aten.lerp(_f(3), _f(3), _f(3)),
         aten.addcmul(_f(3), _f(3), _f(3), value=2), aten.addcdiv_(_f(3), _f(3), _f(3)),
@@ -278,7 +268,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     # movement
     "copies": lambda: (
         _f(3, 4).t().contiguous(), _f(1, 4).expand(3, 4).clone(), _f(3).to(torch.bfloat16), _f(3).copy_(_i(1, 2, 3)),
-        torch.cat([_f(3, 4), _f(1, 4, dtype=torch.bfloat16)]), torch.stack([_f(3), _f(3)]), _f(3, 4).repeat(2, 1, 3),
+        torch.cat([_f(3, 4), _bf(1, 4)]), torch.stack([_f(3), _f(3)]), _f(3, 4).repeat(2, 1, 3),
         torch.roll(_f(3, 4), 1, 0), torch.flip(_f(3, 4), [0]), torch.tril(_f(3, 4)), torch.triu(_f(3, 4)).triu_(),
         _f(1).item(), aten.split_with_sizes_copy(_f(5), [2, 3]), aten.expand_copy(_f(1, 4), [3, -1]),
         torch.repeat_interleave(_f(3, 4), 2, 0),
@@ -367,7 +357,7 @@ CALLS: dict[str, Callable[[], Any]] = {
             _f(2, 3, 6, 7), _f(2, 3, 4, 5), _f(2, 6, 7, 2), 0, 0, False, [True, True]
         ),
         aten._weight_int8pack_mm(
-            _f(3, 32, dtype=torch.bfloat16), torch.ones(16, 32, dtype=torch.int8), _f(16, dtype=torch.bfloat16)
+            _bf(3, 32), torch.ones(16, 32, dtype=torch.int8), _bf(16)
         ),
     ),
     # what a sweep of torch's single operators found without a cost
@@ -416,11 +406,11 @@ CALLS: dict[str, Callable[[], Any]] = {
         aten._fake_quantize_learnable_per_tensor_affine_backward(_f(6, 5), _f(6, 5), _f(1), _f(1), 0, 255),
     ),
     # attention
-    "flash on the CPU": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
-        _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8)
-    ),
-    "flash on the CPU, mask": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
-        _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8), attn_mask=_f(1, 1, 6, 5).expand(2, 4, 6, 5)
+    "flash on the CPU": lambda: (
+        aten._scaled_dot_product_flash_attention_for_cpu(_f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8)),
+        aten._scaled_dot_product_flash_attention_for_cpu(
+            _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8), attn_mask=_f(1, 1, 6, 5).expand(2, 4, 6, 5)
+        ),
     ),
 }  # fmt: skip
 
