@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "attribution": "attribution phases steps made_ids device_events calls_warnings device_parts golden_traces checks "
     "writer | made_trace phases_foreign ownership trace_devices",
-    "classification": "classification signature_text golden_traces | causes trace_devices",
+    "classification": "classification signature_text golden_traces | causes trace_devices timeline roofline",
     "cost": "cost_worked formulas cost_registry cost_flops cost_bytes cost_sparse golden_traces | cost_models",
     "memory": "memory_theory memory_device report_memory golden_traces | memory_replaced memory_trace memory_live",
     "analysis": "timeline roofline ratios theory faster report golden_traces causes unlike ranks steps idle_causes "

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opanatomy.classification.kernels import classify_kernel, rules
+from opanatomy.classification.kernels import classify_kernel, element_type, rules
 from opanatomy.classification.operators import Family, RuleTable, classify_operator
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.signature import Classification
@@ -34,66 +34,81 @@ CLASSES = {
 COMPUTES = {
     "contraction": """aten::addmm aten::baddbmm_ aten::_scaled_mm aten::_grouped_mm aten::cudnn_convolution
         aten::mkldnn_convolution aten::convolution_backward aten::cudnn_convolution_backward_weight
-        aten::_scaled_dot_product_flash_attention_backward aten::_scaled_dot_product_flash_attention_for_cpu
-        aten::_cudnn_rnn mkldnn::_linear_pointwise onednn::qlinear_pointwise flash_attn::_flash_attn_forward
-        _vllm_fa3_C::fwd xformers::efficient_attention_forward_cutlass FlashAttnFunc FlashAttnVarlenFuncBackward
-        torchvision::deform_conv2d""",
+        torchvision::deform_conv2d quantized::linear inductor::_mm_plus_mm""",
+    "contraction+elementwise": """aten::_cudnn_rnn mkldnn::_linear_pointwise onednn::qlinear_pointwise
+        aten::cudnn_convolution_relu""",
+    "contraction+normalization": """aten::_scaled_dot_product_flash_attention_backward
+        aten::_scaled_dot_product_flash_attention_for_cpu flash_attn::_flash_attn_forward _vllm_fa3_C::fwd
+        xformers::efficient_attention_forward_cutlass FlashAttnFunc FlashAttnVarlenFuncBackward natten::na2d_forward
+        aten::_scaled_dot_product_efficient_attention""",
     "normalization": """aten::_softmax aten::_log_softmax_backward_data aten::native_layer_norm_backward
         aten::cudnn_batch_norm aten::sum aten::mean aten::cumsum_ aten::_foreach_norm aten::nll_loss_forward
         aten::mse_loss_backward aten::binary_cross_entropy_with_logits aten::max_pool2d_with_indices_backward
-        aten::_adaptive_avg_pool2d fbgemm::FloatToFP8RowwiseQuantized""",
+        aten::_adaptive_avg_pool2d fbgemm::FloatToFP8RowwiseQuantized quantized::layer_norm prims::xor_sum
+        torchvision::roi_align aten::_softmax_backward_data""",
     "elementwise": """aten::add_ aten::_foreach_addcdiv_ aten::special_entr aten::gelu_backward
         aten::threshold_backward aten::native_dropout aten::bernoulli_ aten::masked_fill_ aten::where aten::tril_
         aten::_fused_adamw_ aten::_amp_foreach_non_finite_check_and_unscale_ aten::upsample_bilinear2d_backward
-        fbgemm::FP8RowwiseQuantizedToFloat""",
+        fbgemm::FP8RowwiseQuantizedToFloat quantized::add bitsandbytes::dequantize_4bit fbgemm::FloatToHFP8Quantized
+        prims::cbrt static_runtime::signed_log1p aten::dequantize aten::_foreach_mul_""",
     "movement": """aten::copy_ aten::_foreach_copy_ aten::fill_ aten::zero_ aten::arange aten::cat aten::embedding
         aten::embedding_dense_backward aten::index aten::_index_put_impl_ aten::scatter_add_ aten::constant_pad_nd
         aten::slice_backward aten::select_backward aten::repeat aten::view_copy aten::upsample_nearest2d
-        fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function""",
+        fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function quantized::linear_prepack
+        quantized::embedding_byte prims::convert_element_type symm_mem::memset32_ aten::_to_dense""",
     "communication": """c10d::allreduce_ _c10d_functional::wait_tensor record_param_comms nccl:all_reduce
         gloo:all_reduce symm_mem::one_shot_all_reduce deep_ep::dispatch deep_ep::low_latency_combine nvshmem::put
         trtllm::moe_a2a_dispatch symm_mem::multimem_all_reduce_ symm_mem::two_shot_all_reduce_
-        symm_mem::all_to_all_vdev_2d nccl:all_to_all ucc:all_to_all""",
+        symm_mem::all_to_all_vdev_2d nccl:all_to_all ucc:all_to_all fbgemm::all_to_one_device fsdp::reduce_scatter""",
     "other": """aten::sort aten::topk aten::nonzero aten::_local_scalar_dense aten::multinomial aten::_fft_r2c
-        aten::linalg_cholesky_ex""",
+        aten::linalg_cholesky_ex fbgemm::lxu_cache_lookup prims::fft_r2c _flashmla_C::get_mla_metadata""",
 }
 #: Operators that always compute, but by calling operators that do.
 DELEGATES = {
     "contraction": """aten::linear aten::matmul aten::convolution aten::_convolution
-        aten::cudnn_convolution_backward aten::scaled_dot_product_attention aten::_scaled_dot_product_attention_math
-        aten::lstm symm_mem::fused_all_gather_matmul _C::cutlass_scaled_mm vllm::unified_attention_with_output
-        vllm::rocm_unquantized_gemm causal_conv1d::causal_conv1d_fwd customflash::custom_flash_aligned""",
-    "normalization": """aten::softmax aten::layer_norm aten::batch_norm aten::rms_norm aten::cross_entropy_loss
-        aten::nll_loss _C::fused_add_rms_norm _C::dynamic_per_token_scaled_fp8_quant LigerRMSNormFunction
-        flash_rms::rms_norm""",
-    "elementwise": """aten::square aten::rand _C::silu_and_mul _C::rotary_embedding _C::static_scaled_fp8_quant""",
+        aten::cudnn_convolution_backward _C::cutlass_scaled_mm vllm::rocm_unquantized_gemm
+        causal_conv1d::causal_conv1d_fwd CausalConv1dFn MatMul4Bit bitsandbytes::gemv_4bit fbgemm::f8f8bf16_rowwise
+        vllm::moe_forward""",
+    "contraction+communication": """symm_mem::fused_all_gather_matmul""",
+    "contraction+elementwise": """aten::lstm""",
+    "contraction+normalization": """aten::scaled_dot_product_attention aten::_scaled_dot_product_attention_math
+        vllm::unified_attention_with_output customflash::custom_flash_aligned""",
+    "normalization": """aten::softmax aten::layer_norm aten::rms_norm aten::cross_entropy_loss aten::nll_loss
+        _C::fused_add_rms_norm _C::dynamic_per_token_scaled_fp8_quant LigerRMSNormFunction flash_rms::rms_norm
+        FusedLayerNormAffineFunction bitsandbytes::quantize_4bit fbgemm::asynchronous_complete_cumsum""",
+    "elementwise": """aten::square aten::rand _C::silu_and_mul _C::rotary_embedding _C::static_scaled_fp8_quant
+        LigerSiLUMulFunction fbgemm::bounds_check_indices inductor::accumulate_grad_""",
     "movement": """aten::clone aten::_to_copy aten::zeros aten::one_hot aten::index_put_ fsdp::all_gather_copy_in
-        _C_cache_ops::reshape_and_cache_flash""",
-    "other": """aten::argsort _moe_C::moe_align_block_size""",
+        _C_cache_ops::reshape_and_cache_flash static_runtime::to_maybe_copy_out _C::gptq_marlin_repack
+        _C::permute_cols""",
+    "communication": """vllm::all_reduce""",
+    "other": """aten::argsort _moe_C::moe_align_block_size SelectiveScanFn""",
 }
-#: Composites, views, allocations, autograd nodes and ranges.
+#: The same of operators that never have a kernel of their own.
+COMPOSED = {
+    "contraction": """aten::tensordot""",
+    "normalization": """aten::batch_norm""",
+    "elementwise": """aten::isfinite""",
+    "other": """aten::linalg_matrix_rank""",
+}
+#: Composites, views, allocations and autograd nodes, and the ranges that people and libraries write; two blanks apart.
 NO_WORK = """
-    aten::to aten::contiguous aten::reshape aten::dropout aten::einsum aten::item aten::view aten::transpose_
-    aten::_unsafe_view aten::expand aten::empty_strided aten::resize_ aten::set_ aten::detach_
-    aten::record_stream aten::is_pinned aten::ScalarImplicit AddmmBackward0 CopyBackwards
-    torch::autograd::AccumulateGrad torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>
-    torch.distributed.ddp.reducer::copy_bucket_to_grad torch::distributed::reducer::mul_out
-    Optimizer.step#AdamW.step Optimizer.zero_grad#AdamW.zero_grad ProfilerStep#7
-    enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ opanatomy.module/encoder.layer.0
-    opanatomy.phase/forward DistributedDataParallel.forward CompiledFunction CompiledFunctionBackward
-    All2All_Pooled_Req profiler::_record_function_enter_new
+    aten::to  aten::contiguous  aten::reshape  aten::dropout  aten::einsum  aten::item  aten::view
+    aten::transpose_  aten::_unsafe_view  aten::expand  aten::empty_strided  aten::resize_  aten::set_
+    aten::detach_  aten::record_stream  aten::is_pinned  aten::ScalarImplicit  AddmmBackward0
+    torch::autograd::AccumulateGrad  torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>
+    torch.distributed.ddp.reducer::copy_bucket_to_grad  torch::distributed::reducer::mul_out
+    CompiledFunctionBackward  profiler::_record_function_enter_new  LigerFusedLinearCrossEntropyFunction
+    quantized::conv2d_stride  mkldnn::_is_mkldnn_acl_supported  prims::broadcast_in_dim
+    static_runtime::VarTupleUnpack  aten::_foobar  autograd::engine::evaluate_function: AddmmBackward0
+    torch::jit::(anonymous namespace)::DifferentiableGraphBackward  FSDP::pre_forward (layers.0)
 """
 RANGES = """
-    autograd::engine::evaluate_function: AddmmBackward0
-    torch::jit::(anonymous namespace)::DifferentiableGraphBackward
-    FSDP::pre_forward (layers.0)
-    Torch-Compiled Region: 0/0
-    ## Call CompiledFxGraph fal4xpiah2v6 ##
-    TorchDynamo Cache Lookup
-    Pregraph bytecode
-    AOTDispatcher Runtime Wrapper Prologue
-    nn.Module: Linear_0
-    <backward op>
+    CopyBackwards  Optimizer.step#AdamW.step  Optimizer.zero_grad#AdamW.zero_grad  ProfilerStep#7
+    enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__  opanatomy.module/encoder.layer.0
+    opanatomy.phase/forward  DistributedDataParallel.forward  CompiledFunction  All2All_Pooled_Req
+    Torch-Compiled Region: 0/0  ## Call CompiledFxGraph fal4xpiah2v6 ##  TorchDynamo Cache Lookup
+    Pregraph bytecode  AOTDispatcher Runtime Wrapper Prologue  nn.Module: Linear_0  <backward op>
 """
 #: A rule a row, and each spelling without which its names would have another class.
 KERNELS = """
@@ -115,24 +130,27 @@ KERNELS = """
     contraction    void fft2d_r2c_32x32<float, false, 5u, true>(float2*, float const*, int, cudnn::reduced_divisor)
     contraction    naive_conv_ab_nonpacked_fwd_nchw_float_double_float
     contraction    _ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_fwd_xdl_cshuffle_v3INS_34GridwiseGemmMultiD_xdl_cshuffle_v3I
-    contraction    void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false>, false>(pytorch_flash::Flash_fwd_params)
-    contraction    cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_31_64x128x64_4x1x1_kernel0_0
-    contraction    void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)1> >(int)
-    contraction    kernel_unified_attention_2d
-    contraction    attn_fwd
-    contraction    _fwd_grouped_kernel_stage1
     contraction    _chunk_scan_fwd_kernel
-    contraction    RNN_blockPersist_fp_LSTM
     contraction    triton_tem_fused_addmm_relu_0
     contraction    triton_red_fused_mm_0
-    contraction    cpp_fused_addmm_relu_2
-    contraction    linear_relu_square_kernel
-    contraction    _linear_relu_square_kernel
     contraction    XXT_kernel
     contraction    XTX_kernel
     contraction    ba_plus_cAA_kernel
     contraction    bmm_add_kernel
-    contraction    _fwd_kernel_aligned_0d1d2d3d45d6de7de8c9de10de11c12d
+    contraction+elementwise  RNN_blockPersist_fp_LSTM
+    contraction+elementwise  cpp_fused_addmm_relu_2
+    contraction+elementwise  linear_relu_square_kernel
+    contraction+elementwise  _linear_relu_square_kernel
+    contraction+movement  void cudnn::cnn::kern_precompute_indices<true>(int)
+    contraction+normalization  void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false>, false>(pytorch_flash::Flash_fwd_params)
+    contraction+normalization  cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_31_64x128x64_4x1x1_kernel0_0
+    contraction+normalization  void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)1> >(int)
+    contraction+normalization  kernel_unified_attention_2d
+    contraction+normalization  attn_fwd
+    contraction+normalization  _fwd_grouped_kernel_stage1
+    contraction+normalization  _fwd_kernel_aligned_0d1d2d3d45d6de7de8c9de10de11c12d
+    contraction+normalization  reduce_segments
+    contraction+normalization  triton_tem_fused_flex_attention_0
     normalization  void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, float, float>, unsigned int, float, 4> >(int)
     normalization  void at::native::<unnamed>::cunn_SoftMaxBackward<4, float, float, float>(float*)
     normalization  void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float)
@@ -149,12 +167,16 @@ KERNELS = """
     normalization  void cub::detail::reduce::DeviceReduceSingleTileKernel<int>(int)
     normalization  void vllm::dynamic_per_token_scaled_fp8_quant_kernel_strided<c10::BFloat16, c10::Float8_e4m3fn>(int)
     normalization  void kQuantizeBlockwise<__nv_bfloat16, 64, 2, 0, 2>(float*)
-    normalization  triton_per_fused__to_copy_add_embedding_dense_backward_native_dropout_backward_native_layer_norm_backward_nll_loss_forward_30
-    normalization  triton_red_fused__softmax_div_1
     normalization  cpp_fused_native_layer_norm_3
     normalization  void cdpsk::ep::CUB_200400_900_NS::DeviceScanKernel<x>(int)
     normalization  fused_softcapped_entropy_fwd_kernel
     normalization  _layer_norm_fwd_fused_0d1d2d3d4d5d67d8
+    normalization  void ck_tile::kentry<ck_tile::Rmsnorm2dFwd<int> >(int)
+    normalization  void ck::kernel_reduce_threadwise<ck::GridwiseReduction_mk_to_m_threadwise<float> >(int)
+    normalization  void rocprim::detail::trampoline_kernel<rocprim::detail::reduce_kernel_impl>(int)
+    normalization+elementwise  triton_red_fused__softmax_div_1
+    normalization+elementwise+movement  triton_per_fused__to_copy_add_embedding_dense_backward_native_dropout_backward_native_layer_norm_backward_nll_loss_forward_30
+    normalization+elementwise+movement  triton_per_fused_add_embedding_mean_mul_pow_rsqrt_6
     elementwise    void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)
     elementwise    void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::masked_fill_kernel(at::TensorIterator&, c10::Scalar const&)::{lambda()#1}, at::detail::Array<char*, 3> >(int)
     elementwise    void at::native::(anonymous namespace)::fused_dropout_kernel_vec<float, float, unsigned int, 1, 4, bool>(int)
@@ -173,6 +195,10 @@ KERNELS = """
     elementwise    triton_poi_fused_0
     elementwise    graph_0_cpp_fused_add_mul_0
     elementwise    upsample_linear1d_out_frame
+    elementwise    void ck::kernel_elementwise_3d<ck::GridwiseElementwise_3D<int> >(int)
+    elementwise    void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__parallel_for::ParallelForAgent<thrust::cuda_cub::__transform::unary_transform_f<int> > >(int)
+    elementwise    generate_seed_pseudo
+    elementwise    triton_poi_fused_mm_0
     movement       Memcpy DtoH (Device -> Pageable)
     movement       Memset (Device)
     movement       CopyDeviceToHost
@@ -198,6 +224,11 @@ KERNELS = """
     movement       triton_poi_fused__to_copy_1
     movement       triton_poi_fused_clone_0d1d2
     movement       cpp_fused_clone_cat_4
+    movement       void ck_tile::kentry<ck_tile::ImageToColumn<int> >(int)
+    movement       void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__parallel_for::ParallelForAgent<thrust::cuda_cub::__uninitialized_fill::functor<int> > >(int)
+    movement       void at::native::index_elementwise_kernel<128, 4, at::native::take_put>(int)
+    movement       void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<float, 2> >(int)
+    movement       void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel<float>(int)
     communication  ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)
     communication  Memcpy PtoP (Device -> Device)
     communication  void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)
@@ -220,47 +251,80 @@ KERNELS = """
     other          void vllm::moe::moe_align_block_size_kernel<int>(int const*)
     other          void regular_fft<4096u, EPT<16u>, 16u>(int)
     other          void at::native::(anonymous namespace)::write_indices<int>(long*)
+    other          void ck_tile::kentry<ck_tile::MoeSortingKernel<int> >(int)
+    other          void at::native::(anonymous namespace)::sampleMultinomialOnce<float, float>(long)
+    other          void getrf_pivot<float>(int)
+    unknown        void my_kernel<AllReduce, Softmax, gemm_t, Sort_t, rotary_t, layer_norm_t, cat_t, adam_t>(Copy_t)
     unknown        kernel
     unknown        triton__0d1d2d3d
 """
 
 
-def _rows(table: dict[str, str]) -> list[tuple[str, str]]:
-    return [(expected, name) for expected, names in table.items() for name in names.split()]
+def _operators(table: dict[str, str], **flags: bool) -> list[tuple[str, str, dict[str, bool]]]:
+    return [(expected, name, flags) for expected, names in table.items() for name in names.split()]
 
 
-@pytest.mark.parametrize(
-    ("expected", "name", "delegates"),
-    [*((*row, False) for row in _rows(COMPUTES)), *((*row, True) for row in _rows(DELEGATES))],
-)
-def test_operators(expected: str, name: str, delegates: bool) -> None:
-    found = classify_operator(name)
-    assert found is not None
-    assert (found.operator_class, found.delegates) == (CLASSES[expected], delegates), found.rule
-
-
-@pytest.mark.parametrize("name", [*NO_WORK.split(), *RANGES.strip().splitlines()])
-def test_what_does_no_work_of_its_own(name: str) -> None:
-    found = classify_operator(name.strip())
-    assert found is not None
-    assert found.operator_class is None, found.rule
-
-
-@pytest.mark.parametrize(("expected", "name"), [line.split(maxsplit=1) for line in KERNELS.strip().splitlines()])
-def test_kernels(expected: str, name: str) -> None:
-    found = classify_kernel(name)
-    assert found.operator_class == CLASSES[expected], found.rule
-
-
-def test_a_name_that_no_rule_knows_has_no_answer() -> None:
-    assert classify_operator("mylib::frobnicate") is None
-    assert classify_kernel("frobnicate") == Classification(operator_class=OperatorClass.UNKNOWN, rule="no rule")
+def _kernels() -> list[tuple[str, str]]:
+    return [(expected, name) for expected, name in (line.split(maxsplit=1) for line in KERNELS.strip().splitlines())]
 
 
 def _answer(name: str) -> Classification:
     found = classify_operator(name) if "::" in name else classify_kernel(name)
     assert found is not None
     return found
+
+
+def _expected(text: str, found: Classification, **flags: bool) -> Classification:
+    operator_class, *contains = (CLASSES[word] for word in text.split("+"))
+    return Classification(operator_class=operator_class, rule=found.rule, contains=tuple(contains), **flags)
+
+
+@pytest.mark.parametrize(
+    ("expected", "name", "flags"),
+    [
+        *_operators(COMPUTES), *_operators(DELEGATES, delegates=True),
+        *_operators(COMPOSED, delegates=True, composite=True),
+    ],
+)  # fmt: skip
+def test_operators(expected: str, name: str, flags: dict[str, bool]) -> None:
+    found = classify_operator(name)
+    assert found is not None
+    assert found == _expected(expected, found, **flags)
+
+
+def _names(text: str) -> list[str]:
+    return re.split(r"\s{2,}", text.strip())
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation"), [*((name, False) for name in _names(NO_WORK)), *((name, True) for name in _names(RANGES))]
+)
+def test_what_does_no_work_of_its_own(name: str, annotation: bool) -> None:
+    found = classify_operator(name)
+    assert found is not None
+    assert found == Classification(operator_class=None, rule=found.rule, annotation=annotation)
+
+
+@pytest.mark.parametrize(("expected", "name"), _kernels())
+def test_kernels(expected: str, name: str) -> None:
+    found = classify_kernel(name)
+    assert found == _expected(expected, found)
+
+
+def test_every_rule_decides_a_row() -> None:
+    book = rules()
+    families = {f"operators/{family.title}" for family in book.operators if isinstance(family, Family)}
+    tables = [table for table in (*book.operators, *book.kernels) if isinstance(table, RuleTable)]
+    patterns = {f"{table.title}: {pattern.title}" for table in tables for pattern in table.patterns}
+    operators = [name for table in (COMPUTES, DELEGATES, COMPOSED) for _, name, _ in _operators(table)]
+    found = [classify_operator(name) for name in (*operators, *_names(NO_WORK), *_names(RANGES))]
+    deciding = {answer.rule for answer in (*found, *(classify_kernel(name) for _, name in _kernels())) if answer}
+    assert (families | patterns) - {rule.partition(": aten::")[0] for rule in deciding} == set()
+
+
+def test_a_name_that_no_rule_knows_has_no_answer() -> None:
+    assert classify_operator("mylib::frobnicate") is None
+    assert classify_kernel("frobnicate") == Classification(operator_class=OperatorClass.UNKNOWN, rule="no rule")
 
 
 @pytest.mark.parametrize(
@@ -277,20 +341,6 @@ def _answer(name: str) -> Classification:
 )
 def test_the_rule_that_decided_is_named(name: str, rule: str) -> None:
     assert _answer(name).rule == rule
-
-
-@pytest.mark.parametrize(
-    ("name", "contains"),
-    [
-        ("attn_fwd", ["normalization"]),
-        ("aten::_scaled_dot_product_efficient_attention", ["normalization"]),
-        ("triton_per_fused_add_embedding_mean_mul_pow_rsqrt_6", ["elementwise", "movement"]),
-        # the convolution is a library call; only its bias is in this kernel
-        ("triton_poi_fused_convolution_relu_0", []),
-    ],
-)
-def test_what_a_fused_kernel_contains(name: str, contains: list[str]) -> None:
-    assert _answer(name).contains == tuple(CLASSES[one] for one in contains)
 
 
 def test_a_compiled_range_on_the_host_is_classed_like_its_kernel() -> None:
@@ -311,6 +361,28 @@ def test_no_aten_name_is_listed_twice_and_every_rule_has_one_name() -> None:
     tables = [table for table in (*book.operators, *book.kernels) if isinstance(table, RuleTable)]
     named = [(table.title, pattern.title, pattern.operator_class) for table in tables for pattern in table.patterns]
     assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (
+            "void CatArrayBatchedCopy_aligned16_contig<at::native::(anonymous namespace)::OpaqueType<4u>, 1>(int)",
+            "int32",
+        ),
+        ("void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<16u>, 1>(int)", "complex128"),
+        ("void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<3u>, 1>(int)", None),
+        ("void CatArrayBatchedCopy<c10::Half, unsigned int, 2>(int)", "float16"),
+        (
+            "void multi_tensor_apply_kernel<TensorListMetadata<2>, at::native::CopyFunctor<float, float, 2, 1, 1>>(int)",
+            "float32",
+        ),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<mine::Number, int>>(int)", None),
+        ("ampere_sgemm_128x64_nn", None),
+    ],
+)
+def test_the_element_type_of_a_list_is_in_the_name_of_its_kernel(name: str, dtype: str | None) -> None:
+    assert element_type(name) == dtype
 
 
 # ------------------------------------------------------------------------------------------------------ whole traces
