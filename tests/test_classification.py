@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opanatomy.classification.kernels import classify_kernel, element_type, rules
+from opanatomy.classification.kernels import (
+    classify_kernel,
+    element_type,
+    lacks_tensor_cores,
+    read_kernel_name,
+    rules,
+)
 from opanatomy.classification.operators import Family, RuleTable, classify_operator
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.signature import Classification
@@ -78,7 +84,7 @@ DELEGATES = {
         FusedLayerNormAffineFunction bitsandbytes::quantize_4bit fbgemm::asynchronous_complete_cumsum""",
     "elementwise": """aten::square aten::rand _C::silu_and_mul _C::rotary_embedding _C::static_scaled_fp8_quant
         LigerSiLUMulFunction fbgemm::bounds_check_indices inductor::accumulate_grad_""",
-    "movement": """aten::clone aten::_to_copy aten::zeros aten::one_hot aten::index_put_ fsdp::all_gather_copy_in
+    "movement": """aten::clone aten::_to_copy aten::zeros aten::one_hot aten::index_put_ fsdp::all_gather_copy_in aten::frobnicate_copy
         _C_cache_ops::reshape_and_cache_flash static_runtime::to_maybe_copy_out _C::gptq_marlin_repack
         _C::permute_cols""",
     "communication": """vllm::all_reduce""",
@@ -137,6 +143,7 @@ KERNELS = """
     contraction    XTX_kernel
     contraction    ba_plus_cAA_kernel
     contraction    bmm_add_kernel
+    contraction    void Outer<int>::my_gemm(int)
     contraction+elementwise  RNN_blockPersist_fp_LSTM
     contraction+elementwise  cpp_fused_addmm_relu_2
     contraction+elementwise  linear_relu_square_kernel
@@ -175,8 +182,10 @@ KERNELS = """
     normalization  void ck::kernel_reduce_threadwise<ck::GridwiseReduction_mk_to_m_threadwise<float> >(int)
     normalization  void rocprim::detail::trampoline_kernel<rocprim::detail::reduce_kernel_impl>(int)
     normalization+elementwise  triton_red_fused__softmax_div_1
+    normalization+elementwise  triton_red_fused_add_0
     normalization+elementwise+movement  triton_per_fused__to_copy_add_embedding_dense_backward_native_dropout_backward_native_layer_norm_backward_nll_loss_forward_30
     normalization+elementwise+movement  triton_per_fused_add_embedding_mean_mul_pow_rsqrt_6
+    normalization+other  triton_red_fused_mean_sort_1
     elementwise    void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)
     elementwise    void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::masked_fill_kernel(at::TensorIterator&, c10::Scalar const&)::{lambda()#1}, at::detail::Array<char*, 3> >(int)
     elementwise    void at::native::(anonymous namespace)::fused_dropout_kernel_vec<float, float, unsigned int, 1, 4, bool>(int)
@@ -199,6 +208,8 @@ KERNELS = """
     elementwise    void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__parallel_for::ParallelForAgent<thrust::cuda_cub::__transform::unary_transform_f<int> > >(int)
     elementwise    generate_seed_pseudo
     elementwise    triton_poi_fused_mm_0
+    elementwise+movement  triton_poi_fused_add__to_copy_0
+    elementwise+normalization  triton_poi_fused_native_layer_norm_0
     movement       Memcpy DtoH (Device -> Pageable)
     movement       Memset (Device)
     movement       CopyDeviceToHost
@@ -229,6 +240,7 @@ KERNELS = """
     movement       void at::native::index_elementwise_kernel<128, 4, at::native::take_put>(int)
     movement       void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<float, 2> >(int)
     movement       void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel<float>(int)
+    movement       triton_poi_fused_zork_clone_0
     communication  ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)
     communication  Memcpy PtoP (Device -> Device)
     communication  void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)
@@ -254,9 +266,11 @@ KERNELS = """
     other          void ck_tile::kentry<ck_tile::MoeSortingKernel<int> >(int)
     other          void at::native::(anonymous namespace)::sampleMultinomialOnce<float, float>(long)
     other          void getrf_pivot<float>(int)
-    unknown        void my_kernel<AllReduce, Softmax, gemm_t, Sort_t, rotary_t, layer_norm_t, cat_t, adam_t>(Copy_t)
+    other          triton_red_fused_sort_0
+    unknown        void my_kernel<AllReduce, Softmax, gemm_t, Sort_t, rotary_t, layer_norm_t, cat_t, topk_t, adam_t>(Copy_t)
     unknown        kernel
     unknown        triton__0d1d2d3d
+    unknown        void my_kernel<AllReduce_t>(int)
 """
 
 
@@ -333,6 +347,7 @@ def test_a_name_that_no_rule_knows_has_no_answer() -> None:
         ("aten::_softmax_backward_data", "operators/normalization: aten::_softmax_backward_data"),
         ("aten::_foreach_mul_", "operators/elementwise: aten::mul"),
         ("ampere_sgemm_32x128_nn", "kernels/contraction: matrix product"),
+        ("triton_poi_fused_add__to_copy_0", "compiled/triton_poi: add _to_copy"),
         (
             "triton_per_fused_add_embedding_mean_mul_pow_rsqrt_6",
             "compiled/triton_per: add embedding mean mul pow rsqrt",
@@ -371,6 +386,8 @@ def test_no_aten_name_is_listed_twice_and_every_rule_has_one_name() -> None:
             "int32",
         ),
         ("void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<16u>, 1>(int)", "complex128"),
+        ("void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<1u>, 1>(int)", "uint8"),
+        ("void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<8u>, 1>(int)", "int64"),
         ("void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<3u>, 1>(int)", None),
         ("void CatArrayBatchedCopy<c10::Half, unsigned int, 2>(int)", "float16"),
         (
@@ -383,6 +400,33 @@ def test_no_aten_name_is_listed_twice_and_every_rule_has_one_name() -> None:
 )
 def test_the_element_type_of_a_list_is_in_the_name_of_its_kernel(name: str, dtype: str | None) -> None:
     assert element_type(name) == dtype
+
+
+#: More names are in tests/test_timeline.py.
+@pytest.mark.parametrize(
+    ("name", "uses"),
+    [
+        ("void cudnn::cnn::kern_precompute_indices<true>(int)", False),
+        ("void flashinfer::MergeStatesKernel<8u>(float*)", False),
+        ("void fmha_bwd_dot_do_o_kernel<128>(int)", False),
+        ("miopenSp3AsmConv_v30_3_1_gfx94x_fp32_f2x3_dilate1.kd", False),
+        ("void fft2d_r2c_32x32<float, false, 5u, true>(float2*)", False),
+        ("void vllm::paged_attention_v2_kernel<__nv_bfloat16, 128>(float*)", False),
+        ("kernel_cutlass_bf16GemmPersistent_object_at__0", True),
+        ("void flashinfer::BatchPrefillWithPagedKVCacheKernel<int>(int)", True),
+        ("kernel_unified_attention_2d", True),
+        ("void at::native::bitonicSortKVInPlace<2, -1, 16>(int)", False),
+    ],
+)
+def test_tensor_cores_by_name(name: str, uses: bool) -> None:
+    assert read_kernel_name(name).tensor_cores is uses
+
+
+def test_devices_without_tensor_cores_and_copies_over_the_host_link() -> None:
+    devices = (None, "Tesla P100-PCIE-16GB", "AMD Instinct MI50", "NVIDIA H100 80GB HBM3")
+    assert [lacks_tensor_cores(device) for device in devices] == [False, True, True, False]
+    copies = ("Memcpy HtoD (Pageable -> Device)", "CopyDeviceToHost", "Memcpy DtoD (Device -> Device)")
+    assert [read_kernel_name(copy).crosses_host_link for copy in copies] == [True, True, False]
 
 
 # ------------------------------------------------------------------------------------------------------ whole traces
