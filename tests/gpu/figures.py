@@ -79,7 +79,7 @@ def device_is_named(anatomy: Anatomy, device: str) -> Figure:
 def product_type(anatomy: Anatomy, dtype: str) -> Figure:
     """The data type whose peak the contractions is compared with."""
     mfu = anatomy.device.mfu or 0.0
-    found = f"{anatomy.device.mfu_dtype}, MFU {mfu:.1%}"
+    found = f"{anatomy.device.mfu_dtype}, MFU {f'{mfu:.1%}' if mfu else 'unknown'}"
     holds = anatomy.device.mfu_dtype == dtype and 0 < mfu <= ABOVE_CEILING
     return Figure(f"peak of {dtype} products", found, f"that of {dtype}, MFU at most {ABOVE_CEILING:.0%}", holds)
 
