@@ -46,7 +46,7 @@ TESTS = {
     "analysis": "timeline roofline ratios theory faster report golden_traces causes unlike ranks steps idle_causes "
     "waiting comparison comparison_matching comparison_basis communication causality checks gates | made_roofline "
     "report_terminal device_parts generation made_trace",
-    "trace": "trace golden_traces writer made_ids redaction secret_values | trace_devices hostile pipes secrets",
+    "trace": "trace golden_traces writer made_ids redaction | trace_devices hostile pipes secrets",
 }  # fmt: skip
 ROUNDS = 2
 #: Of these operators each becomes the other.
