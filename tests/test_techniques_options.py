@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import opanatomy
 from opanatomy.capture.batches import micro_batches
-from opanatomy.capture.model import workload
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
@@ -22,7 +21,7 @@ from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from tests.tiny import BERT, TINY, message_of, tiny_request
+from tests.tiny import BERT, TINY, tiny_request
 
 GPT2, LLAMA, VIT, T5 = (
     "openai-community/gpt2", "meta-llama/Llama-3.1-8B", "google/vit-base-patch16-224", "google-t5/t5-base",
@@ -108,20 +107,6 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(name: str) -> None:
     assert_same(gradients_of(prepared, 4), gradients_of(prepared), rtol=1e-4, atol=1e-6)
 
 
-def test_outputs_without_a_loss_are_summed_over_micro_batches() -> None:
-    module = nn.Linear(4, 4)
-    whole = opanatomy.profile(module, torch.randn(6, 4))
-    cut = opanatomy.profile(module, {"input": torch.randn(6, 4, requires_grad=True)}, accumulate=3, memory=True)
-    assert contractions(cut, Phase.FORWARD) == contractions(whole, Phase.FORWARD) == 2 * 6 * 4 * 4
-    assert cut.workload.micro_batch == 2
-    module.requires_grad_(True)
-    inputs = torch.randn(6, 4)
-    part = Prepared(
-        module=module, inputs=(inputs,), name="", architecture="", source="", batch=6, sequence_length=None, dtype=None
-    )
-    assert_same(gradients_of(part, 3), gradients_of(part))
-
-
 @pytest.mark.parametrize(
     ("inputs", "parts", "said"),
     [
@@ -135,30 +120,6 @@ def test_outputs_without_a_loss_are_summed_over_micro_batches() -> None:
 def test_what_cannot_be_cut_is_refused(inputs: Any, parts: int, said: str) -> None:
     with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
         opanatomy.profile(nn.Linear(4, 4), inputs, accumulate=parts)
-
-
-def test_a_model_s_batch_is_checked_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "build_module", lambda *_, **__: pytest.fail("weights were made"))
-    said = message_of(tiny_request(BERT, batch=4, accumulate=3), UsageError)
-    assert said.startswith("--accumulate 3: a batch of 4 cannot be cut into 3 equal micro-batches - give a divisor of")
-
-
-def test_micro_batches_are_views_of_the_batch() -> None:
-    batch = torch.ones(4, 2)
-    number = torch.tensor(1)
-    first, second = micro_batches({"x": batch, "both": [batch, 3], "number": number}, 2)
-    assert isinstance(first, dict)
-    assert isinstance(second, dict)
-    assert second["x"].data_ptr() == batch[2:].data_ptr()
-    assert (first["both"][0].shape, first["both"][1], first["number"]) == ((2, 2), 3, number)
-
-
-@pytest.mark.parametrize(
-    "options", [{"amp": "fp16", "optimizer": "sgd"}, {"amp": "bf16", "checkpointing": "reentrant"}]
-)
-def test_accumulation_goes_with_other_techniques(options: dict[str, Any], tmp_path: Path) -> None:
-    anatomy = captured(tmp_path, accumulate=2, memory=True, **options)
-    assert sum(row.at_peak_bytes or 0 for row in anatomy.memory.components) == anatomy.memory.peak_bytes
 
 
 # ------------------------------------------------------------------------------------------------------------ clipping
