@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from opanatomy.__main__ import main
-from opanatomy.capture.memory.measurement import available_bytes
 from opanatomy.capture.run import profile
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.errors import ModelError, OutOfMemory
@@ -156,22 +155,21 @@ def test_damaged_weights(name: str, content: bytes, tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
 def test_too_little_memory_to_build_names_what_to_lower(
-    error: Exception, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, inside = resource.getrlimit(resource.RLIMIT_DATA), []
 
     def fail(*_: object) -> None:
         inside.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
-        raise error
+        raise MemoryError
 
     monkeypatch.setattr("opanatomy.capture.model.workload.make_batch", fail)
     assert main(TINY) == 1
     err = capsys.readouterr().err
     assert "out of memory while bert-base-uncased and its inputs were being built" in err
     assert all(option in err for option in ("--batch", "--seq", "--layers"))
-    assert inside != [resource.RLIM_INFINITY]
+    assert inside != [resource.RLIM_INFINITY], "a limit stops a build that would take all memory"
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
@@ -192,21 +190,6 @@ def test_what_cannot_fit_says_what_takes_the_memory(
         profile.capture_model(wanted, Path("t.json"), NullProgress(), lambda text: None)
     assert parts in str(caught.value)
     assert "--dtype bfloat16" in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [resource.RLIMIT_DATA, resource.RLIMIT_AS])
-def test_the_limits_of_the_process_are_known(kind: int) -> None:
-    before = resource.getrlimit(kind)
-    resource.setrlimit(kind, (64 << 30, before[1]))
-    try:
-        limited = available_bytes()
-        resource.setrlimit(kind, (1, before[1]))
-        none = available_bytes()
-    finally:
-        resource.setrlimit(kind, before)
-    assert limited is not None
-    assert 0 < limited < 64 << 30
-    assert none == 0
 
 
 @pytest.mark.parametrize(

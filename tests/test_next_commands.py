@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,14 +16,10 @@ from opanatomy.__main__ import main
 from opanatomy.api import comparison_of
 from opanatomy.cli.output import wanted_page
 from opanatomy.cli.parser import make_parser
-from opanatomy.records.comparison import Cause, Part
-from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.formats import format_named
 from opanatomy.report.notebook import first_screen_html
 from opanatomy.report.section import Page
-from opanatomy.report.sections import HEADINGS
-from opanatomy.report.sections.comparison import Group, groups_of
-from opanatomy.report.sections.digest import further_of
+from opanatomy.report.sections.comparison import groups_of
 from tests import anatomies
 
 FOLDER = Path(__file__).parent / "traces"
@@ -155,30 +150,3 @@ def test_a_side_that_cannot_be_named_gets_options_alone(how: str, capsys: pytest
     assert len(found) == 3
     assert all(options.startswith("--section ") for options in found)
     assert "opanatomy analyze" not in page
-
-
-def test_several_runs_of_a_side_are_no_trace(here: Path) -> None:
-    """`analyze` reads no folder of the reports of several runs."""
-    runs = here / "runs"
-    runs.mkdir()
-    (runs / "run-1.report.json").write_text(format_named("json").write(anatomies.llama_on_gpu(), Page()))
-    ranks = here / "ranks"
-    ranks.mkdir()
-    shutil.copy(RANKS[0], ranks)
-    arguments = make_parser().parse_args(["compare", "runs", "ranks", "a b.json"])
-    assert wanted_page(arguments, "digest", []).sides == (None, "ranks", "'a b.json'")
-
-
-@pytest.mark.parametrize("cause", Cause)
-@pytest.mark.parametrize("item", [OperatorClass.COMMUNICATION, OperatorClass.TENSOR_CONTRACTION])
-def test_every_cause_has_a_section_that_there_is(cause: Cause, item: OperatorClass) -> None:
-    pair = ("communication", "compute") if cause is Cause.OVERLAP else None
-    part = Part(cause=cause, before_ns=1, after_ns=2, operator_class=item if cause.is_work else None, pair=pair)
-    group = Group(name="x", cause=cause, operator_class=part.operator_class, parts=(part,))
-    for several in (False, True):
-        wanted = further_of(group, several=several)
-        sections = [further.section for further in wanted]
-        assert set(sections) <= set(HEADINGS)
-        assert ("waiting" in sections) == (several and cause.is_work and item is OperatorClass.COMMUNICATION)
-        words = shlex.split(" ".join(further.options for further in wanted))
-        make_parser().parse_args(["analyze", "t.json", *words])

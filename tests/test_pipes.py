@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
 import os
@@ -14,7 +13,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -244,23 +242,6 @@ def test_addresses_elsewhere(
     assert said in err
     assert err.count("\n") == 1
     assert list(here.iterdir()) == []
-
-
-def test_what_may_not_be_read_is_a_line(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Who runs the tests may read everything."""
-    listed = os.listdir
-
-    def unlisted(path: Any = ".") -> list[str]:
-        if "shut" in str(path):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return listed(path)
-
-    (here / "shut").mkdir()
-    monkeypatch.setattr(os, "listdir", unlisted)
-    assert main(["analyze", "shut"]) == 1
-    assert "cannot read the folder shut: Permission denied" in capsys.readouterr().err
 
 
 def test_an_address_of_a_file_is_its_path(here: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
