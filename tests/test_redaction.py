@@ -21,7 +21,7 @@ from opanatomy.records import anatomy, columns, communication, comparison, exper
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats.json import json_report
 from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import ARGUMENTS, MODULES, NAMES, PLACES
+from opanatomy.trace.redact_records import ARGUMENTS, MODULES, NAMES, OWN, PLACES
 from opanatomy.trace.write import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import leaks
@@ -202,6 +202,7 @@ def test_redact_keeps_what_the_report_needs(tmp_path: Path) -> None:
     trace = private_trace()
     trace.events.append({"ph": "M", "name": "process_labels", "pid": 0, "args": {"labels": "GPU 0"}})
     trace.events.append({"ph": "M", "name": "thread_name", "tid": 7, "args": {"name": "stream 7 "}})
+    trace.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 40 << 30}]
     told = json.loads(written(trace, tmp_path, redact=True))
     texts = json.dumps(told)
     for kept in ("<path>(12): forward", "opanatomy.module/head", "GPU 0", "stream 7", "thread 9", '"[1, 2]"', "Linear"):
@@ -209,6 +210,7 @@ def test_redact_keeps_what_the_report_needs(tmp_path: Path) -> None:
     before, after = analyze_trace(tmp_path / "in.json"), analyze_trace(tmp_path / "out.json")
     assert (before.classes, before.ledger, before.timeline) == (after.classes, after.ledger, after.timeline)
     assert [row.operator for row in before.operators] == [row.operator for row in after.operators]
+    assert "https://" in (opanatomy.analyze(tmp_path / "in.json", redact=True).device.source or "")
 
 
 def test_without_redact_paths_and_stacks_stay(tmp_path: Path) -> None:
@@ -341,7 +343,7 @@ def test_the_fields_that_are_listed_are_fields_of_records() -> None:
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     ]  # fmt: skip
     fields = {field for record in records for field in record.__struct_fields__}
-    assert {*NAMES, *MODULES, *PLACES, *ARGUMENTS} - fields == set()
+    assert {*OWN, *NAMES, *MODULES, *PLACES, *ARGUMENTS} - fields == set()
 
 
 # -------------------------------------------------------------------------------------------------- at profile time

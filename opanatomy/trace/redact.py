@@ -87,10 +87,10 @@ _NAME_WORDS: Final = (
     "token", "secret", "pass", "pwd", "cred", "key", "auth", "cookie", "dsn", "jwt", "pat", "bearer", "signature",
 )  # fmt: skip
 _TRIGGERS: Final = (
-    *_NAME_WORDS, "basic ", "://", ":\\/", "sig=", "webhooks/", "hooks.slack", "telegram", "environ", "hf_", "ghp_",
-    "gho_", "ghu_", "ghs_", "ghr_", "gl", "sk-", "k_live_", "k_test_", "whsec_", "akia", "asia", "xox", "xapp-", "aiza",
-    "ya29", "gocspx-", "npm_", "pypi-", "nvapi-", "_v1_", "gsk_", "r8_", "pplx-", "dapi", "hvs.", "sg.", "shp", "eyj",
-    "lin_api_", "private",
+    *_NAME_WORDS, "basic ", "://", ":\\/", "sig=", "webhooks/", "hooks.slack", "telegram", "environ", "private",
+    "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "at-", "dt-", "rt-", "bt-", "tt-", "sk-", "k_live_", "k_test_",
+    "whsec_", "akia", "asia", "xox", "xapp-", "aiza", "ya29", "gocspx-", "npm_", "pypi-", "nvapi-", "_v1_", "gsk_",
+    "r8_", "pplx-", "dapi", "hvs.", "sg.", "shp", "eyj", "lin_api_",
 )  # fmt: skip
 _NAME: Final = (
     r"(?:(?<![\w\\-])|(?<=\\[bfnrt]))(?P<dash>--?)?"
@@ -107,7 +107,7 @@ _PAIR: Final = re.compile(
 _PAIRS: Final = (
     # `'key=a value in quotes'`, and a setting's `key before -> after`
     re.compile(rf"(?is)(?<=(?P<open>[\"'])){_NAME}=(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))"),
-    re.compile(rf"(?is){_NAME} (?P<value>\S.{{0,200}}? -> \S.{{0,4096}})$"),
+    re.compile(rf"(?is){_NAME} (?P<value>\S.{{0,200}}? -> [^\n]*)"),
     _PAIR,
 )
 _FORMS: Final = (
@@ -205,6 +205,7 @@ _WORDS: Final = words(
 _KNOWN_NAME: Final = re.compile(
     r"(?:aten|prims?|c10d|_c10d_functional|torch|torchvision|inductor|quantized)::[A-Za-z]\w*|[A-Z]\w*Backward\d"
 )
+_TERMS: Final = frozenset({*ITEM_SIZE, *map(str, OperatorClass), *map(str, Phase)})
 _WORD_NAME: Final = re.compile(r"[A-Za-z_-]+(?:(?:\.|::|#|_)(?:[A-Za-z_]+|\d{1,4}))*")
 _WORD_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
@@ -223,7 +224,7 @@ _LOGINS: Final = re.compile(
 #: What may stand between the letters and digits of a value: any other character, or its escape in JSON (Kineto writes
 #: a slash for a backslash), Python, a URL, HTML. A backslash and the letter after it can have become one character.
 _BETWEEN: Final = (
-    r"(?:[^A-Za-z0-9]|[\\/]+(?:[bfnrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})|%[0-9a-f]{2}|&#?\w{2,5};){1,64}[bfnrt]?"
+    r"(?:[^A-Za-z0-9]|[\\/](?:[bfnrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})|%[0-9a-f]{2}|&#?\w{2,5};){1,64}[bfnrt]?"
 )
 _SPLIT: Final = re.compile(r"(?:\\[bfnrt]|[^A-Za-z0-9])+")
 
@@ -267,22 +268,21 @@ def _secrets_of(name: str, text: str) -> set[str]:
     """Return the secrets in a text under a name: all of it, its items or lines, and those of logins and pairs in it."""
     values = [] if text.isalnum() else [*_values_by_name(text)]
     values += [form for found in _LOGINS.findall(text) for login in found for form in (login, unquote(login))]
-    if is_secret_name(name):
-        is_document = text[:1] in ("{", "[")
-        parts = [] if is_document else re.split(r"[\r\n]+" if "\n" in text else r"[\s,;]+", text)
-        values += [text, *(part for part in parts if "-----" not in part and not _WORD.fullmatch(part))]
-    secrets = {value for value in (value.strip().strip("\"'") for value in values) if is_worth(value)}
-    variable, equals, rest = text.partition("=")
-    return secrets | _secrets_of(variable, rest) if equals and variable.isidentifier() else secrets
+    variable, _, rest = text.partition("=")
+    for key, value in ((name, text), (variable, rest)):
+        if is_secret_name(key) and (key is name or key.isidentifier()):
+            is_document = value[:1] in ("{", "[")
+            parts = [] if is_document else re.split(r"[\r\n]+" if "\n" in value else r"[\s,;]+", value)
+            values += [value, *(part for part in parts if "-----" not in part and not _WORD.fullmatch(part))]
+    return {value for value in (value.strip().strip("\"'") for value in values) if is_worth(value)}
 
 
 def is_worth(value: str) -> bool:
     """Return whether a secret is distinct from other text: no word, number, path or row of asterisks."""
     if len(value) < _MIN_LENGTH or len(set(value)) < 4 or _NO_VALUE.fullmatch(value) or _KNOWN_NAME.fullmatch(value):
         return False
-    if value in ITEM_SIZE or value in (*OperatorClass, *Phase):
-        return False
-    return not (_WORD_NAME.fullmatch(value) and all(one.lower() in _WORDS for one in _WORD_PART.findall(value)))
+    parts = _WORD_PART.findall(value) if _WORD_NAME.fullmatch(value) else [value]
+    return value not in _TERMS and not all(part.lower() in _WORDS for part in parts)
 
 
 def _spelled(value: str) -> str:
@@ -295,7 +295,7 @@ def _spelled(value: str) -> str:
         return _BETWEEN.join(runs)
     cases = dict.fromkeys((value, value.upper(), value.lower()))
     forms = (form for one in cases for form in (one, ascii(one)[1:-1], repr(one.encode())[2:-1], quote(one, safe="")))
-    return "|".join(re.escape(form).replace(r"\\", r"[\\/]+") for form in dict.fromkeys(forms))
+    return "|".join(re.escape(form).replace(r"\\", r"[\\/]{1,8}") for form in dict.fromkeys(forms))
 
 
 @lru_cache(maxsize=16)

@@ -19,6 +19,8 @@ from opanatomy.trace.redact import PATH, REDACTED, Texts, is_plain_constant, wor
 
 Record = TypeVar("Record")
 
+#: Fields of our own words, which are written as they are.
+OWN: Final = words("source formula rule term quantity unit conventions created")
 #: Fields with names of operators, kernels, data types, devices and versions, which are masked as in the trace; all
 #: other texts are sentences.
 NAMES: Final = words(
@@ -43,7 +45,7 @@ def redacted(record: Record, texts: Texts) -> Record:
 
 
 def _value(value: Any, field: str, texts: Texts) -> Any:
-    if value is None or isinstance(value, (int, float, Enum)):
+    if value is None or field in OWN or isinstance(value, (int, float, Enum)):
         return value
     if isinstance(value, str):
         masked = _text(value, field, texts)

@@ -24,9 +24,9 @@ _METADATA: Final = words(
 _ARGUMENTS: Final = frozenset((
     "name", "labels", "Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs", "Collective name",
     "dtype", "Process Group Name", "Process Group Description", "Process Group Ranks", "In split size",
-    "Out split size", "Module Hierarchy", "device", "stream", "kernel", "kernel_name", "kernel_backend", "kernel_hash",
-    "kernel_kwargs", "grid", "block", "kind", "copy kind", "scope", "cuda_sync_kind", "Trace name", "size", "bytes",
-    "blocks per SM", "est. achieved occupancy %",
+    "Out split size", "Module Hierarchy", "Trace name", "device", "stream", "kernel", "kernel_name", "kernel_backend",
+    "kernel_hash", "kernel_kwargs", "grid", "block", "blocks per SM", "est. achieved occupancy %", "kind", "copy kind",
+    "scope", "cuda_sync_kind", "size", "bytes", "src", "dst", "ptr",
 ))  # fmt: skip
 #: The keys of an event whose texts `everything` keeps.
 _EVENT: Final = words("ph cat name pid tid ts dur id bp s cname args")
@@ -68,7 +68,7 @@ class Redaction:
         for key, value in (self._metadata if metadata is None else metadata).items():
             if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
                 kept[key] = msgspec.to_builtins(redacted(capture, self.texts))
-            elif key in _METADATA or (key.endswith("_version") and isinstance(value, int | str)):
+            elif key in _METADATA or (key.endswith("_version") and not isinstance(value, list | dict)):
                 kept[key] = self._value(key, value)
             else:
                 self._left_out += 1
