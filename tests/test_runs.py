@@ -116,6 +116,7 @@ def test_nothing_but_the_report_is_on_stdout(here: Path) -> None:
     err = done.stderr
     assert done.returncode == 0, err
     assert json.loads(done.stdout)["schema"] == 2
+    assert "leaked" not in err  # by triton's nanobind, where torch has it
     for who in ("a child", "a write", "C", "Python"):
         assert f"hello from {who}\n" in err
     for who in ("a child", "C", "Python"):
