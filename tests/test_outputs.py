@@ -9,7 +9,7 @@ import re
 import resource
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from opanatomy.__main__ import main
 from opanatomy.capture.run.export import export_trace
 from opanatomy.errors import OutputError
 from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.trace.files import output_file
+from opanatomy.trace.files import OutputFile, output_file
 from tests.handmade import training_step
 
 
@@ -36,56 +36,47 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def make(path: Path, text: str = "new", **options: Any) -> Path:
-    output = output_file(path, **options)
+def fill(output: OutputFile, meanwhile: Callable[[], object], text: str = "mine") -> Path:
     with output.written() as partial:
         partial.write_text(text)
+        meanwhile()
     return output.path
 
 
-# -------------------------------------------------------------------------------------------------------------- claims
+def make(path: Path, text: str = "new", **options: Any) -> Path:
+    return fill(output_file(path, **options), lambda: None, text)
 
 
-def test_only_force_overwrites_and_the_old_file_is_whole_until_then(here: Path) -> None:
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
+def test_nothing_is_written_over_and_what_is_there_is_whole(
+    links: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
     make(Path("t.json"), "old")
     with pytest.raises(OutputError, match="it exists already - add --force or choose another name"):
         make(Path("t.json"))
-    assert make(Path("t.json"), numbered=True) == Path("t-2.json")
     with output_file(Path("t.json"), force=True).written() as partial:
         partial.write_text("half")
         assert Path("t.json").read_text() == "old"
-    assert Path("t.json").read_text() == "half"
-    with pytest.raises(FileNotFoundError), output_file(Path("t.json"), force=True).written() as partial:
-        os.unlink(partial.write_text("less") and "nowhere")
-    assert Path("t.json").read_text() == "half"
-    assert left_in(here) == ["t-2.json", "t.json"]
+    with pytest.raises(FileNotFoundError):
+        fill(output_file(Path("t.json"), force=True), Path("nowhere").unlink)
+    assert make(Path("t.json"), numbered=True) == Path("t-2.json")
+    # Something else makes the file meanwhile: its own stays, and ours has a number.
+    fill(output_file(Path("d.json"), numbered=True), lambda: Path("d.json").write_text("another's"))
+    said = r"cannot write e\.json: it was made by something else .*/here/e-2\.json$"
+    with pytest.raises(OutputError, match=said):
+        fill(output_file(Path("e.json")), lambda: Path("e.json").write_text("another's"))
+    assert {name: Path(name).read_text() for name in left_in(here)} == {
+        "t.json": "half", "t-2.json": "new", "d.json": "another's", "d-2.json": "mine", "e.json": "another's",
+        "e-2.json": "mine",
+    }  # fmt: skip
 
 
-def test_a_name_that_something_else_took_meanwhile(here: Path) -> None:
-    Path("t-2.json").write_text("another's")
-    output = output_file(Path("t.json"))
-
-    def write() -> None:
-        with output.written() as partial:
-            partial.write_text("mine")
-            Path("t.json").write_text("another's")
-
-    with pytest.raises(OutputError, match=r"cannot write t\.json: it was made by something else .*/here/t-3\.json$"):
-        write()
-    assert [Path(name).read_text() for name in ("t.json", "t-2.json", "t-3.json")] == ["another's", "another's", "mine"]
-
-
-def test_what_a_killed_run_left_is_removed_a_day_later(here: Path) -> None:
-    with output_file(Path("t.json")).written() as partial:
-        for name in ("left", "new"):
-            partial.parent.with_name(f".opanatomy-{name}.partial").mkdir()
-        os.utime(here / ".opanatomy-left.partial", (1, 1))
-        assert make(Path("other.json")) == Path("other.json")
-        partial.write_text("x")
-    assert left_in(here) == [".opanatomy-new.partial", "other.json", "t.json"]
-
-
-def test_a_forked_child_publishes_and_removes_nothing(here: Path) -> None:
+def test_what_a_killed_run_left_goes_a_day_later_and_a_forked_child_removes_nothing(here: Path) -> None:
     """Workers of a data loader outlive a run that is killed."""
     with output_file(Path("t.json")).written() as partial:
         partial.write_text("parent's")
@@ -93,24 +84,14 @@ def test_a_forked_child_publishes_and_removes_nothing(here: Path) -> None:
         if child:
             os.waitpid(child, 0)
             assert left_in(here) == [partial.parent.name]
-            assert partial.read_text() == "parent's"
+            for name in ("left", "new"):
+                partial.parent.with_name(f".opanatomy-{name}.partial").mkdir()
+            os.utime(here / ".opanatomy-left.partial", (1, 1))
+            make(Path("other.json"))
     if not child:
         os._exit(0)
-    assert left_in(here) == ["t.json"]
-
-
-def test_a_file_system_without_hard_links(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", refuse)
-    assert make(Path("t.json"), "first") == Path("t.json")
-    with output_file(Path("d.json"), numbered=True).written() as partial:
-        partial.write_text("mine")
-        Path("d.json").write_text("another's")
-    assert {name: Path(name).read_text() for name in left_in(here)} == {
-        "t.json": "first", "d.json": "another's", "d-2.json": "mine",
-    }  # fmt: skip
+    assert left_in(here) == [".opanatomy-new.partial", "other.json", "t.json"]
+    assert Path("t.json").read_text() == "parent's"
 
 
 # ------------------------------------------------------------------------------------------------------------- commands

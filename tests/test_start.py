@@ -140,9 +140,9 @@ UNUSED = {
         "CUDA_VISIBLE_DEVICES=2,0 names none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
         "unset it, or number them from 0",
     ),
-    "hidden by naming one twice": (
-        FakeMachine(gpus=TWO, cuda_order=()), "0, 0",
-        "CUDA_VISIBLE_DEVICES=0, 0 names a GPU twice, which hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+    "hidden by nothing": (
+        FakeMachine(gpus=TWO, cuda_order=()), "",
+        "CUDA_VISIBLE_DEVICES is empty and hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
         "unset it, or number them from 0",
     ),
     "fabric manager": (
