@@ -64,6 +64,7 @@ METADATA: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"note": f"--token {GITHUB} password={PASSWORD} https://alice-of-env:{PASSWORD}@host.x/y"}, ("alice-of-env",)),
     ({"opanatomy": {"environment": {"HF_TOKEN": HUGGING_FACE, "HOSTNAME": "gpu-node-17"}}}, ("gpu-node-17",)),
     ({"distributedInfo": {"rank": 0, "apiKey": PASSWORD, HUGGING_FACE: GITHUB, "deep": [[[{"note": OPENAI}]]]}}, ()),
+    ({"distributedInfo": {"backend": "alice@example.org in /home/alice-of-home at 10.20.30.40"}}, ("alice", "10.20")),
     ({HUGGING_FACE: 1}, ()),
 ]  # fmt: skip
 
@@ -111,7 +112,7 @@ def test_metadata_of_the_profiler_stays(tmp_path: Path) -> None:
 def test_tokens_are_left_out_of_events(tmp_path: Path, secret: str) -> None:
     trace = training_step()
     trace.metadata["environ"] = {"WANDB_API_KEY": WANDB, "DB_PASSWORD": PASSWORD}
-    operator = trace.host(f"aten::mm {secret}", 600, 10)
+    trace.host(f"aten::mm {secret}", 600, 10)
     trace.annotation(f"run with {secret}", 620, 10)
     trace.launch(605, 50)
     trace.kernel(f"kernel_{secret}", 640, 10, 50)
@@ -123,9 +124,12 @@ def test_tokens_are_left_out_of_events(tmp_path: Path, secret: str) -> None:
     trace.events.append({"ph": "i", "name": "env", "ts": 5, "args": {"environ": {"HF_TOKEN": secret}}})
     trace.host(f"opanatomy.module/{secret}", 700, 20)
     trace.host("aten::mm", 701, 10, shapes=[[8, 4], [4, 2]], types=["float", "float"])
-    assert operator
+    exact = '"ts": 1790857026000123.4567'  # a time has more digits than a float
+    source = trace.text().replace('"ts": 620', exact)
     for redact in (False, True):
-        assert survivors(written(trace, tmp_path, redact=redact), (secret,)) == []
+        data = written(trace, tmp_path, redact=redact, source=source)
+        assert survivors(data, (secret,)) == []
+        assert b"1790857026000123.4567" in data
 
 
 def test_escapes_and_repeated_keys_hide_nothing(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def _mask(text: str, secrets: frozenset[str], names: frozenset[str], everything:
     if not everything:
         return text
     if not _OWN_RANGE.fullmatch(text):
-        text = _without_people(_DOMAIN.sub(HOST, _PATHS.sub(PATH, text)))
+        text = _without_people(_DOMAIN.sub(HOST, _PATHS.sub(PATH, _MAILBOX.sub(USER, text))))
     for name in sorted(names, key=len, reverse=True)[:_MAX_VALUES]:
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", USER, text)
     return text

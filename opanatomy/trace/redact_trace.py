@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from opanatomy.trace.redact_records import redacted
 #: The errors of msgspec on text that is not JSON, is not UTF-8 or nests too deep.
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_decoder: Final = msgspec.json.Decoder(dict[str, Any])
+_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 #: What profilers write of themselves; all other metadata, those of the user too, are left out.
 _METADATA: Final = words(
@@ -71,7 +71,7 @@ class Redaction:
             if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
                 kept[key] = msgspec.to_builtins(redacted(capture, self.texts))
             elif key in _METADATA or (key.endswith("_version") and not isinstance(value, list | dict)):
-                kept[key] = self._value(key, value)
+                kept[key] = self._value(key, value, self.texts.sentence)
             else:
                 self._left_out += 1
         return kept
@@ -120,7 +120,11 @@ class Redaction:
     def _event(self, raw: bytes) -> bytes | None:
         """Redact one event. Return `None` for our own events and for invalid JSON."""
         try:
-            event = _decoder.decode(raw)
+            # A number keeps its text: times have more digits than a float.
+            event: dict[str, Any] = {
+                key: msgspec.json.decode(value) if memoryview(value)[0] in b'"{[' else value
+                for key, value in _decoder.decode(raw).items()
+            }
         except NOT_DECODABLE:
             self._left_out += 1
             return None
@@ -137,7 +141,7 @@ class Redaction:
                     arguments["Concrete Inputs"] = self._constants(arguments["Concrete Inputs"])
             if event.get("cat") == "python_function" and isinstance(event.get("name"), str):
                 event["name"] = _PYTHON_FRAME.sub(rf"{PATH}(\1): ", event["name"])
-        return msgspec.json.encode(self._value("", event))
+        return msgspec.json.encode(self._value("", event, self.texts.text))
 
     def _listed(self, values: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
         """Return the values under known keys, and all numbers."""
@@ -153,17 +157,17 @@ class Redaction:
             return ""
         return value
 
-    def _value(self, key: str, value: Any, depth: int = 0) -> Any:
+    def _value(self, key: str, value: Any, mask: Callable[[str], str], depth: int = 0) -> Any:
         """Return a value with every text in it masked, and nothing of one under the name of a secret."""
         if depth > _DEEPEST or (value and (is_secret_name(key) or key in _ENVIRONMENT)):
             self._left_out += 1
             return REDACTED
         if isinstance(value, str):
-            return self.texts.text(value)
+            return mask(value)
         if isinstance(value, list):
-            return [self._value("", item, depth + 1) for item in value]
+            return [self._value("", item, mask, depth + 1) for item in value]
         if isinstance(value, dict):
-            return {self.texts.text(name): self._value(name, item, depth + 1) for name, item in value.items()}
+            return {mask(name): self._value(name, item, mask, depth + 1) for name, item in value.items()}
         return value
 
 
