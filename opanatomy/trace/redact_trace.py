@@ -27,8 +27,8 @@ _ARGUMENTS: Final = frozenset((
     "name", "labels", "Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs", "Collective name",
     "dtype", "Process Group Name", "Process Group Description", "Process Group Ranks", "In split size",
     "Out split size", "Module Hierarchy", "Trace name", "device", "stream", "kernel", "kernel_name", "kernel_backend",
-    "kernel_hash", "kernel_kwargs", "grid", "block", "blocks per SM", "est. achieved occupancy %", "kind", "copy kind",
-    "scope", "cuda_sync_kind", "size", "bytes", "src", "dst", "ptr",
+    "kernel_hash", "kernel_kwargs", "kernel_file", "grid", "block", "blocks per SM", "est. achieved occupancy %",
+    "kind", "copy kind", "scope", "cuda_sync_kind", "size", "bytes", "src", "dst", "ptr",
 ))  # fmt: skip
 #: The keys of an event whose texts `everything` keeps.
 _EVENT: Final = words("ph cat name pid tid ts dur id bp s cname args")
