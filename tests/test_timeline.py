@@ -1,141 +1,100 @@
-"""Busy, idle and exposed time, steps, streams, launches and occupancy: one hand-made trace a rule, then laws."""
+"""Busy, idle and exposed time, why the device was idle, and the steps: one hand-made trace a rule, its times constants.
+
+Times in the traces are in microseconds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opanatomy.__main__ import main
-from opanatomy.analysis.intervals import covered, covered_by_group, exposed, length, time_before, union, within
-from opanatomy.analysis.step import HARDLY_ANY
-from opanatomy.analysis.timeline import _filled_ns
-from opanatomy.classification.kernels import uses_tensor_cores
-from opanatomy.pipeline import analyze_trace
-from opanatomy.records.anatomy import Anatomy, DeviceRow, StepRow
+import opanatomy
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
-from tests.handmade import HandMade, training_step
+from tests.made_trace import (
+    GEMM,
+    H100,
+    MAP,
+    MATRICES,
+    NCCL,
+    US,
+    TraceBuilder,
+    device_times,
+    on_gpu,
+    page,
+    phase_times,
+    training_step,
+)
 
-US = 1000
-GEMM, MAP = "ampere_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4>"
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-
-
-class Steps(HandMade):
-    """A trace with device work; `run` launches one piece and has the device run it."""
-
-    def run(self, name: str, launch: float | None, start: float, duration: float, **options: Any) -> None:
-        correlation = len(self.events) + 1
-        if launch is not None:
-            self.launch(launch, correlation, name=options.pop("call", "cudaLaunchKernel"))
-        device = options.pop("device", 0)
-        arguments = options.pop("arguments", {})
-        self.kernel(name, start, duration, correlation, **options)
-        self.events[-1]["args"] |= {"device": device, **arguments}
-
-    def analyze(self, folder: Path) -> Anatomy:
-        return analyze_trace(self.write(folder / "trace.json"))
+COPY = {"category": "gpu_memcpy", "call": "cudaMemcpyAsync"}
+PAUSE, HARDLY = "a pause is in it", "hardly any work is in it"
 
 
-@pytest.fixture
-def trace() -> Steps:
-    made = Steps()
-    made.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
-    return made
+def made(*work: tuple[Any, ...], steps: tuple[tuple[float, float], ...] = ((100, 100),)) -> TraceBuilder:
+    """A trace with these steps and this work: a name, launch, start, duration, and options of `run`."""
+    trace = on_gpu()
+    for number, (start, duration) in enumerate(steps, 1):
+        trace.step(start, duration, number)
+    for name, launch, start, duration, *options in work:
+        trace.run(name, launch, start, duration, **(options[0] if options else {}))
+    return trace
 
 
-# ------------------------------------------------------------------------------------------------------------- idle
+# ------------------------------------------------------------------------------------------------------ busy and idle
 
-
-def test_idle_is_host_bound_where_the_next_kernel_was_launched_after_the_gap_began(
-    trace: Steps, tmp_path: Path
-) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 110, 120, 10)
-    trace.run(GEMM, 140, 150, 20)
-    timeline = trace.analyze(tmp_path).timeline
+IDLE: dict[str, tuple[tuple[tuple[Any, ...], ...], tuple[int, int, int, int]]] = {
     # 20 before the first, 20 between the two, 30 after the last until the step ends
-    assert (timeline.busy_ns, timeline.idle_ns, timeline.host_idle_ns) == (30 * US, 70 * US, 70 * US)
-    assert (timeline.stream_idle_ns, timeline.other_idle_ns, timeline.unrecorded_ns) == (0, 0, 0)
+    "launched after the gap began": (((GEMM, 110, 120, 10), (GEMM, 140, 150, 20)), (30, 70, 0, 0)),
+    "another stream worked last": (((GEMM, 100, 100, 40), (MAP, 110, 145, 55, {"stream": 20})), (95, 0, 5, 0)),
+    "one stream": (((GEMM, 100, 100, 40), (MAP, 110, 142, 58)), (98, 0, 0, 2)),
+    "what worked longest, not what began last": (
+        ((GEMM, 100, 100, 50), (MAP, 101, 110, 10, {"stream": 20}), (MAP, 102, 153, 47, {"stream": 20})), (97, 0, 3, 0),
+    ),
+    "no launch record": (((GEMM, 100, 100, 40), (MAP, None, 150, 50)), (90, 0, 0, 10)),
+}  # fmt: skip
 
 
-def test_idle_is_a_stream_wait_where_the_next_was_launched_and_another_stream_worked_last(
-    trace: Steps, tmp_path: Path
-) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 100, 100, 40, stream=7)
-    trace.run(MAP, 110, 145, 55, stream=20)
-    timeline = trace.analyze(tmp_path).timeline
-    assert (timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns) == (0, 5 * US, 0)
+@pytest.mark.parametrize("name", IDLE)
+def test_idle_time_is_the_hosts_another_streams_or_neither(name: str, tmp_path: Path) -> None:
+    work, expected = IDLE[name]
+    timeline = made(*work).analyze(tmp_path).timeline
+    found = timeline.busy_ns, timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns
+    assert found == tuple(US * one for one in expected)
+    assert (timeline.idle_ns, timeline.unrecorded_ns) == (US * sum(expected[1:]), 0)
 
 
-def test_idle_is_other_between_launched_work_of_one_stream(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 100, 100, 40)
-    trace.run(MAP, 110, 142, 58)
-    timeline = trace.analyze(tmp_path).timeline
-    assert (timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns) == (0, 0, 2 * US)
-
-
-def test_the_stream_that_worked_longest_decides_not_the_one_that_began_last(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 100, 100, 50, stream=7)
-    trace.run(MAP, 101, 110, 10, stream=20)
-    trace.run(MAP, 102, 153, 47, stream=20)
-    assert trace.analyze(tmp_path).timeline.stream_idle_ns == 3 * US
-
-
-def test_idle_before_work_without_a_launch_record_is_other(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 100, 100, 40)
-    trace.run(MAP, None, 150, 50)
-    timeline = trace.analyze(tmp_path).timeline
-    assert (timeline.host_idle_ns, timeline.other_idle_ns) == (0, 10 * US)
-
-
-def test_work_of_the_step_before_is_no_idleness(trace: Steps, tmp_path: Path) -> None:
-    trace.run(GEMM, 50, 90, 60)
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 120, 160, 40)
-    anatomy = trace.analyze(tmp_path)
+def test_work_of_the_step_before_is_no_idleness(tmp_path: Path) -> None:
+    """The second was launched at 120, so it waited for the stream from 150 on."""
+    anatomy = made((GEMM, 50, 90, 60), (GEMM, 120, 160, 40)).analyze(tmp_path)
     timeline = anatomy.timeline
-    assert anatomy.ledger.outside_window_ns == 60 * US
-    assert (timeline.busy_ns, timeline.outside_ns) == (40 * US, 50 * US)
-    # launched at 120, so it waited for the stream from 150 on
+    assert (anatomy.ledger.outside_window_ns, timeline.busy_ns, timeline.outside_ns) == (60 * US, 40 * US, 50 * US)
     assert (timeline.other_idle_ns, timeline.host_idle_ns) == (10 * US, 0)
 
 
-# ---------------------------------------------------------------------------------------------- communication, copies
-
-
-def test_what_no_other_work_hides_is_exposed(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 200)
-    trace.run(GEMM, 100, 100, 50, stream=7)
-    trace.run(NCCL, 101, 140, 40, stream=20)
-    trace.run("Memcpy HtoD (Pinned -> Device)", 102, 170, 30, stream=22, category="gpu_memcpy", call="cudaMemcpyAsync")
-    trace.run("Memset (Device)", 103, 250, 10, stream=7, category="gpu_memset", call="cudaMemsetAsync")
-    anatomy = trace.analyze(tmp_path)
+def test_what_no_other_work_hides_is_exposed(tmp_path: Path) -> None:
+    anatomy = made(
+        (GEMM, 100, 100, 50), (NCCL, 101, 140, 40, {"stream": 20}),
+        ("Memcpy HtoD (Pinned -> Device)", 102, 170, 30, {"stream": 22, **COPY}),
+        ("Memset (Device)", 103, 250, 10, {"category": "gpu_memset", "call": "cudaMemsetAsync"}), steps=((100, 200),),
+    ).analyze(tmp_path)  # fmt: skip
     timeline, (step,) = anatomy.timeline, anatomy.step.steps
     assert (timeline.communication_ns, timeline.exposed_communication_ns) == (40 * US, 20 * US)
-    assert (timeline.memcpy_ns, timeline.exposed_memcpy_ns) == (30 * US, 20 * US)
-    assert timeline.computation_ns == 60 * US
-    assert timeline.kernel_time_ns == 130 * US
-    assert timeline.busy_ns == 110 * US
+    assert (timeline.memcpy_ns, timeline.exposed_memcpy_ns, timeline.computation_ns) == (30 * US, 20 * US, 60 * US)
+    assert (timeline.kernel_time_ns, timeline.busy_ns) == (130 * US, 110 * US)
     assert (step.kernel_ns, step.memcpy_ns, step.memset_ns) == (90 * US, 30 * US, 10 * US)
 
 
-def test_other_steps_work_neither_counts_as_communication_nor_hides_it(trace: Steps, tmp_path: Path) -> None:
+def test_other_steps_work_neither_counts_as_communication_nor_hides_it(tmp_path: Path) -> None:
     """A collective and a product launched by the step before, which run in this one."""
-    trace.run(NCCL, 50, 110, 30, stream=20)
-    trace.run(GEMM, 60, 150, 10, stream=7)
-    trace.annotation("ProfilerStep#1", 100, 200)
-    trace.run(GEMM, 101, 160, 20, stream=7)
-    trace.run(NCCL, 102, 140, 40, stream=20)
-    anatomy = trace.analyze(tmp_path)
+    anatomy = made(
+        (NCCL, 50, 110, 30, {"stream": 20}), (GEMM, 60, 150, 10), (GEMM, 101, 160, 20),
+        (NCCL, 102, 140, 40, {"stream": 20}), steps=((100, 200),),
+    ).analyze(tmp_path)  # fmt: skip
     timeline, communication = anatomy.timeline, anatomy.communication
     assert communication is not None
     assert [phase.calls for phase in communication.phases] == [1]
@@ -143,23 +102,19 @@ def test_other_steps_work_neither_counts_as_communication_nor_hides_it(trace: St
     assert communication.exposed_ns == timeline.exposed_communication_ns == 20 * US
 
 
-def test_each_stream_has_a_row(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 200)
-    trace.run(MAP, 100, 110, 10, stream=7)
-    trace.run(GEMM, 101, 120, 30, stream=7)
-    trace.run(NCCL, 102, 120, 50, stream=20)
-    first, second = trace.analyze(tmp_path).timeline.streams
+def test_each_stream_has_a_row(tmp_path: Path) -> None:
+    work = (MAP, 100, 110, 10), (GEMM, 101, 120, 30), (NCCL, 102, 120, 50, {"stream": 20})
+    first, second = made(*work, steps=((100, 200),)).analyze(tmp_path).timeline.streams
     assert (first.device, first.stream, first.work, first.busy_ns) == (0, 20, 1, 50 * US)
-    assert first.classes == {OperatorClass.COMMUNICATION: 50 * US}
     assert (second.stream, second.work, second.kernel_time_ns) == (7, 2, 40 * US)
     assert second.classes == {OperatorClass.TENSOR_CONTRACTION: 30 * US, OperatorClass.ELEMENTWISE: 10 * US}
 
 
-def test_several_devices_are_averaged_and_one_that_only_copies_is_not_counted(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 100, 100, 80, device=0)
-    trace.run(GEMM, 101, 140, 40, device=1)
-    trace.run("Memcpy PtoP (Device -> Device)", 102, 150, 10, device=2, category="gpu_memcpy", call="cudaMemcpyAsync")
+def test_several_devices_are_averaged_and_one_that_only_copies_is_not_counted(tmp_path: Path) -> None:
+    trace = made(
+        (GEMM, 100, 100, 80), (GEMM, 101, 140, 40, {"device": 1}), ("Memcpy PtoP", 102, 150, 10, {"device": 2, **COPY})
+    )
+    trace.host("opanatomy.phase/forward", 100, 20)
     anatomy = trace.analyze(tmp_path)
     timeline = anatomy.timeline
     assert (timeline.window_ns, timeline.busy_ns, timeline.idle_ns) == (100 * US, 60 * US, 40 * US)
@@ -167,101 +122,13 @@ def test_several_devices_are_averaged_and_one_that_only_copies_is_not_counted(tr
     assert timeline.host_idle_ns == (20 + 60) // 2 * US
     assert [(row.device, row.busy_ns) for row in timeline.devices] == [(0, 80 * US), (1, 40 * US), (2, 10 * US)]
     assert timeline.kernel_time_ns == anatomy.step.kernel_time_ns == 130 * US
-    assert anatomy.step.busy_ns == 60 * US
+    assert (anatomy.step.busy_ns, phase_times(anatomy)) == (60 * US, {"forward": 60 * US})
     assert anatomy.device.utilization == pytest.approx(0.6)
 
 
-def test_the_time_of_a_phase_is_the_mean_of_the_devices(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.host("opanatomy.phase/forward", 100, 20)
-    trace.run(GEMM, 101, 110, 80, device=0)
-    trace.run(GEMM, 105, 140, 40, device=1)
-    step = trace.analyze(tmp_path).step
-    assert (step.phase_ns.get("forward"), step.phase_ns.get("backward")) == (60 * US, None)
-
-
-# ------------------------------------------------------------------------------------------------------------- steps
-
-
-def test_a_step_lasts_until_its_last_device_work_ends(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#4", 100, 100)
-    trace.run(GEMM, 110, 120, 110)
-    trace.annotation("ProfilerStep#5", 200, 100)
-    trace.run(GEMM, 210, 235, 10)
-    trace.annotation("ProfilerStep#6", 300, 50)
-    anatomy = trace.analyze(tmp_path)
-    fourth, fifth, sixth = anatomy.step.steps
-    assert [step.number for step in anatomy.step.steps] == [4, 5, 6]
-    # the fourth ends at 230, the fifth begins there; the sixth has no work and is there all the same. Beside the 110 us
-    # of the fourth 10 and 0 are hardly any work: only the fourth counts.
-    assert (fourth.wall_ns, fourth.busy_ns, fourth.kernel_time_ns, fourth.work) == (130 * US, 110 * US, 110 * US, 1)
-    assert (fifth.wall_ns, fifth.busy_ns) == (70 * US, 10 * US)
-    assert (fifth.other_idle_ns, fifth.host_idle_ns) == (5 * US, 55 * US)
-    assert (sixth.wall_ns, sixth.busy_ns, sixth.work) == (50 * US, 0, 0)
-    assert [step.set_aside for step in (fourth, fifth, sixth)] == [None, HARDLY_ANY, HARDLY_ANY]
-    assert (anatomy.step.count, anatomy.step.wall_ns, anatomy.timeline.window_ns) == (1, 130 * US, 130 * US)
-    assert (anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (130 * US, 130 * US)
-
-
-def test_work_between_two_steps_belongs_to_the_step_before(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 50)
-    trace.run(GEMM, 160, 170, 10)
-    trace.annotation("ProfilerStep#2", 200, 50)
-    trace.run(GEMM, 210, 220, 30)
-    first, second = trace.analyze(tmp_path).step.steps
-    assert (first.wall_ns, first.kernel_time_ns) == (80 * US, 10 * US)
-    assert (second.wall_ns, second.kernel_time_ns) == (50 * US, 30 * US)
-
-
-def test_without_annotations_the_whole_trace_is_one_step(trace: Steps, tmp_path: Path) -> None:
-    trace.host("aten::mm", 100, 20)
-    trace.run(GEMM, 110, 130, 70)
-    anatomy = trace.analyze(tmp_path)
-    (step,) = anatomy.step.steps
-    # from 130 to 200; the trace begins 30 us before
-    assert (step.number, step.wall_ns, step.busy_ns) == (None, 70 * US, 70 * US)
-    assert anatomy.timeline.window_ns == anatomy.step.wall_ns == 70 * US
-    assert (anatomy.timeline.around_ns, anatomy.timeline.idle_ns) == (30 * US, 0)
-
-
-def test_on_the_cpu_a_step_is_its_annotation(tmp_path: Path) -> None:
-    made = HandMade()
-    for number, duration in enumerate((100, 300, 200)):
-        made.annotation(f"ProfilerStep#{number}", 1000 * number, duration)
-        made.host("aten::mm", 1000 * number + 10, 50, shapes=[[8, 4], [4, 2]], types=["float", "float"])
-    anatomy = analyze_trace(made.write(tmp_path / "trace.json"))
-    assert [step.wall_ns for step in anatomy.step.steps] == [100 * US, 300 * US, 200 * US]
-    assert anatomy.step.steps[0] == StepRow(
-        number=0, wall_ns=100 * US, busy_ns=50 * US, kernel_time_ns=50 * US, framework_ns=50 * US
-    )
-    # the second is three times as long as the first and busy no longer
-    assert [step.set_aside for step in anatomy.step.steps] == [None, "a pause is in it", None]
-    assert (anatomy.step.wall_ns, anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (150 * US, 100 * US, 200 * US)
-    assert anatomy.timeline.launching is None
-    assert anatomy.device.utilization is None
-
-
-def test_a_phase_is_the_mean_of_the_steps(trace: Steps, tmp_path: Path) -> None:
-    for number, long in enumerate((10, 20, 90)):
-        begin = 1000 * number
-        trace.annotation(f"ProfilerStep#{number}", begin, 900)
-        trace.host("opanatomy.phase/forward", begin + 1, 100)
-        trace.host("aten::mm", begin + 2, 50)
-        trace.run(GEMM, begin + 10, begin + 20, long)
-    step = trace.analyze(tmp_path).step
-    assert (step.phase_ns.get("forward"), step.busy_ns, step.kernel_time_ns) == (40 * US, 40 * US, 40 * US)
-    assert step.phase_ns.get("backward") is None
-
-
-# ---------------------------------------------------------------------------------------------------------- launches
-
-
-def test_launches_are_counted_and_timed(trace: Steps, tmp_path: Path) -> None:
+def test_launches_are_counted_and_timed(tmp_path: Path) -> None:
+    trace = made((GEMM, 110, 120, 20), (MAP, 112, 140, 4), ("Memcpy DtoH", 116, 145, 2, COPY), steps=((100, 200),))
     trace.launch(50, 999)  # before the window
-    trace.annotation("ProfilerStep#1", 100, 200)
-    trace.run(GEMM, 110, 120, 20)
-    trace.run(MAP, 112, 140, 4)
-    trace.run("Memcpy DtoH (Device -> Pageable)", 116, 145, 2, category="gpu_memcpy", call="cudaMemcpyAsync")
     trace.launch(200, 1000, name="cudaLaunchHostFunc")
     trace.launch(210, 1001, name="cudaStreamSynchronize")
     trace.run(GEMM, 220, 225, 10, call="cuLaunchKernelEx")
@@ -270,13 +137,12 @@ def test_launches_are_counted_and_timed(trace: Steps, tmp_path: Path) -> None:
     assert (launching.calls, launching.graph_calls, launching.call_ns) == (3, 0, 6 * US)
     assert (launching.synchronizing_calls, launching.synchronizing_ns) == (1, 2 * US)
     assert (launching.delayed, launching.delay_ns, launching.median_delay_ns) == (3, 43 * US, 10 * US)
-    assert launching.longest_queue == 2
-    assert (launching.kernels, launching.kernel_ns) == (3, 34 * US)
+    assert (launching.longest_queue, launching.kernels, launching.kernel_ns) == (2, 3, 34 * US)
     assert (launching.tiny_kernels, launching.tiny_kernel_ns, launching.tiny_below_ns) == (1, 4 * US, 10 * US)
 
 
-def test_a_graph_is_one_launch_with_the_delay_of_its_first_kernel(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 200)
+def test_a_graph_is_one_launch_with_the_delay_of_its_first_kernel(tmp_path: Path) -> None:
+    trace = made(steps=((100, 200),))
     trace.launch(110, 5, name="cudaGraphLaunch")
     for start in (130, 160, 145):
         trace.kernel(MAP, start, 10, 5)
@@ -289,230 +155,382 @@ def test_a_graph_is_one_launch_with_the_delay_of_its_first_kernel(trace: Steps, 
 # --------------------------------------------------------------------------------------------------------- occupancy
 
 
-def test_occupancy_is_weighted_by_time(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
+def test_occupancy_is_weighted_by_time(tmp_path: Path) -> None:
     full = {"blocks per SM": 4.5, "est. achieved occupancy %": 50}
     half = {"blocks per SM": 0.5, "est. achieved occupancy %": 25.0}
-    trace.run("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn", 100, 110, 30, arguments=full)
-    trace.run(MAP, 101, 150, 10, arguments=half)
-    trace.run(MAP, 102, 170, 20)
-    device = trace.analyze(tmp_path).device
+    product = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
+    device = made((product, 100, 110, 30, full), (MAP, 101, 150, 10, half), (MAP, 102, 170, 20)).analyze(tmp_path).device
     assert device.utilization == pytest.approx(0.6)
     assert device.sm_efficiency == pytest.approx((30 + 0.5 * 10) / 100)
     assert device.occupancy == pytest.approx((0.5 * 30 + 0.25 * 10) / 40)
     assert (device.dimensioned_ns, device.tensor_core_ns) == (40 * US, 30 * US)
 
 
-def test_kernels_at_once_fill_no_more_than_the_device(trace: Steps, tmp_path: Path) -> None:
-    """Summed kernel by kernel three streams made 157.5 % of the time and 1.6 x what was busy."""
-    trace.annotation("ProfilerStep#1", 100, 100)
-    full, half, tenth = ({"blocks per SM": blocks} for blocks in (2.0, 0.5, 0.1))
-    trace.run(MAP, 100, 100, 90, stream=7, arguments=full)
-    trace.run(MAP, 101, 105, 60, stream=13, arguments=full)
-    trace.run(GEMM, 102, 150, 45, stream=20, arguments=half)  # from 190 on alone
-    trace.run(GEMM, 103, 192, 5, stream=21, arguments=tenth)  # 192 to 195 next to it, then alone
-    device = trace.analyze(tmp_path).device
-    assert device.sm_efficiency == pytest.approx((90 + 0.5 * 2 + 0.6 * 3 + 0.1 * 2) / 100)
-    assert device.utilization == pytest.approx(0.97)
-    assert device.dimensioned_ns == 200 * US
+@pytest.mark.parametrize(
+    ("work", "efficiency"),
+    [
+        # From 190 on the third is alone, from 192 to 195 the fourth runs next to it. Summed it was 157.5 % of the time.
+        (((MAP, 100, 90, 7, 0, 2.0), (MAP, 105, 60, 13, 0, 2.0), (GEMM, 150, 45, 20, 0, 0.5),
+          (GEMM, 192, 5, 21, 0, 0.1)), (90 + 0.5 * 2 + 0.6 * 3 + 0.1 * 2) / 100),
+        (((MAP, 110, 80, 7, 0, 1.0), (MAP, 110, 40, 7, 1, 1.0)), 0.6),  # of two devices
+        (((GEMM, 110, 30, 7, 0, "?"),), None),
+    ],
+)  # fmt: skip
+def test_kernels_at_once_fill_no_more_than_their_device(
+    work: tuple[tuple[Any, ...], ...], efficiency: float | None, tmp_path: Path
+) -> None:
+    trace = made()
+    for name, start, duration, stream, device, blocks in work:
+        trace.run(name, 100, start, duration, stream=stream, device=device, **{"blocks per SM": blocks})
+    found = trace.analyze(tmp_path).device
+    assert found.sm_efficiency == (None if efficiency is None else pytest.approx(efficiency))
+    assert found.dimensioned_ns == (0 if efficiency is None else US * sum(one[2] for one in work))
 
 
-def test_kernels_of_two_devices_fill_one_each(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    for device, long in ((0, 80), (1, 40)):
-        trace.run(MAP, 100, 110, long, device=device, arguments={"blocks per SM": 1.0})
-    device_figures = trace.analyze(tmp_path).device
-    assert device_figures.sm_efficiency == pytest.approx(0.6)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from((0.0, 0.25, 0.5, 1.0))), max_size=12))
-def test_what_is_filled_is_that_of_every_nanosecond(pieces: list[tuple[int, int, float]]) -> None:
-    start, duration = columns([(start, duration) for start, duration, _ in pieces])
-    share = np.array([one for _, _, one in pieces], dtype=np.float64)
-    expected = sum(
-        min(sum(one for start, long, one in pieces if start <= moment < start + long), 1) for moment in range(60)
-    )
-    assert _filled_ns(start, duration, share) == pytest.approx(expected)
-
-
-def test_what_the_trace_does_not_record_is_none(trace: Steps, tmp_path: Path) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 100, 110, 30, arguments={"blocks per SM": "?"})
-    device = trace.analyze(tmp_path).device
-    assert (device.sm_efficiency, device.occupancy, device.dimensioned_ns) == (None, None, 0)
-    assert device.tensor_core_ns == 0
-
-
-def test_a_training_step_has_every_figure(tmp_path: Path) -> None:
-    anatomy = analyze_trace(training_step().write(tmp_path / "trace.json"))
-    assert anatomy.step.phase_ns == {"forward": 10 * US, "backward": 20 * US, "optimizer": 5 * US}
-    assert (anatomy.timeline.busy_ns, anatomy.timeline.host_idle_ns) == (35 * US, 865 * US)
-
-
-def _estimates(trace: Steps, folder: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
-    """The page's line of estimates."""
-    assert main(["analyze", str(trace.write(folder / "trace.json")), "--section", "idle"]) == 0
-    return next((line for line in capsys.readouterr().out.splitlines() if line.startswith("estimates")), None)
-
-
+@pytest.mark.parametrize(
+    ("names", "known", "unknown", "line"),
+    [
+        (("nvjet_tst_128x64_64x4_NNT", MAP, "my_own_gemm"), 61, 12, "61.0 % of kernel time (12.0 % not known)"),
+        ((MAP, MAP, "my_own_gemm"), None, 12, None),  # no name tells of any
+    ],
+)
 def test_what_of_the_time_on_tensor_cores_is_not_known_is_said(
-    trace: Steps, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: tuple[str, ...], known: int | None, unknown: int, line: str | None, tmp_path: Path
 ) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    for place, (name, long) in enumerate((("nvjet_tst_128x64_64x4_NNT", 61), (MAP, 27), ("my_own_gemm", 12))):
+    trace = made()
+    for place, (name, long) in enumerate(zip(names, (61, 27, 12), strict=True)):
         trace.run(name, 100 + place, 100 + 70 * place, long)
-    device = trace.analyze(tmp_path).device
-    assert (device.tensor_core_ns, device.tensor_core_unknown_ns) == (61 * US, 12 * US)
-    text = " ".join((_estimates(trace, tmp_path, capsys) or "").split())
-    assert text == "estimates tensor cores 61.0 % of kernel time (12.0 % not known)"
-
-
-def test_there_is_no_share_on_tensor_cores_where_no_name_tells(
-    trace: Steps, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run("my_own_gemm", 100, 110, 30)
-    trace.run(MAP, 101, 150, 30)
-    device = trace.analyze(tmp_path).device
-    assert (device.tensor_core_ns, device.tensor_core_unknown_ns) == (None, 30 * US)
-    assert _estimates(trace, tmp_path, capsys) is None
+    anatomy = trace.analyze(tmp_path)
+    device = anatomy.device
+    assert (device.tensor_core_ns, device.tensor_core_unknown_ns) == (known and known * US, unknown * US)
+    text = page(anatomy, "idle")
+    assert f"tensor cores {line}" in text if line else "tensor cores" not in text
 
 
 @pytest.mark.parametrize(
     ("device", "lacks"),
     [
-        ("Tesla P100-SXM2-16GB", True),
-        ("NVIDIA GeForce GTX 1660 SUPER", True),
-        ("NVIDIA GeForce MX450", True),
-        ("NVIDIA T1000 8GB", True),
-        ("Tesla K80", True),
-        ("AMD Instinct MI50/MI60", True),
-        ("AMD Radeon RX 6800 XT", True),
-        ("Tesla V100-SXM2-16GB", False),
-        ("Tesla T4", False),
-        ("Quadro RTX 4000", False),
-        ("NVIDIA GeForce RTX 2060", False),
-        ("AMD Instinct MI250X", False),
+        ("Tesla P100-SXM2-16GB", True), ("NVIDIA GeForce GTX 1660 SUPER", True), ("NVIDIA GeForce MX450", True),
+        ("NVIDIA T1000 8GB", True), ("Tesla K80", True), ("AMD Instinct MI50/MI60", True),
+        ("AMD Radeon RX 6800 XT", True), ("Tesla V100-SXM2-16GB", False), ("Tesla T4", False),
+        ("Quadro RTX 4000", False), ("NVIDIA GeForce RTX 2060", False), ("AMD Instinct MI250X", False),
         ("AMD Radeon RX 7900 XTX", False),
     ],
-)
-def test_a_device_without_tensor_cores_has_no_share_of_them(
-    trace: Steps, device: str, lacks: bool, tmp_path: Path
-) -> None:
+)  # fmt: skip
+def test_a_device_without_tensor_cores_has_no_share_of_them(device: str, lacks: bool, tmp_path: Path) -> None:
+    trace = made((GEMM, 100, 110, 30))
     trace.metadata["deviceProperties"] = [{"id": 0, "name": device}]
-    trace.annotation("ProfilerStep#1", 100, 100)
-    trace.run(GEMM, 100, 110, 30)
     figures = trace.analyze(tmp_path).device
-    expected = (None, None) if lacks else (0, 0)
-    assert (figures.tensor_core_ns, figures.tensor_core_unknown_ns) == expected
+    assert (figures.tensor_core_ns, figures.tensor_core_unknown_ns) == ((None, None) if lacks else (0, 0))
+
+
+# --------------------------------------------------------------------------------------------------- why it was idle
+
+
+def gap(meanwhile: Callable[[TraceBuilder], None] = lambda trace: None) -> TraceBuilder:
+    """A step of 10 ms: kernel A runs from 20 to 1,020, kernel B, launched at 5,010 by the same thread, from 5,020 to
+    10,000. What the host does from 1,000 to 5,000 is the cause of the 4,000 us between them."""
+    trace = made(steps=((0, 10_000),))
+    trace.host("aten::mm", 5, 15)
+    trace.run(GEMM, 10, 20, 1_000)
+    meanwhile(trace)
+    trace.host("aten::mm", 5_000, 20)
+    trace.run(GEMM, 5_010, 5_020, 4_980)
+    return trace
+
+
+def call(name: str) -> Callable[[TraceBuilder], None]:
+    return lambda trace: trace.launch(1_000, 0, name=name, duration=4_000)
+
+
+def other(category: str, name: str) -> Callable[[TraceBuilder], None]:
+    return lambda trace: trace.event(category, name, 1_000, 4_000, {})
+
+
+def python_calls(trace: TraceBuilder) -> None:
+    for start in range(1_010, 5_000, 10):
+        trace.event("python_function", "torch/nn/modules/module.py(1): _call_impl", start, 8, {})
+
+
+def copies_in(trace: TraceBuilder) -> None:
+    """A copy from memory that is not pinned: the call stages it, the device copies for 100 us at its end."""
+    trace.launch(1_000, 77, name="cudaMemcpyAsync", duration=4_000)
+    trace.kernel("Memcpy HtoD (Pageable -> Device)", 4_900, 100, 77, category="gpu_memcpy")
+
+
+def many_operators(trace: TraceBuilder) -> None:
+    for start in range(1_000, 5_000, 100):
+        trace.host("aten::view", start, 98)
+
+
+LOADER, LIGHTNING = "enumerate(DataLoader)#_Iter.__next__", "[pl][profile][_TrainingEpochLoop].train_dataloader_next"
+#: What the host does meanwhile, the cause, its idle time (us), and what the first screen says.
+CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
+    **{name: (call(name), "allocator", 3_980, f"while the host allocated or freed memory ({name}, 1 call)")
+       for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc")},
+    **{name: (call(name), "slow_launch", 3_980, f"while one slow call launched or loaded a kernel ({name}, 3.98 ms)")
+       for name in ("cudaLaunchKernel", "cuModuleLoadData")},
+    "lazy loading": (other("overhead", "Lazy Function Loading"), "slow_launch", 3_980,
+                     "while one slow call launched or loaded a kernel (Lazy Function Loading, 3.98 ms)"),
+    "synchronization": (call("cudaStreamSynchronize"), "synchronization", 3_980,
+                        "while the host waited for the device (cudaStreamSynchronize, 1 call)"),
+    **{name: (other("user_annotation", name), "input", 3_980, f"while the host loaded or copied input (all of it {name})")
+       for name in (LOADER, LIGHTNING)},
+    "copies": (copies_in, "input", 3_880, "while the host loaded or copied input (all of it cudaMemcpyAsync)"),
+    "compilation": (other("cpu_op", "_compile.compile_inner"), "compilation", 3_980,
+                    "while code was compiled (all of it _compile.compile_inner)"),
+    "profiler": (other("overhead", "Buffer Flush"), "profiler", 3_980,
+                 "while the profiler wrote its records (all of it Buffer Flush)"),
+    "Python's stack": (python_calls, "profiler", 3_980,
+                       "in Python while the profiler recorded its stack (398 calls), which slows it"),
+    "collective": (other("cpu_op", "c10d::barrier"), "collective", 3_980,
+                   "while the host called collectives (all of it c10d::barrier)"),
+    "operators": (many_operators, "operators", 3_920, "while the host ran operators and launched kernels (most of it view)"),
+    "Python": (other("user_annotation", "compute metrics"), "python", 3_980,
+               "while the host was between operators, in Python (most of it compute metrics)"),
+    "nothing": (lambda trace: None, "unknown", 3_980, "while nothing is recorded of the host"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_the_cause_is_what_the_host_did_in_the_gap(name: str, tmp_path: Path) -> None:
+    meanwhile, cause, spent_us, said = CAUSES[name]
+    anatomy = gap(meanwhile).analyze(tmp_path)
+    first, *others = anatomy.timeline.causes
+    assert (first.cause, first.time_ns) == (cause, pytest.approx(spent_us * US, rel=0.01))
+    assert first.time_ns + sum(row.time_ns for row in others) == anatomy.timeline.idle_ns
+    assert not [row for row in others if row.time_ns > 0.03 * anatomy.timeline.idle_ns]
+    screen = page(anatomy, brief=True, width=80)
+    assert said in screen
+    # "... is idle 40.2 % of the step, mostly while ...": one cause, that one.
+    assert screen.count(" while ") + screen.count("in Python") <= said.count(" while ") + 1 + said.count("in Python")
+
+
+def test_which_threads_are_looked_at(tmp_path: Path) -> None:
+    """Where autograd's thread launches B, the main thread counts too; one that launches nothing is no cause."""
+    trace = gap(call("cudaMalloc"))
+    next(event for event in trace.events if event["ts"] == 5_010)["tid"] = 2
+    row = trace.analyze(tmp_path).timeline.causes[0]
+    assert (row.cause, row.time_ns) == ("allocator", 3_980 * US)
+    pinning = gap(lambda trace: trace.launch(1_000, 0, name="cudaHostAlloc", duration=4_000, thread=9))
+    assert pinning.analyze(tmp_path).timeline.causes[0].cause == "unknown"
+
+
+def test_tiny_kernels_are_evidence_only_where_launching_fills_the_gaps(tmp_path: Path) -> None:
+    trace = gap(call("cudaMalloc"))
+    for place in range(300):
+        trace.run(MAP, 6_000 + 10 * place, 7_000 + place, 0.5, stream=8)
+    screen = page(trace.analyze(tmp_path), brief=True)
+    assert "while the host allocated or freed memory" in screen
+    assert "launches a step" not in screen
+
+
+def test_the_calls_of_several_steps_are_said_to_be_so(tmp_path: Path) -> None:
+    """Two steps like those above, 1 ms apart: 2 x 3,980 us, a call in each."""
+    trace = gap(call("cudaMalloc"))
+    for event in list(trace.events):
+        args = {key: 1_000 + value if value else value for key, value in event["args"].items() if key != "stream"}
+        name = event["name"].replace("#1", "#2")
+        trace.events.append({**event, "name": name, "ts": event["ts"] + 11_000, "args": {**event["args"], **args}})
+    for event in trace.events:
+        event["args"]["device"] = 0
+    anatomy = trace.analyze(tmp_path)
+    assert {row.cause: (row.time_ns, row.events) for row in anatomy.timeline.causes}["allocator"] == (2 * 3_980 * US, 2)
+    assert "(cudaMalloc, 2 calls in 2 steps)" in page(anatomy, brief=True)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "uses"),
-    [
-        ("volta_sgemm_128x64_nn", False),
-        ("ampere_sgemm_128x128_tn", False),
-        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", True),
-        ("volta_h884gemm_64x128_ldg8_nn", True),
-        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", True),
-        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn", True),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4>(Params)", True),
-        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(Params)", True),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", False),
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel", True),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4", False),
-        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tensor16x8x8_execute_kernel", True),
-        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", True),
-        ("void cutlass::device_kernel<cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32>(Params)", True),
-        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4> >(Flash_fwd_params)", True),
-        ("void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128> >(Params)", True),
-        ("void flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<128> >(Flash_bwd_params)", False),
-        ("void flash::flash_fwd_splitkv_combine_kernel<...>(Flash_fwd_params)", False),
-        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", True),
-        ("fmha_cutlassF_f32_aligned_64x64_rf_sm70(PyTorchMemEffAttention::AttentionKernel::Params)", False),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64", True),
-        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1", True),
-        ("Cijk_Ailk_Bljk_SB_MT64x64x8_SE_K1", False),
-        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8_ws1x1", True),
-        ("_ZN2ck16tensor_operation6device39kernel_grouped_conv_fwd_xdl_cshuffle_v3I", True),
-        ("attn_fwd", True),
-        ("triton_tem_fused_mm_3", True),
-        ("triton_poi_fused_gelu_0", False),
-        ("void splitKreduce_kernel<32, 16, int, __nv_bfloat16>(Params)", False),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", False),
-        ("void at::native::GammaBetaBackwardCUDAKernel<float, float>(long)", False),
-        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>", False),
-        ("volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", False),
-        ("ampere_fp16_sgemm_fp16_128x64_tn", False),
-        ("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4, 4, false>(Params)", False),
-        ("void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)", False),
-        ("void precomputed_convolve_sgemm<__nv_bfloat16, 512, 6, 7, 4, 3, 5, 1, false>(int)", False),
-        ("triton_per_fused_mm_mul_30", False),
-        ("void fbgemm_gpu::_compute_FP8_quantize_cuda_kernel<float>(float const*, int)", False),
-        ("void dpsk::gemm::fp8::GemmKernel<dpsk::gemm::Traits<int> >(int)", True),
-        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 2112u, 7168u>(float*)", True),
-        ("void deep_gemm::transpose_fp32<512u, 64u, 56u>(float const*, float*, unsigned int)", False),
-        ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x64x256_s3_et128x64_m128x64x32_cga1x1x1_TN_dynBatch_sm100f", True),
-        ("fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128PersistentContext", True),
-        ("kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at__0", True),
-        ("kernel_cutlass_kernel_flash_attncuteflash_bwd_preprocessFlashAttentionBackwardPreprocess_object_at_", False),
-        ("void marlin::Marlin<__half, 256, 1, 8, 8, 4, 8>(int4 const*)", True),
-        ("_w8a8_block_fp8_matmul", True),
-        ("_ZN5aiter36fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256E", True),
-        ("Cijk_SS_BiasS_HAS_ScaleAlphaVec_PostGSU8_VW4", False),
-        ("Cijk_Ailk_Bljk_BBS_BH_UserArgs_shortname0_gfx942", None),
-        ("void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2, 16, 8, 2, 1>(int)", None),
-        ("_bwd_kernel", None),
-        ("my_own_gemm", None),
-        ("my_own_thing", None),
-    ],
+    ("launch", "start", "stream", "cause", "spent_us"),
+    [(10, 1_080, 7, "device", 80), (10, 1_080, 8, "stream", 80), (1_010, 4_000, 7, "device", 2_985)],
 )
-def test_tensor_cores_by_name(kernel: str, uses: bool | None) -> None:
-    assert uses_tensor_cores(kernel) is uses
+def test_what_the_device_waits_for_itself(
+    launch: int, start: int, stream: int, cause: str, spent_us: int, tmp_path: Path
+) -> None:
+    """B is launched while A runs, on A's stream or another one; or long before it starts, after A ended."""
+    trace = made((GEMM, 0, 0, 1_000), steps=((0, 5_000),))
+    trace.launch(launch, 99, duration=5)
+    trace.kernel(GEMM, start, 5_000 - start, 99, stream=stream)
+    assert {row.cause: row.time_ns for row in trace.analyze(tmp_path).timeline.causes}[cause] == spent_us * US
 
 
-# -------------------------------------------------------------------------------------------------------------- laws
-
-SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
+# ------------------------------------------------------------------------------------------- what is not in the trace
 
 
-def columns(spans: list[tuple[int, int]]) -> tuple[Any, Any]:
-    pairs = np.array(spans, dtype=np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+@pytest.mark.parametrize(("launch", "unrecorded", "idle"), [(1_100, 3_920, 100), (500, 4_000, 20)])
+def test_a_graph_whose_nodes_were_not_recorded_is_no_idle_time(
+    launch: int, unrecorded: int, idle: int, tmp_path: Path
+) -> None:
+    """From its launch, or the end of the work before it, until B starts it is not known what the device did."""
+    graph = gap(lambda trace: trace.launch(launch, 99, name="cudaGraphLaunch", duration=50))
+    anatomy = graph.analyze(tmp_path)
+    timeline = anatomy.timeline
+    assert (timeline.unrecorded_ns, timeline.idle_ns) == (unrecorded * US, idle * US)
+    assert timeline.busy_ns + timeline.unrecorded_ns + timeline.idle_ns == timeline.window_ns == 10_000 * US
+    share = f"{unrecorded / 100:.1f} % not recorded: launches whose work is not in the trace"
+    assert share in page(anatomy, brief=True)
 
 
-def points(spans: list[tuple[int, int]]) -> set[int]:
-    return {at for start, duration in spans for at in range(start, start + duration)}
+def test_a_trace_that_is_cut_off_has_no_idle_time_after_the_cut(tmp_path: Path) -> None:
+    """The file ends before the events of B and of what was launched after it: 5,020 to 10,000 are not known."""
+    text = gap().text()
+    (tmp_path / "cut.json").write_text(text[: text.rindex('"name": "ampere')])
+    anatomy = opanatomy.analyze(tmp_path / "cut.json")
+    assert (anatomy.timeline.unrecorded_ns, anatomy.timeline.idle_ns) == (4_990 * US, (20 + 3_990) * US)
+    assert anatomy.caveats[0].startswith("the file is cut off")
 
 
-@given(SPANS, SPANS)
-def test_intervals_are_sets_of_nanoseconds(work: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
-    together = union(*columns(work))
-    assert points(list(zip(together[0].tolist(), (together[1] - together[0]).tolist(), strict=True))) == points(work)
-    assert length(together) == covered(*columns(work)) == len(points(work))
-    assert (together[0][1:] > together[1][:-1]).all()
-    assert exposed(columns(work), columns(others)) == len(points(work) - points(others))
-    moments = np.arange(-2, 60)
-    assert time_before(together, moments).tolist() == [sum(at < moment for at in points(work)) for moment in moments]
-    assert within(together, moments, moments + 5).tolist() == [
-        sum(moment <= at < moment + 5 for at in points(work)) for moment in moments
-    ]
+def test_launches_without_any_kernel_are_said_first_and_no_idle_time(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.host("aten::mm", 0, 20)
+    for number in range(9):
+        trace.launch(10 * number, number + 1)
+        trace.launch(10 * number + 6, number + 1, name="cudaGetDevice", duration=1)
+    anatomy = trace.analyze(tmp_path)
+    assert anatomy.timeline.idle_ns == 0
+    assert anatomy.caveats[0].startswith("no device work was recorded, only 9 launches of it")
+    assert " busy " not in page(anatomy, brief=True)
 
 
-@given(st.lists(SPANS, max_size=4))
-def test_groups_cover_what_each_covers_alone(groups: list[list[tuple[int, int]]]) -> None:
-    spans = [(number, *span) for number, group in enumerate(groups) for span in group][::-1]
-    number, start, duration = np.array(spans, dtype=np.int64).reshape(-1, 3).T
-    covered_ns = covered_by_group(number, start, duration).tolist()
-    assert covered_ns == [len(points(group)) for group in groups][: len(covered_ns)]
-    assert not any(groups[len(covered_ns) :])
+@pytest.mark.parametrize(
+    ("operator", "host_only"),
+    [
+        ("aten::cudnn_convolution", True), ("aten::mkldnn_convolution", False),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", False),
+    ],
+)  # fmt: skip
+def test_a_host_only_trace_of_a_gpu_is_none_of_a_cpu(operator: str, host_only: bool, tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.host("aten::conv2d", 0, 100)
+    trace.host(operator, 10, 80)
+    anatomy = trace.analyze(tmp_path)
+    assert (anatomy.environment.host_only, bool(anatomy.caveats)) == (host_only, host_only)
+    text = page(anatomy)
+    said = f"only the host was recorded: the trace has {operator}", "What the device did is not known. The host spent"
+    for words in said:
+        assert (words in text) is host_only
+    assert ("no GPU took part" in text) is not host_only
+
+
+# ------------------------------------------------------------------------------------------------- steps on a device
+
+
+def test_a_step_lasts_until_its_last_device_work_ends(tmp_path: Path) -> None:
+    """The first ends at 230, the second begins there; the third has no work and is there all the same. Beside the 110
+    us of the first 10 and 0 are hardly any work: it alone counts."""
+    trace = made((GEMM, 110, 120, 110), (GEMM, 210, 235, 10), steps=((100, 100), (200, 100), (300, 50)))
+    anatomy = trace.analyze(tmp_path)
+    first, second, third = anatomy.step.steps
+    assert [step.number for step in anatomy.step.steps] == [1, 2, 3]
+    assert (first.wall_ns, first.busy_ns, first.kernel_time_ns, first.work) == (130 * US, 110 * US, 110 * US, 1)
+    assert (second.wall_ns, second.busy_ns, second.other_idle_ns, second.host_idle_ns) == (
+        70 * US, 10 * US, 5 * US, 55 * US,
+    )  # fmt: skip
+    assert (third.wall_ns, third.busy_ns, third.work) == (50 * US, 0, 0)
+    assert [step.set_aside for step in anatomy.step.steps] == [None, HARDLY, HARDLY]
+    assert (anatomy.step.count, anatomy.step.wall_ns, anatomy.timeline.window_ns) == (1, 130 * US, 130 * US)
+
+
+def test_work_between_two_steps_belongs_to_the_step_before(tmp_path: Path) -> None:
+    trace = made((GEMM, 160, 170, 10), (GEMM, 210, 220, 30), steps=((100, 50), (200, 50)))
+    steps = trace.analyze(tmp_path).step.steps
+    assert [(row.wall_ns, row.kernel_time_ns) for row in steps] == [(80 * US, 10 * US), (50 * US, 30 * US)]
+
+
+def test_a_trace_without_steps_is_from_its_first_device_work_to_the_last(tmp_path: Path) -> None:
+    """Busy, phases and SM efficiency are of the same 2 ms; 9.12 ms lie around them."""
+    trace = on_gpu()
+    for start in (0, 9_500, 11_100):
+        trace.host("aten::mm", start, 20)
+    trace.run(GEMM, 10, 9_000, 1_000, **{"blocks per SM": 2.0})
+    trace.run(GEMM, 9_510, 10_000, 1_000, **{"blocks per SM": 2.0})
+    anatomy = trace.analyze(tmp_path)
+    timeline, (step,) = anatomy.timeline, anatomy.step.steps
+    assert (step.number, anatomy.step.wall_ns, timeline.window_ns) == (None, 2_000 * US, 2_000 * US)
+    assert (timeline.busy_ns, timeline.around_ns, timeline.idle_ns) == (2_000 * US, 9_120 * US, 0)
+    assert anatomy.device.sm_efficiency == anatomy.device.utilization == 1
+
+
+def steps(lengths: list[int], *, busy: int = 800, before: int = 0) -> TraceBuilder:
+    """Steps of these lengths one after the other, each with one kernel of `busy` us from its begin on; `before` is work
+    of the step before, which runs first on the device."""
+    trace, at, free = made(steps=()), 0, before
+    if before:
+        trace.run(GEMM, -before - 20, 0, before)
+    for number, length in enumerate(lengths, 1):
+        trace.step(at, length, number)
+        trace.host("aten::mm", at, 20)
+        trace.run(GEMM, at, max(at, free), busy)
+        at, free = at + length, max(at, free) + busy
+    return trace
+
+
+def set_aside(anatomy: Anatomy) -> list[str | None]:
+    return [row.set_aside for row in anatomy.step.steps]
+
+
+def test_a_step_with_a_pause_is_named_and_gives_no_figure(tmp_path: Path) -> None:
+    anatomy = steps([1_000, 9_000, 1_100]).analyze(tmp_path)
+    assert set_aside(anatomy) == [None, PAUSE, None]
+    step, timeline = anatomy.step, anatomy.timeline
+    assert (step.count, step.wall_ns, timeline.window_ns) == (2, 1_050 * US, 2_100 * US)
+    assert (timeline.busy_ns, timeline.idle_ns, sum(device_times(anatomy).values())) == (
+        1_600 * US, 500 * US, 1_600 * US,
+    )  # fmt: skip
+    assert (anatomy.ledger.outside_window_ns, anatomy.ledger.set_aside_ns) == (800 * US, 800 * US)
+    screen = page(anatomy, brief=True)
+    for words in ("without step 2 (9.00 ms): a pause is in it", "step 1.05 ms profiled", "idle 23.8 %"):
+        assert words in screen
+
+
+def test_the_work_of_another_step_is_not_the_steps(tmp_path: Path) -> None:
+    """The device is 600 us behind when the trace begins: the first of three does not count, one alone is without it."""
+    anatomy = steps([1_000, 1_000, 1_000], before=600).analyze(tmp_path)
+    assert set_aside(anatomy) == ["other steps' work is in it", None, None]
+    assert (anatomy.step.wall_ns, anatomy.step.count) == (800 * US, 2)
+    alone = steps([1_000], before=600).analyze(tmp_path).step
+    assert (alone.steps[0].wall_ns, alone.steps[0].outside_ns, alone.steps[0].set_aside) == (1_400 * US, 600 * US, None)
+    assert alone.wall_ns == 800 * US
+
+
+def test_which_steps_are_like_each_other(tmp_path: Path) -> None:
+    """Three micro-steps and one with the optimizer are of one cycle; other calls, or hardly any work, are not."""
+    trace = steps([1_000] * 4)
+    trace.annotation("Optimizer.step#SGD.step", 3_100, 300)
+    trace.host("aten::add_", 3_150, 20)
+    trace.run(MAP, 3_160, 3_900, 50)
+    anatomy = trace.analyze(tmp_path)
+    assert (set_aside(anatomy), phase_times(anatomy)["optimizer"]) == ([None] * 4, 50 * US // 4)
+    trace = steps([1_000] * 4)
+    for place in range(3):
+        trace.run(MAP, 2_100 + place, 2_850 + 20 * place, 10)
+    assert set_aside(trace.analyze(tmp_path)) == [None, None, "it makes other calls", None]
+    trace = steps([1_000])
+    trace.step(1_000, 100, 2)
+    trace.run(MAP, 1_010, 1_020, 5)
+    assert set_aside(trace.analyze(tmp_path)) == [None, HARDLY]
+
+
+def test_a_step_that_does_not_count_on_one_rank_counts_on_none(tmp_path: Path) -> None:
+    for rank in range(2):
+        trace = steps([1_000, 9_000 if rank else 1_000, 1_000])
+        trace.metadata["distributedInfo"] = {"rank": rank, "world_size": 2}
+        trace.write(tmp_path / f"rank-{rank}.json")
+    assert [opanatomy.analyze(tmp_path / f"rank-{rank}.json").step.count for rank in range(2)] == [3, 2]
+    anatomy = opanatomy.analyze(tmp_path)
+    assert (anatomy.step.count, anatomy.step.wall_ns, [rank.steps for rank in anatomy.ranks]) == (4, 1_000 * US, [2, 2])
+
+
+def test_a_training_step_has_every_figure(tmp_path: Path) -> None:
+    anatomy = training_step().analyze(tmp_path)
+    assert phase_times(anatomy) == {"forward": 10 * US, "backward": 20 * US, "optimizer": 5 * US}
+    assert (anatomy.timeline.busy_ns, anatomy.timeline.host_idle_ns) == (35 * US, 865 * US)
 
 
 PIECES = st.lists(
     st.tuples(
         st.sampled_from([GEMM, MAP, NCCL]), st.none() | st.integers(0, 500), st.integers(0, 600), st.integers(0, 60),
-        st.sampled_from([7, 20]), st.integers(0, 2),
+        st.builds(lambda stream, device: {"stream": stream, "device": device}, st.sampled_from([7, 20]),
+                  st.integers(0, 2)),
     ),
     max_size=15,
 )  # fmt: skip
@@ -523,39 +541,169 @@ PIECES = st.lists(
 def test_every_nanosecond_of_the_window_has_one_cause(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[Any, ...]], steps: int
 ) -> None:
-    trace = Steps()
+    trace = made(*pieces, steps=tuple((50 + 150 * number, 130) for number in range(steps)))
     trace.host("aten::mm", 0, 600)
-    for number in range(steps):
-        trace.annotation(f"ProfilerStep#{number}", 50 + 150 * number, 130)
-    for name, launch, start, duration, stream, device in pieces:
-        trace.run(name, launch, start, duration, stream=stream, device=device)
     anatomy = trace.analyze(tmp_path_factory.mktemp("law"))
     timeline, inside = anatomy.timeline, anatomy.ledger.device_work_ns - anatomy.ledger.outside_window_ns
     if timeline.outside_ns is None:
         return
     counted = [row for row in anatomy.step.steps if row.set_aside is None]
     for row in (timeline, *timeline.devices, *anatomy.step.steps):
-        assert parts(row) == (row.wall_ns if isinstance(row, StepRow) else timeline.window_ns)
-    for row in anatomy.step.steps:
-        assert sum(row.idle_causes.values()) == (row.host_idle_ns or 0) + (row.stream_idle_ns or 0) + (
-            row.other_idle_ns or 0
-        )
+        idle = [row.host_idle_ns or 0, row.stream_idle_ns or 0, row.other_idle_ns or 0]
+        parts = [row.busy_ns or 0, row.outside_ns or 0, row.unrecorded_ns or 0, *idle]
+        assert min(parts) >= 0
+        assert sum(parts) == getattr(row, "wall_ns", timeline.window_ns)
+        assert sum(idle) == sum(row.idle_causes.values()) if hasattr(row, "idle_causes") else True
     assert sum(row.time_ns for row in timeline.causes) == timeline.idle_ns
-    assert inside == timeline.kernel_time_ns == sum(row.kernel_time_ns for row in timeline.streams)
-    assert inside == sum(row.kernel_time_ns for row in timeline.devices)
-    assert inside == sum(row.kernel_time_ns or 0 for row in counted)
-    set_aside = sum(row.kernel_time_ns or 0 for row in anatomy.step.steps) - inside
-    assert set_aside == anatomy.ledger.set_aside_ns <= anatomy.ledger.outside_window_ns
+    for rows in (timeline.streams, timeline.devices, counted):
+        assert inside == timeline.kernel_time_ns == sum(row.kernel_time_ns or 0 for row in rows)
+    set_aside_ns = sum(row.kernel_time_ns or 0 for row in anatomy.step.steps) - inside
+    assert set_aside_ns == anatomy.ledger.set_aside_ns <= anatomy.ledger.outside_window_ns
     assert sum(sum(row.classes.values()) for row in timeline.streams) == inside
     assert sum(row.wall_ns for row in counted) == timeline.window_ns
-    assert anatomy.step.count == len(counted) > 0
-    assert len(anatomy.step.steps) == max(steps, 1)
+    assert (anatomy.step.count, len(anatomy.step.steps)) == (len(counted), max(steps, 1))
 
 
-def parts(row: Any) -> int:
-    """The sum of the causes; none of them is negative."""
-    idle = [row.host_idle_ns, row.stream_idle_ns, row.other_idle_ns]
-    values = [row.busy_ns, row.outside_ns, row.unrecorded_ns, *idle]
-    assert min(values) >= 0, row
-    assert not isinstance(row, DeviceRow) or row.busy_ns <= row.kernel_time_ns
-    return sum(values)
+# ------------------------------------------------------------------------------------------------- steps on the CPU
+
+
+def on_cpu(
+    *walls: int, parts: tuple[float, float, float] = (0.2, 0.6, 0.1), plain_us: tuple[int, ...] = ()
+) -> TraceBuilder:
+    """Steps on the CPU: forward, backward and optimizer take these parts of them, operators half of each."""
+    trace = TraceBuilder()
+    trace.metadata["opanatomy"] = capture("cpu", plain_us)
+    begin = 1000
+    for number, wall in enumerate(walls):
+        trace.step(begin, wall, number)
+        at = float(begin)
+        for phase, part in zip(("forward", "backward", "optimizer"), parts, strict=True):
+            trace.host(f"opanatomy.phase/{phase}", at, part * wall)
+            trace.host("aten::mm", at, part * wall / 2, **MATRICES)
+            at += part * wall
+        begin += 2 * wall
+    return trace
+
+
+def capture(kind: str, plain_us: tuple[int, ...]) -> dict[str, Any]:
+    """The record of a capture whose steps took this long without the profiler."""
+    return {
+        "version": "0", "command": "opanatomy profile x", "created": "", "workload": {"batch": 4},
+        "environment": {"device_kind": kind, **({"device": H100["name"]} if kind == "cuda" else {})},
+        "unprofiled_step_ns": [US * one for one in plain_us],
+    }  # fmt: skip
+
+
+PHASES = {"forward": 20 * US, "backward": 60 * US, "optimizer": 10 * US}
+
+
+def times(factor: float) -> dict[str, float]:
+    return {phase: factor * ns for phase, ns in PHASES.items()}
+
+
+@pytest.mark.parametrize(
+    ("walls", "aside", "factor", "wall", "busy"),
+    [
+        # The third holds a pause and is in neither: its phases alone made forward and backward 133 % of the step.
+        ((100, 100, 300), [None, None, PAUSE], 1, 100_000, 45_000),
+        # Two are more than twice as long as the first, most of that between operators.
+        ((100, 900, 200, 300), [None, PAUSE, None, PAUSE], 1.5, 150_000, 67_500),
+    ],
+)
+def test_a_step_is_the_mean_of_those_that_count(
+    walls: tuple[int, ...], aside: list[str | None], factor: float, wall: int, busy: int, tmp_path: Path
+) -> None:
+    anatomy = on_cpu(*walls).analyze(tmp_path)
+    step = anatomy.step
+    assert set_aside(anatomy) == aside
+    assert (step.wall_ns, step.kernel_time_ns, step.busy_ns, step.framework_ns) == (wall, busy, busy, wall - busy)
+    assert [(row.wall_ns, row.busy_ns) for row in step.steps] == [(US * one, 450 * one) for one in walls]
+    assert phase_times(anatomy) == times(factor)
+    assert anatomy.timeline.launching is anatomy.device.utilization is None
+
+
+def test_what_runs_outside_of_the_steps_is_none_of_them(tmp_path: Path) -> None:
+    """Nor are the ranges of a warm-up in front of them: its forward was counted as the step's, 300 of 100 us."""
+    trace = on_cpu(100, 100)
+    for begin, name in ((10, "aten::mm"), (9_000, "aten::mm"), (9_600, "aten::add")):
+        trace.host(name, begin, 500, **MATRICES)
+    anatomy = trace.analyze(tmp_path)
+    assert {(row.operator, row.calls) for row in anatomy.operators} == {("aten::mm", 2)}
+    assert sum(row.time_ns for row in anatomy.operators) == 2 * 45 * US
+    trace = on_cpu(100)
+    trace.host("opanatomy.phase/forward", 100, 280)
+    trace.host("aten::mm", 150, 100, **MATRICES)
+    trace.host("opanatomy.phase/backward", 1090, 700)
+    anatomy = trace.analyze(tmp_path)
+    assert phase_times(anatomy) == {**PHASES, "backward": 70 * US}
+    assert (anatomy.step.wall_ns, anatomy.step.kernel_time_ns) == (100 * US, 45 * US)
+
+
+def test_a_closure_inside_the_optimizer_counts_once(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.step(1000, 100)
+    trace.host("opanatomy.phase/optimizer", 1000, 90)
+    trace.host("opanatomy.phase/forward", 1010, 20)
+    trace.host("opanatomy.phase/backward", 1030, 40)
+    trace.host("aten::mm", 1012, 10, **MATRICES)
+    assert phase_times(trace.analyze(tmp_path)) == {"forward": 20 * US, "backward": 40 * US, "optimizer": 30 * US}
+
+
+def test_threads_at_once_leave_no_negative_framework(tmp_path: Path) -> None:
+    trace = on_cpu(100)
+    for thread in (2, 3, 4):
+        trace.host("aten::mm", 1005, 90, thread=thread, **MATRICES)
+    step = trace.analyze(tmp_path).step
+    assert (step.kernel_time_ns, step.busy_ns, step.framework_ns) == (315 * US, 100 * US, 0)
+
+
+def test_ranks_give_the_mean_of_their_steps(tmp_path: Path) -> None:
+    """Medians figure by figure over ranks: 50 + 50 + 50 of steps of 100. Forward is (50 + 50.5 + 0) / 3 us, backward
+    (50 + 0 + 51) / 3 us, the optimizer (0 + 50.5 + 51) / 3 us."""
+    for rank, parts in enumerate(((0.5, 0.5, 0.0), (0.5, 0.0, 0.5), (0.0, 0.5, 0.5))):
+        trace = on_cpu(100 + rank, parts=parts)
+        trace.metadata["distributedInfo"] = {"rank": rank, "world_size": 3}
+        trace.write(tmp_path / f"rank{rank}.json")
+    anatomy = opanatomy.analyze(tmp_path)
+    assert phase_times(anatomy) == {"forward": 33_500, "backward": 33_666, "optimizer": 33_833}
+    assert anatomy.step.wall_ns == 101 * US == (anatomy.step.busy_ns or 0) + (anatomy.step.framework_ns or 0)
+
+
+@pytest.mark.parametrize(
+    ("plain", "count", "expected"),
+    [
+        ((), None, None),
+        ((60,), 1, None),  # how much plain steps differ is not known
+        ((60, 70), 2, 27_500),
+        ((60, 99), 2, 16_107),  # as far apart as they are, none is as slow as the profiled step
+        ((60, 100), 2, None),
+        ((60, 400), 1, None),  # the second holds a pause
+        ((210, 220, 190), 3, None),  # "profiled -53 %" is no overhead
+        ((10, 12), 2, 55_000),  # never more than there is next to operators
+    ],
+)
+def test_what_the_profiler_costs(plain: tuple[int, ...], count: int | None, expected: int | None, tmp_path: Path) -> None:
+    """Framework was all of the 55 us. 7 events, 3 of them operators: 3 of 14 halves of the recording are in these."""
+    anatomy = on_cpu(100, plain_us=plain).analyze(tmp_path)
+    assert anatomy.step.unprofiled_count == count
+    assert (anatomy.step.profiler_ns, anatomy.step.framework_ns) == (expected, 55 * US - (expected or 0))
+    text = page(anatomy, width=80)
+    assert ("less than steps differ among themselves" in text) is ((count or 0) > 1 and expected is None)
+    assert ("not known how much: the one step without it" in text) is (count == 1)
+    assert ("an estimate of its own time outside operators" in text) is (expected is not None)
+    assert ("profiler in framework" in text) is (expected is None)
+
+
+def test_recording_inside_operators_is_theirs(tmp_path: Path) -> None:
+    """11 events; in operators: 3 operators' own halves and the halves around the 4 inside one."""
+    trace = on_cpu(100, plain_us=(80, 81))
+    for at in (1001, 1002, 1003, 1004):
+        trace.host("aten::empty", at, 0.5)
+    assert trace.analyze(tmp_path).step.profiler_ns == round((1 - 7 / 22) * 19_500)
+
+
+def test_on_an_accelerator_the_profiler_costs_the_whole_difference(tmp_path: Path) -> None:
+    trace = steps([1_000, 1_000])
+    trace.metadata["opanatomy"] = capture("cuda", (960, 961))
+    step = trace.analyze(tmp_path).step
+    assert (step.wall_ns, step.profiler_ns, step.framework_ns) == (1_000 * US, 39_500, None)
