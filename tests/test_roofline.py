@@ -1,187 +1,228 @@
-"""Bounds, headroom and utilization next to the ceilings of a device, worked by hand."""
+"""Bounds, headroom and utilization next to the ceilings of a device, and what is above its ceiling: worked by hand."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.analysis.roofline import bound_of, with_roofline
-from opanatomy.classification.kernels import compute_type
-from opanatomy.records.anatomy import Anatomy, Ceilings, ClassRow, OperatorRow
-from opanatomy.records.signature import Argument, Signature, SignatureText, Tensor
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.analysis.build import ratios_of
+from opanatomy.analysis.checks import require_agreement
+from opanatomy.analysis.roofline import with_roofline
+from opanatomy.classification.kernels import compute_type, uses_tensor_cores
+from opanatomy.devices.overrides import parse_overrides
+from opanatomy.errors import GateError
+from opanatomy.records.anatomy import Anatomy, Ceilings, Check, ClassRow, OperatorRow, Ratio
+from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.workload import Environment
+from opanatomy.records.workload import Environment, Workload
 from opanatomy.report import terminal_report
 from tests import anatomies
+from tests.made_trace import MATRICES, TraceBuilder, page
 
+SHARED = Path(__file__).parent.parent.parent / "shared"
 #: 100 FLOP a ns on matrices of bfloat16, 10 of float32, 50 of it as tf32; 5 otherwise; 2 bytes a ns.
 CEILINGS = Ceilings(
     device="made up", source="a test",
     matrix_flops_per_second={"bfloat16": 100e9, "float32": 10e9, "tf32": 50e9},
     vector_flops_per_second={"float32": 5e9}, bandwidth_bytes_per_second=2e9,
 )  # fmt: skip
-MM = OperatorClass.TENSOR_CONTRACTION
-ADD = OperatorClass.ELEMENTWISE
+#: The same with a last cache of 600 bytes.
+CACHED = replace(CEILINGS, cache_bytes=600)
+MM, ADD, MOVE = OperatorClass.TENSOR_CONTRACTION, OperatorClass.ELEMENTWISE, OperatorClass.DATA_MOVEMENT
 
 
 def operator(
-    name: str, item: OperatorClass, time_ns: int, flops: int | None, moved: int | None, dtype: str = "bfloat16",
-    phase: Phase = Phase.FORWARD, part_of: str | None = None,
+    name: str, item: OperatorClass, time_ns: int, flops: int | None, moved: int | None, *, dtype: str = "bfloat16",
+    phase: Phase = Phase.FORWARD, signature: str = "", **fields: Any,
 ) -> OperatorRow:  # fmt: skip
+    written = fields.pop("written_bytes", None if moved is None else 0)
     return OperatorRow(
-        operator=name, signature=SignatureText(f"{dtype}[4,4]"), phase=phase, operator_class=item, rule="a rule",
-        calls=1, time_ns=time_ns, flops=flops, read_bytes=moved, written_bytes=None if moved is None else 0,
-        part_of=part_of,
+        operator=name, signature=SignatureText(signature or f"{dtype}[4,4]"), phase=phase, operator_class=item,
+        rule="a rule", calls=fields.pop("calls", 1), time_ns=time_ns, flops=flops, read_bytes=moved,
+        written_bytes=written, **fields,
     )  # fmt: skip
+
+
+def product(time_ns: int = 30, flops: int | None = 1000, moved: int | None = 10, **fields: Any) -> OperatorRow:
+    return operator(fields.pop("name", "aten::mm"), MM, time_ns, flops, moved, **fields)
 
 
 def anatomy_of(*rows: OperatorRow, wall_ns: int | None = None) -> Anatomy:
     empty = anatomies.nothing()
     classes = tuple(
-        ClassRow(
-            operator_class=item, phase=phase, calls=1, kernels=1, time_ns=sum(row.time_ns for row in members),
-            flops=1, read_bytes=1, written_bytes=1,
-            uncosted_ns=sum(row.time_ns for row in members if row.flops is None),
-        )
+        class_row(item, phase, sum(row.time_ns for row in members), 1, 1,
+                  uncosted_ns=sum(row.time_ns for row in members if row.flops is None))
         for item, phase in dict.fromkeys((row.operator_class, row.phase) for row in rows)
         for members in [[row for row in rows if (row.operator_class, row.phase) == (item, phase)]]
     )  # fmt: skip
     return replace(empty, operators=rows, classes=classes, step=replace(empty.step, wall_ns=wall_ns))
 
 
+def class_row(
+    item: OperatorClass, phase: Phase, time_ns: int, flops: int | None, moved: int | None = 0, *, uncosted_ns: int = 0
+) -> ClassRow:
+    return ClassRow(
+        operator_class=item, phase=phase, calls=1, kernels=1, time_ns=time_ns, flops=flops, read_bytes=moved,
+        written_bytes=None if moved is None else 0, uncosted_ns=uncosted_ns,
+    )  # fmt: skip
+
+
+def bounded(*rows: OperatorRow, wall_ns: int | None = 100, ceilings: Ceilings = CEILINGS) -> Anatomy:
+    return with_roofline(anatomy_of(*rows, wall_ns=wall_ns), ceilings)
+
+
+# -------------------------------------------------------------------------------------------------- bounds of operators
+
+
 @pytest.mark.parametrize(
-    ("flops", "moved", "item", "dtype", "expected"),
+    ("item", "flops", "moved", "dtype", "expected"),
     [
-        (1000, 10, MM, "bfloat16", (10, "compute")),
-        (1000, 40, MM, "bfloat16", (20, "memory")),
-        (1000, 10, MM, "float32", (100, "compute")),
-        (1000, 10, MM, "tf32", (20, "compute")),
-        (1000, 10, ADD, "bfloat16", (200, "compute")),
-        (0, 10, ADD, "int64", (5, "memory")),
-        (0, 10, OperatorClass.DATA_MOVEMENT, None, (5, "memory")),
-        (1000, 10, MM, "float8_e4m3fn", None),
-        (1000, 10, MM, None, None),
-        (0, 10, OperatorClass.COMMUNICATION, "float32", None),
+        (MM, 1000, 10, "bfloat16", (10, "compute")), (MM, 1000, 40, "bfloat16", (20, "memory")),
+        (MM, 1000, 10, "float64", (None, None)), (ADD, 1000, 10, "bfloat16", (200, "compute")),
+        (ADD, 0, 10, "int64", (5, "memory")), (MOVE, 0, 10, "float32", (5, "memory")),
+        (MM, 1000, 10, "float8_e4m3fn", (None, None)), (OperatorClass.COMMUNICATION, 0, 10, "float32", (None, None)),
+        (MM, None, None, "bfloat16", (None, None)),
     ],
-)
+)  # fmt: skip
 def test_the_bound(
-    flops: int, moved: int, item: OperatorClass, dtype: str | None, expected: tuple[int, str] | None
+    item: OperatorClass, flops: int | None, moved: int | None, dtype: str, expected: tuple[int | None, str | None]
 ) -> None:
-    found = bound_of(flops, moved, item, dtype, CEILINGS)
-    assert (found and (found.ns, found.by)) == expected
+    (row,) = bounded(operator("aten::mm", item, 30, flops, moved, dtype=dtype)).operators
+    assert (row.bound_ns, row.bound_by) == expected
 
 
 @pytest.mark.parametrize(
-    ("arguments", "dtype"),
+    ("signature", "bound"),
     [
-        ((Tensor((8, 512), "int64"), (Tensor((8, 4), "bfloat16"),), Tensor((2,), "float32")), "bfloat16"),
-        ((Tensor((8, 512), "int8"), Tensor((8, 4), "int8")), "int8"),
-        ((Tensor((8,), "bool"), Tensor((8,), "qint8"), Tensor((8,), "uint8")), "uint8"),
-        ((Tensor((8, 512), "float8_e4m3fn"), Tensor((), "float32")), "float8_e4m3fn"),
-        ((Tensor((8, 512)), Tensor((8,), "complex64")), "complex64"),
-        (((1, 2), None, 1e-05, "float32[2]"), None),
+        ("int64[8,512], [bfloat16[8,4]], float32[2]", 10),  # the first tensor with a fraction
+        ("float32[2], bfloat16[8,4]", None), ("int8[8,512], int8[8,4]", None), ("1, 2, -, float32[2]", None),
     ],
-)
-def test_the_data_type_is_that_of_the_first_tensor_with_a_fraction(
-    arguments: tuple[Argument, ...], dtype: str | None
-) -> None:
-    assert Signature(arguments).compute_dtype == dtype
+)  # fmt: skip
+def test_the_data_type_is_that_of_the_first_tensor_with_a_fraction(signature: str, bound: int | None) -> None:
+    assert bounded(product(signature=signature)).operators[0].bound_ns == bound
 
 
 def test_classes_sum_and_caches_give_nothing_back() -> None:
-    found = with_roofline(
-        anatomy_of(
-            operator("aten::mm", MM, 30, 1000, 10),
-            operator("aten::bmm", MM, 4, 1000, 10),  # faster than its bound of 10
-            operator("aten::lost", MM, 7, None, None),
-            operator("aten::add", ADD, 9, 10, 10),
-        ),
-        CEILINGS,
-    )
+    found = bounded(
+        product(), product(4, name="aten::bmm"),  # the second is faster than its bound of 10
+        product(7, None, None, name="aten::lost"), operator("aten::add", ADD, 9, 10, 10),
+    )  # fmt: skip
     products, maps = found.classes
     assert (products.bound_ns, products.bounded_ns, products.headroom_ns, products.memory_bound_ns) == (20, 34, 20, 0)
     assert (maps.bound_ns, maps.headroom_ns, maps.memory_bound_ns) == (5, 4, 5)
     assert [row.bound_by for row in found.operators] == ["compute", "compute", None, "memory"]
+    for width in (60, 80, 120):
+        text = terminal_report(found, width=width)
+        assert "headroom" in text
+        assert "33.3 %" in next(line for line in text.splitlines() if "mm forward" in line)
+    # Other ceilings can be given later; without any there are no columns.
+    again = with_roofline(found, replace(CEILINGS, matrix_flops_per_second={}))
+    assert (again.operators[0].bound_ns, again.classes[0].headroom_ns, again.device.mfu) == (None, None, None)
+    none = anatomy_of(product())
+    none = replace(none, device=replace(none.device, no_ceilings="no ceilings: Sunway is not known - run"))
+    assert "Sunway is not known" in page(none)
+    assert "headroom" not in page(none)
 
 
 def test_a_part_is_held_against_the_bound_of_its_call() -> None:
-    found = with_roofline(
-        anatomy_of(
-            operator("aten::addmm", MM, 0, 1000, 10),
-            operator("aten::mm", MM, 12, 0, 0, part_of="aten::addmm"),
-        ),
-        CEILINGS,
-    )
-    assert found.classes[0].headroom_ns == 2
-    assert [row.bound_ns for row in found.operators] == [10, 0]
+    found = bounded(product(0, name="aten::addmm"), product(12, 0, 0, part_of="aten::addmm"), ceilings=CACHED)
+    assert (found.classes[0].headroom_ns, [row.bound_ns for row in found.operators]) == (2, [10, 0])
+    assert (found.checks[0].compared, found.checks[0].equal) == (2, 2)
 
 
-def test_utilization_leaves_recompute_to_hfu() -> None:
-    rows = (operator("aten::mm", MM, 30, 1000, 10), operator("aten::mm", MM, 30, 500, 10, phase=Phase.RECOMPUTE))
-    device = with_roofline(anatomy_of(*rows, wall_ns=100), CEILINGS).device
-    assert (device.mfu, device.hfu, device.mfu_dtype) == (0.10, 0.15, "bfloat16")
-    assert with_roofline(anatomy_of(*rows), CEILINGS).device.mfu is None
-
-
-@pytest.mark.parametrize(
-    ("lost_ns", "mfu", "covered", "line"),
-    [
-        (0, 0.1, 1.0, "reached    MFU 10.0 %, HFU 10.0 % of the bfloat16 peak"),
-        (10, 0.1, 0.75, "reached    MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for"),
-        (30, 0.1, 0.5, "reached    MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for"),
-        (31, None, 30 / 61, "reached    no MFU: FLOPs are known of 49.2 % of the contractions' time"),
-        (1470, None, 0.02, "reached    no MFU: FLOPs are known of 2.0 % of the contractions' time"),
-    ],
-)
-def test_mfu_stands_beside_what_it_covers_and_not_below_half(
-    lost_ns: int, mfu: float | None, covered: float, line: str
-) -> None:
-    """One contraction without a cost hid the MFU of all; kernels without an operator hid nothing (0.1 % of 3.1 %)."""
-    lost = operator("aten::bmm", MM, lost_ns, None, None)
-    anatomy = anatomy_of(operator("aten::mm", MM, 30, 1000, 10), lost, wall_ns=100)
-    for told in (anatomy, replace(anatomy, operators=anatomy.operators[:1])):
-        found = with_roofline(told, CEILINGS)
-        assert (found.device.mfu, found.device.hfu, found.device.mfu_covered) == (mfu, mfu, covered)
-        assert line in terminal_report(found, width=80)
-
-
-def test_what_no_rule_knows_may_be_a_contraction() -> None:
-    unknown = operator("mine::op", OperatorClass.UNKNOWN, 30, None, None)
-    device = with_roofline(anatomy_of(operator("aten::mm", MM, 20, 1000, 10), unknown, wall_ns=100), CEILINGS).device
-    assert (device.mfu, device.mfu_covered) == (None, 0.4)
+def test_calls_without_a_cost_are_not_held_against_the_bound_of_the_others() -> None:
+    """One row is all calls of a signature: 30 ns, of which 10 have no cost, were held against the bound of 20."""
+    found = bounded(product(30, 2000, uncosted_ns=10))
+    assert (found.operators[0].bound_ns, found.operators[0].bounded_ns) == (20, 20)
+    assert (found.classes[0].bounded_ns, found.classes[0].headroom_ns) == (20, 0)
 
 
 @pytest.mark.parametrize(("lost_ns", "cell"), [(0, "66.7 %"), (10, "66.7 % (60 %)"), (15, "66.7 % (50 %)"), (16, "-")])
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_share_of_the_ceiling_stands_beside_what_it_covers(lost_ns: int, cell: str, width: int) -> None:
     """It was that of the calls with a bound, however few: 79.9 % of what 3 % of the time reached."""
-    anatomy = anatomy_of(operator("aten::mm", MM, 15, 1000, 10), operator("aten::bmm", MM, lost_ns, None, None))
-    page = terminal_report(with_roofline(anatomy, CEILINGS), width=width, sections=("bounds",))
-    lines = page.splitlines()
+    anatomy = bounded(product(15), product(lost_ns, None, None, name="aten::bmm"))
+    lines = terminal_report(anatomy, width=width, sections=("bounds",)).splitlines()
     assert all(len(line) <= width for line in lines)
     rows = lines[next(at for at, line in enumerate(lines) if line.startswith("roofline")) :]
-    assert f" {cell} " in next(line for line in rows if "contraction" in line)
-    assert f" {cell} " in next(line for line in rows if line.startswith("total"))
-    assert any("(n %): reached in n %" in " ".join(lines[at : at + 2]) for at in range(len(lines))) is ("(" in cell)
-    ((share, _),) = [(row.bound_ns, row.bounded_ns) for row in with_roofline(anatomy, CEILINGS).classes]
-    assert share == 10
+    for name in ("contraction", "total"):
+        assert f" {cell} " in next(line for line in rows if name in line)
+    assert ("(n %): reached in n %" in " ".join(lines)) is ("(" in cell)
 
 
-def test_calls_without_a_cost_are_not_held_against_the_bound_of_the_others() -> None:
-    """One row is all calls of a signature: 30 ns, of which 10 have no cost, were held against the bound of 20."""
-    row = replace(operator("aten::mm", MM, 30, 2000, 10), uncosted_ns=10)
-    found = with_roofline(anatomy_of(row), CEILINGS)
-    assert (found.operators[0].bound_ns, found.operators[0].bounded_ns) == (20, 20)
-    assert (found.classes[0].bounded_ns, found.classes[0].headroom_ns) == (20, 0)
+# ------------------------------------------------------------------------------------------------- utilization, ratios
+
+
+def test_utilization_leaves_recompute_to_hfu() -> None:
+    rows = (product(), product(30, 500, phase=Phase.RECOMPUTE))
+    device = bounded(*rows).device
+    assert (device.mfu, device.hfu, device.mfu_dtype) == (0.10, 0.15, "bfloat16")
+    assert bounded(*rows, wall_ns=None).device.mfu is None
 
 
 @pytest.mark.parametrize(
-    ("compute_type", "bound", "name"), [("tf32", 20, "tf32"), ("3 x tf32", 60, "3 x tf32"), ("float32", 100, "float32")]
+    ("lost", "mfu", "covered", "line"),
+    [
+        (product(0, None, None), 0.1, 1.0, "reached MFU 10.0 %, HFU 10.0 % of the bfloat16 peak"),
+        (product(10, None, None), 0.1, 0.75, "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for"),
+        (product(30, None, None), 0.1, 0.5, "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for"),
+        (product(31, None, None), None, 30 / 61, "reached no MFU: FLOPs are known of 49.2 % of the contractions' time"),
+        # What no rule knows may be a contraction.
+        (operator("mine::op", OperatorClass.UNKNOWN, 45, None, None), None, 0.4, "reached no MFU: FLOPs are known of 40.0"),
+    ],
 )
-def test_float32_products_go_by_what_they_were_computed_in(compute_type: str, bound: int, name: str) -> None:
-    row = replace(operator("aten::mm", MM, 30, 1000, 10, dtype="float32"), compute_type=compute_type)
-    found = with_roofline(anatomy_of(row, wall_ns=100), CEILINGS)
-    assert (found.operators[0].bound_ns, found.device.mfu_dtype, found.device.unsure_ns) == (bound, name, 0)
+def test_mfu_stands_beside_what_it_covers_and_not_below_half(
+    lost: OperatorRow, mfu: float | None, covered: float, line: str
+) -> None:
+    """One contraction without a cost hid the MFU of all; kernels without an operator hid nothing (0.1 % of 3.1 %)."""
+    anatomy = anatomy_of(product(), lost, wall_ns=100)
+    for told in (anatomy, replace(anatomy, operators=anatomy.operators[:1])):
+        found = with_roofline(told, CEILINGS)
+        assert (found.device.mfu, found.device.hfu, found.device.mfu_covered) == (mfu, mfu, covered)
+        assert line in page(found, width=80)
+
+
+@pytest.mark.parametrize(
+    ("rows", "time", "ratio"),
+    [
+        ([(10, 100, 40, 0), (25, 200, 100, 0), (10, 100, 20, 0)], 3.5, 3.0),
+        *(([(10, 100, 40, 0) if place != lost else (10, flops, flops, 1) for place in range(3)], 2.0, None)
+          for lost in range(3) for flops in (None, 100)),
+        # Next to nothing in forward: 2,106,704,465 was printed of one trace, whose forward was one addition.
+        *(([(10, forward, forward, 0), (10, backward, backward, 0), (0, 0, 0, 0)], 1.0, expected)
+          for forward, backward, expected in [(1, 101, None), (1, 100, 100.0), (0, 5, None), (1000, 1, 0.001)]),
+        ([(1, 1, 1, 0), (101, 1, 1, 0), (0, 0, 0, 0)], None, 1.0),
+    ],
+)
+def test_backward_over_forward(rows: list[tuple[int, int | None, int | None, int]], time: float, ratio: float) -> None:
+    """Of a class with recomputation, and none where a part is unknown; what others do not know is no part of it."""
+    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+    known = [class_row(MM, phase, row[0], row[1], row[2], uncosted_ns=row[3]) for phase, row in zip(phases, rows, strict=True)]
+    others = [class_row(MM, Phase.OPTIMIZER, 5, None, uncosted_ns=5), class_row(ADD, Phase.FORWARD, 5, None, uncosted_ns=5)]
+    found, _ = (*ratios_of((*known, *others), Workload()), None)[:2]
+    assert found is not None
+    assert (found.operator_class, found.time, found.flops, found.bytes) == (MM, time, ratio, ratio)
+
+
+def test_the_report_says_why_there_is_no_ratio() -> None:
+    known = Ratio(operator_class=MM, time=2.0, flops=2.0, bytes=2.0)
+    why = "-: a part without formula, or a forward of less than 1 % of the backward"
+    for ratio, said in ((known, False), (replace(known, flops=None), True)):
+        assert (why in page(replace(anatomies.nothing(), ratios=(ratio,)), width=80)) is said
+
+
+# ----------------------------------------------------------------------------------------------- products of float32
+
+
+@pytest.mark.parametrize(("compute", "bound"), [("tf32", 20), ("3 x tf32", 60), ("float32", 100)])
+def test_float32_products_go_by_what_they_were_computed_in(compute: str, bound: int) -> None:
+    found = bounded(product(dtype="float32", compute_type=compute))
+    assert (found.operators[0].bound_ns, found.device.mfu_dtype, found.device.unsure_ns) == (bound, compute, 0)
     assert found.device.mfu == pytest.approx(bound / 100)
 
 
@@ -190,104 +231,360 @@ TF32_IEEE = {"matmul_float32": "tf32", "convolution_float32": "ieee"}
 
 
 @pytest.mark.parametrize(
-    ("operator_name", "environment", "bound"),
+    ("name", "environment", "bound"),
     [
-        ("aten::mm", {"device_kind": "cuda"}, None),
-        ("aten::mm", {"device_kind": "cuda", **IEEE_TF32}, 100),
-        ("aten::mm", {"device_kind": "cuda", **TF32_IEEE}, 20),
-        ("aten::cudnn_convolution", {"device_kind": "cuda", **IEEE_TF32}, 20),
-        ("aten::convolution_backward", {"device_kind": "cuda", **TF32_IEEE}, 100),
-        ("aten::mm", {"device_kind": "rocm"}, 100),
-        ("aten::mm", {"device_kind": "rocm", **TF32_IEEE}, 20),
-        ("aten::miopen_convolution", {"device_kind": "rocm", **IEEE_TF32}, 100),
-        ("aten::mm", {"device_kind": "cpu"}, 100),
+        ("mm", {"device_kind": "cuda"}, None), ("mm", {"device_kind": "cuda", **IEEE_TF32}, 100),
+        ("mm", {"device_kind": "cuda", **TF32_IEEE}, 20), ("mm", {"device_kind": "cpu"}, 100),
+        ("cudnn_convolution", {"device_kind": "cuda", **IEEE_TF32}, 20),
+        ("convolution_backward", {"device_kind": "cuda", **TF32_IEEE}, 100),
+        ("mm", {"device_kind": "rocm"}, 100), ("mm", {"device_kind": "rocm", **TF32_IEEE}, 20),
+        ("miopen_convolution", {"device_kind": "rocm", **IEEE_TF32}, 100),
     ],
-)
-def test_where_no_name_tells_the_setting_does_or_nobody(
-    operator_name: str, environment: dict[str, str], bound: int | None
-) -> None:
+)  # fmt: skip
+def test_where_no_name_tells_the_setting_does_or_nobody(name: str, environment: dict[str, str], bound: int | None) -> None:
     """Without a telling name float32 was assumed: a product in tf32 was 5 times faster than possible."""
-    row = operator(operator_name, MM, 30, 1000, 10, dtype="float32")
-    anatomy = anatomy_of(row, wall_ns=100)
+    anatomy = anatomy_of(product(name=f"aten::{name}", dtype="float32"), wall_ns=100)
     anatomy = replace(anatomy, environment=replace(Environment(), **environment))
     found = with_roofline(anatomy, CEILINGS)
-    assert found.operators[0].bound_ns == bound
-    assert found.device.unsure_ns == (30 if bound is None else 0)
+    assert (found.operators[0].bound_ns, found.device.unsure_ns) == (bound, 30 if bound is None else 0)
     assert (found.device.mfu is None) is (bound is None)
-    text = terminal_report(found, width=120)
-    assert ("30 ns of products may be float32 or tf32 and have no bound" in " ".join(text.split())) is (bound is None)
+    assert ("30 ns of products may be float32 or tf32 and have no bound" in page(found)) is (bound is None)
+    without = replace(CEILINGS, matrix_flops_per_second={"float32": 10e9})  # a device without tf32
+    assert bound is not None or with_roofline(anatomy, without).operators[0].bound_ns == 100
 
 
-def test_a_device_without_tf32_leaves_nothing_open() -> None:
-    row = replace(operator("aten::mm", MM, 30, 1000, 10, dtype="float32"), compute_type=None)
-    ceilings = replace(CEILINGS, matrix_flops_per_second={"float32": 10e9})
-    assert with_roofline(anatomy_of(row, wall_ns=100), ceilings).operators[0].bound_ns == 100
+#: Whether the kernel runs on tensor cores and in what it computes a product of float32; `?` if the name does not tell.
+KERNELS = """
+no  .         volta_sgemm_128x64_nn
+no  .         ampere_sgemm_128x128_tn
+yes .         volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn
+yes .         volta_h884gemm_64x128_ldg8_nn
+yes .         turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn
+yes ?         ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn
+yes .         void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4>(Params)
+yes .         void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(Params)
+no  float32   void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)
+yes .         sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel
+no  .         sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4
+yes .         sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tensor16x8x8_execute_kernel
+yes .         nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT
+yes .         void cutlass::device_kernel<cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32>(Params)
+yes .         void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4> >(Flash_fwd_params)
+yes .         void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128> >(Params)
+no  .         void flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<128> >(Flash_bwd_params)
+no  .         void flash::flash_fwd_splitkv_combine_kernel<...>(Flash_fwd_params)
+yes .         fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)
+no  .         fmha_cutlassF_f32_aligned_64x64_rf_sm70(PyTorchMemEffAttention::AttentionKernel::Params)
+yes .         cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64
+yes .         Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1
+no  .         Cijk_Ailk_Bljk_SB_MT64x64x8_SE_K1
+yes .         igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8_ws1x1
+yes ?         _ZN2ck16tensor_operation6device39kernel_grouped_conv_fwd_xdl_cshuffle_v3I
+yes .         attn_fwd
+yes ?         triton_tem_fused_mm_3
+no  .         triton_poi_fused_gelu_0
+no  .         void splitKreduce_kernel<32, 16, int, __nv_bfloat16>(Params)
+no  .         ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)
+no  .         void at::native::GammaBetaBackwardCUDAKernel<float, float>(long)
+no  .         void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>
+no  .         volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1
+no  .         ampere_fp16_sgemm_fp16_128x64_tn
+no  .         void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4, 4, false>(Params)
+no  .         void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)
+no  .         void precomputed_convolve_sgemm<__nv_bfloat16, 512, 6, 7, 4, 3, 5, 1, false>(int)
+no  .         triton_per_fused_mm_mul_30
+no  .         void fbgemm_gpu::_compute_FP8_quantize_cuda_kernel<float>(float const*, int)
+yes .         void dpsk::gemm::fp8::GemmKernel<dpsk::gemm::Traits<int> >(int)
+yes .         void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 2112u, 7168u>(float*)
+no  .         void deep_gemm::transpose_fp32<512u, 64u, 56u>(float const*, float*, unsigned int)
+yes .         bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x64x256_s3_et128x64_m128x64x32_cga1x1x1_TN_dynBatch_sm100f
+yes .         fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128PersistentContext
+yes .         kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at__0
+no  .         kernel_cutlass_kernel_flash_attncuteflash_bwd_preprocessFlashAttentionBackwardPreprocess_object_at_
+yes .         void marlin::Marlin<__half, 256, 1, 8, 8, 4, 8>(int4 const*)
+yes .         _w8a8_block_fp8_matmul
+yes .         _ZN5aiter36fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256E
+no  .         Cijk_SS_BiasS_HAS_ScaleAlphaVec_PostGSU8_VW4
+?   .         Cijk_Ailk_Bljk_BBS_BH_UserArgs_shortname0_gfx942
+?   .         void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2, 16, 8, 2, 1>(int)
+?   .         _bwd_kernel
+?   .         my_own_gemm
+?   .         my_own_thing
+.   float32   ampere_sgemm_128x64_nn
+.   float32   volta_sgemm_128x32_nt
+.   float32   void sgemm_largek_lds64<true, true, 6, 3, 4, 5, 2, 66>(float*, float const*, float const*, int)
+.   float32   sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4
+.   float32   void gemmSN_NN_kernel<float, 256, 4, 2, 8, 4, 4, false, cublasGemvTensorStridedBatched<float>>
+.   float32   void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)
+.   float32   void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)
+.   float32   ampere_scudnn_128x64_relu_medium_nn_v1
+.   tf32      void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(Params)
+.   tf32      sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x64x16_stage6_warpsize2x2x1_tensor16x8x8
+.   tf32      sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize256x128x32
+.   tf32      sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16
+.   tf32      nvjet_sss_tf32_128x256_TNT
+.   tf32      cutlass_tensorop_s1688tf32gemm_256x128_16x3_nn_align4
+.   3_x_tf32  fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)
+.   ?         fmha_cutlassF_f32_aligned_64x64_rf_sm75(PyTorchMemEffAttention::AttentionKernel::Params)
+.   float32   Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1_SN_LDSB1
+.   float32   Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0
+.   tf32      Cijk_Alik_Bjlk_S_MX_B_Bias_AS_SAV_UserArgs_MT192x16x64_MI16x16x1_SN_LDSB1
+.   float32   igemm_fwd_gtcx3_nhwc_fp32_bx0_ex0_bt128x128x16
+.   ?         nvjet_sm100_sss_128x256_TNT
+.   ?         nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN
+.   ?         nvjet_sm90_hsh_192x208_64x4_2x1_v_bz_coopB_bias_TNT
+.   ?         void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4>
+.   ?         cublas_bf16x9_gemm
+.   ?         turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn
+.   ?         void splitKreduce_kernel<32, 16, int, float>(Params)
+.   ?         Memset (Device)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("row", KERNELS, ids=[row.split(maxsplit=2)[2][:60] for row in KERNELS])
+def test_what_names_of_kernels_tell(row: str) -> None:
+    tensor_cores, computes, kernel = row.split(maxsplit=2)
+    if tensor_cores != ".":
+        assert uses_tensor_cores(kernel) is {"yes": True, "no": False, "?": None}[tensor_cores]
+    if computes != ".":
+        assert compute_type(kernel) == {"?": None}.get(computes, computes.replace("_", " "))
+
+
+#: FLOP/s of float32 products and bytes a second, by the data sheets; an MI300X does not use tf32.
+SHEETS = {
+    "Tesla V100-SXM2-16GB": (15.7e12, 900e9), "NVIDIA H100 80GB HBM3": (66.9e12, 3350e9),
+    "AMD Instinct MI300X": (163.4e12, 5300e9), "NVIDIA A100-SXM4-80GB": (19.5e12, 2039e9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", SHEETS)
+def test_the_roofline_of_the_named_device(device: str, tmp_path: Path) -> None:
+    """A product of 1024 x 1024 x 1024 in float32 and one in tf32, which makes none of the first, and a map of 4 MiB."""
+    peak, bandwidth = SHEETS[device]
+    hip = "AMD" in device
+    trace = TraceBuilder(metadata={"deviceProperties": [{"id": 0, "name": device}], **({"hip_runtime_version": 1} if hip else {})})
+    trace.step(0, 1000)
+    square = {"shapes": [[1024, 1024]] * 2, "types": ["float"] * 2}
+    names = ["Cijk_Ailk_Bljk_SB_MT64x64x16_MI16x16x4x1_SN_K1" if hip else "ampere_sgemm_128x64_nn"]
+    names += ["ampere_s1688gemm_tensorop_tf32_128x64"] * ("A100" in device)
+    for place, name in enumerate(names):
+        trace.host("aten::mm", 100 * place, 50, **square)
+        trace.run(name, 100 * place + 5, 100 * place + 10, 200)
+    trace.host("aten::mul", 300, 50, **square)
+    trace.run("void at::native::vectorized_elementwise_kernel<4>", 305, 500, 20)
+    anatomy = trace.analyze(tmp_path)
+    flops, moved = 2 * 1024**3, 3 * 4 * 1024**2
+    bounds = {(row.operator, row.compute_type): row.bound_ns for row in anatomy.operators}
+    assert bounds["aten::mm", "float32"] == round(1e9 * max(flops / peak, moved / bandwidth))
+    assert bounds["aten::mul", None] == round(1e9 * moved / bandwidth)
+    if "A100" in device:
+        assert bounds["aten::mm", "tf32"] == round(1e9 * flops / 156e12)
+    else:
+        assert anatomy.device.mfu == pytest.approx(flops / (peak * 1e-3), rel=1e-12)
+        assert (anatomy.device.mfu_dtype, anatomy.device.unsure_ns) == ("float32", 0)
+
+
+# -------------------------------------------------------------------------------------------------- above its ceiling
+
+
+def checked(*rows: OperatorRow, ceilings: Ceilings = CACHED) -> Check:
+    (check,) = bounded(*rows, ceilings=ceilings).checks
+    assert (check.quantity, check.unit) == ("ceiling", "ns")
+    assert check.compared == check.equal + len(check.differences)
+    return check
+
+
+def test_what_is_below_its_ceiling_is_equal() -> None:
+    """500 ns each by memory: 100.0 %, 104.8 %, and the class."""
+    check = checked(operator("aten::add", ADD, 500, 10, 1000), operator("aten::mul", ADD, 477, 10, 1000))
+    assert (check.compared, check.equal, check.differences) == (3, 3, ())
+    check = checked(product(4, None, None))
+    assert (check.compared, check.not_checked) == (0, "no bound is known")
+
+
+def test_a_call_that_the_cache_holds() -> None:
+    check = checked(operator("aten::add", ADD, 100, 10, 500))
+    of_class, found = check.differences
+    assert (found.operator, found.phase, found.ours, found.other) == ("aten::add", Phase.FORWARD, 100, 250)
+    assert found.cause == "a cache of 600 bytes can serve 500 of the bytes: 2 ns at least"
+    assert found.evidence == "2.50 x what made up can do; 500 bytes a call, last cache of 0.000572205 MiB"
+    assert (of_class.operator, of_class.cause) == ("class elementwise", found.cause)
+
+
+CONVOLUTION = "bfloat16[1,8,9,9], bfloat16[8,8,{0}]"
+SLICE = ("triton_poi_fused__unsafe_view_add_mul_select_slice_split_view_27",
+         "float32[64], bfloat16[32768,2304], bfloat16[32768,768], bfloat16[1,32768,6,128], 25165824")  # fmt: skip
+TINY = replace(CACHED, cache_bytes=1)
+
+
+def disturbed(*names: str, ceilings: Ceilings = TINY) -> Ceilings:
+    return replace(ceilings, disturbed=names)
+
+
+#: An operator, the ceilings, and the cause, which may be its beginning; none is a difference without a cause.
+EXPLAINED: list[tuple[OperatorRow, Ceilings, str | None]] = [
+    # 400 of 1,000 bytes at least are 200 ns: a cache serves no more than it holds, and each call has it.
+    *((operator("aten::add", ADD, ns, 10, 1000), CACHED, said)
+      for ns, said in ((199, "a cache of 600 bytes"), (191, "a cache of 600 bytes"), (189, None), (100, None))),
+    (operator("aten::add", ADD, 2500, 10, 10_000, calls=10), CACHED,
+     "a cache of 600 bytes can serve 6,000 of the bytes: 2,000 ns at least"),
+    (operator("aten::add", ADD, 1, 10, 500), CEILINGS,
+     "a cache of unknown size can serve 500 of the bytes: 2 ns at least"),
+    # No cache makes products faster: the peak, the FLOPs or the time is wrong.
+    (product(4), CEILINGS, None), (product(4), CACHED, None),
+    # What sets the bound must have been disturbed: another ceiling explains nothing.
+    (operator("aten::add", ADD, 100, 10, 1000), disturbed("bandwidth"),
+     "the bandwidth was measured while something else was busy"),
+    (operator("aten::add", ADD, 100, 10, 1000), disturbed("float32"), None),
+    (operator("aten::add", ADD, 1, 100_000, 1), disturbed("vector float32"), "the vector float32 was measured while"),
+    (operator("aten::add", ADD, 1, 100_000, 1), disturbed("float32", "bfloat16"), None),
+    (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("tf32", ceilings=CEILINGS), "the tf32 was measured while"),
+    (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("float32", ceilings=CEILINGS), None),
+    # 10,000 FLOPs are 100 ns at the peak, a quarter of them 25 ns; windows of one place have no such algorithm.
+    *((product(ns, 10_000, name="aten::cudnn_convolution", signature=CONVOLUTION.format(places)), CACHED, said)
+      for places, ns, said in (
+          ("3,3", 30, "Winograd's algorithm may leave 7,500 FLOPs of convolutions out: 25 ns at least"),
+          ("3,3", 20, None), ("1,1", 30, None))),
+    (product(60, 10_000, name="aten::_flash", causal_flops=5000), CACHED,
+     "a causal mask leaves 5,000 FLOPs out: 50 ns at least"),
+    (product(46, 10_000, name="aten::_flash", causal_flops=5000), CACHED, None),
+    # It reads one of three slices; 251,658,496 bytes a call were counted of which 150,995,200 are sure.
+    (operator(SLICE[0], ADD, 80_000_000, 0, 251_658_496, signature=SLICE[1]), CACHED,
+     "fused kernels need 150,995,200 of 251,658,496 bytes at least: 75,497,600 ns at least"),
+    (operator(SLICE[0], ADD, 70_000_000, 0, 251_658_496, signature=SLICE[1]), CACHED, None),
+    # The loop of a reduction has two sizes; one that is not told explains nothing.
+    (operator("triton_red_fused__log_softmax_nll_loss_forward_32", ADD, 400, 0, 3_219_728,
+              signature="int64[32], bfloat16[1,32,50304], float32[4], 4, 8"), CEILINGS,
+     "fused kernels need 336 of 3,219,728 bytes at least: 168 ns at least"),
+    (operator("triton_poi_fused_add_0", ADD, 10, 0, 800, signature="float32[100], 7"), CACHED, None),
+    # Look-ups of rows that repeat.
+    *((operator(f"aten::{name}", MOVE, 60, 0, 200, written_bytes=100), CEILINGS,
+       "look-ups need 100 of 300 bytes at least: 50 ns at least")
+      for name in ("embedding", "index_select", "gather", "index")),
+    (operator("triton_poi_fused_embedding_0", ADD, 150, 0, 32 + 256 + 256,
+              signature="int32[8], bfloat16[1000,16], bfloat16[8,16], 128"), CEILINGS,
+     "look-ups need 288 of 544 bytes at least: 144 ns at least"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "ceilings", "said"), EXPLAINED, ids=range(len(EXPLAINED)))
+def test_what_is_above_its_ceiling_has_a_number_for_a_cause(
+    row: OperatorRow, ceilings: Ceilings, said: str | None
+) -> None:
+    check = checked(row, ceilings=ceilings)
+    (found,) = (one for one in check.differences if one.operator == row.operator)
+    assert found.cause is None if said is None else (found.cause or "").startswith(said)
+    assert len(check.unexplained) == (2 if said is None else 0)  # the class and the operator
+
+
+def test_each_phase_for_itself_and_other_ceilings_check_again() -> None:
+    found = bounded(product(4), product(30, phase=Phase.BACKWARD), ceilings=CACHED)
+    assert [(one.operator, one.phase) for one in found.checks[0].unexplained] == [
+        ("class tensor_contraction", Phase.FORWARD), ("aten::mm", Phase.FORWARD),
+    ]  # fmt: skip
+    (check,) = with_roofline(found, replace(CACHED, matrix_flops_per_second={"bfloat16": 1e12})).checks
+    assert (check.equal, check.differences) == (check.compared, ())
+
+
+# ------------------------------------------------------------------------------------------- ceilings of the user's own
+
+
+def given(peak: str | None, bandwidth: str | None, *rows: OperatorRow, known: Ceilings | None = CACHED) -> Anatomy:
+    return bounded(*rows, ceilings=parse_overrides(peak, bandwidth).over(known, "made up"))
+
+
+def exceeded(anatomy: Anatomy) -> list[tuple[str, str, float, float | None, str]]:
+    return [(one.ceiling, one.option, one.reached_per_second, one.known_per_second, one.operator)
+            for one in anatomy.device.exceeded]  # fmt: skip
+
+
+#: 1,000,000 FLOPs at 100 a ns take 10,000 ns at least, 80,000 bytes at 2 a ns 40,000: both take a fourth longer here.
+PRODUCT = product(12_500, 1_000_000)
+COPY = operator("aten::copy_", MOVE, 50_000, 0, 80_000)
+#: Of 80,000 bytes a cache of 600 may hold 600.
+MOVED = 79_400 / 50_000 * 1e9
 
 
 @pytest.mark.parametrize(
-    ("kernel", "found"),
+    ("peak", "bandwidth", "above"),
     [
-        ("ampere_sgemm_128x64_nn", "float32"),
-        ("volta_sgemm_128x32_nt", "float32"),
-        ("void sgemm_largek_lds64<true, true, 6, 3, 4, 5, 2, 66>(float*, float const*, float const*, int)", "float32"),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", "float32"),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4", "float32"),
-        ("void gemmSN_NN_kernel<float, 256, 4, 2, 8, 4, 4, false, cublasGemvTensorStridedBatched<float>>", "float32"),
-        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", "float32"),
-        ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)", "float32"),
-        ("ampere_scudnn_128x64_relu_medium_nn_v1", "float32"),
-        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(Params)", "tf32"),
-        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x64x16_stage6_warpsize2x2x1_tensor16x8x8", "tf32"),
-        ("sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize256x128x32", "tf32"),
-        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16", "tf32"),
-        ("nvjet_sss_tf32_128x256_TNT", "tf32"),
-        ("cutlass_tensorop_s1688tf32gemm_256x128_16x3_nn_align4", "tf32"),
-        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", "3 x tf32"),
-        ("fmha_cutlassF_f32_aligned_64x64_rf_sm75(PyTorchMemEffAttention::AttentionKernel::Params)", None),
-        ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1_SN_LDSB1", "float32"),
-        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0", "float32"),
-        ("Cijk_Alik_Bjlk_S_MX_B_Bias_AS_SAV_UserArgs_MT192x16x64_MI16x16x1_SN_LDSB1", "tf32"),
-        ("igemm_fwd_gtcx3_nhwc_fp32_bx0_ex0_bt128x128x16", "float32"),
-        ("_ZN2ck16tensor_operation6device39kernel_grouped_conv_fwd_xdl_cshuffle_v3I", None),
-        ("triton_tem_fused_mm_3", None),
-        ("nvjet_sm100_sss_128x256_TNT", None),
-        # a product of bfloat16 or float16 below an operator of float32
-        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN", None),
-        ("nvjet_sm90_hsh_192x208_64x4_2x1_v_bz_coopB_bias_TNT", None),
-        ("void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4>", None),
-        ("cublas_bf16x9_gemm", None),
-        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn", None),
-        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", None),
-        ("void splitKreduce_kernel<32, 16, int, float>(Params)", None),
-        ("Memset (Device)", None),
+        (None, None, []), ("100G", "2G", []), ("90G", "1.7G", []), ("200G", "20G", []), ("fp32=1G", None, []),
+        ("20G", None, [("bfloat16", "--peak 20G", 80e9, 100e9, "aten::mm")]),
+        ("bf16=20G,fp32=1G", None, [("bfloat16", "--peak bf16=20G", 80e9, 100e9, "aten::mm")]),
+        (None, "1 GB/s", [("bandwidth", "--bandwidth 1GB/s", MOVED, 2e9, "aten::copy_")]),
+        ("20G", "1G", [("bfloat16", "--peak 20G", 80e9, 100e9, "aten::mm"),
+                       ("bandwidth", "--bandwidth 1G", MOVED, 2e9, "aten::copy_")]),
     ],
 )  # fmt: skip
-def test_what_names_say_of_float32_products(kernel: str, found: str | None) -> None:
-    assert compute_type(kernel) == found
+def test_a_ceiling_of_the_users_own_that_the_trace_is_above(
+    peak: str | None, bandwidth: str | None, above: list[tuple[str, str, float, float, str]]
+) -> None:
+    """It is said of the option, and changes nothing in the checks: the option is no second source."""
+    anatomy = given(peak, bandwidth, PRODUCT, COPY)
+    assert exceeded(anatomy) == above
+    assert anatomy.checks == bounded(PRODUCT, COPY, ceilings=CACHED).checks
+    require_agreement(anatomy)
+    text = page(anatomy)
+    for _, option, _, _, name in above:
+        said = f"{option} is below what was measured in this trace: {name.removeprefix('aten::')}"
+        assert text.count(said) == 1
+        assert said in terminal_report(anatomy, width=200).split("\n\n")[0]
+    assert ("is below what was measured" in text) == bool(above)
+    assert "may be wrong" not in text
 
 
-def test_ceilings_can_be_changed_later() -> None:
-    before = with_roofline(anatomy_of(operator("aten::mm", MM, 30, 1000, 10), wall_ns=100), CEILINGS)
-    again = with_roofline(before, replace(CEILINGS, matrix_flops_per_second={}))
-    assert again.operators[0].bound_ns is None
-    assert again.classes[0].headroom_ns is None
-    assert again.device.mfu is None
+def test_what_is_above_the_device_too_is_a_disagreement_whatever_is_given() -> None:
+    """In 5,000 ns: neither 20 nor 100 FLOPs a ns are enough. Said of the device, and not of the option."""
+    fast = replace(PRODUCT, time_ns=5000)
+    for peak in (None, "20G", "150G"):
+        anatomy = given(peak, None, fast)
+        assert anatomy.device.exceeded == ()
+        assert [one.operator for one in anatomy.checks[0].unexplained] == ["class tensor_contraction", "aten::mm"]
+        with pytest.raises(GateError, match="2 figures are not confirmed"):
+            require_agreement(anatomy)
+        limit = "--peak 150G allows" if peak == "150G" else "made up can do"
+        assert f"what {limit}; 10 bytes a call" in (anatomy.checks[0].differences[0].evidence or "")
+    assert given("250G", None, fast).checks[0].differences == ()  # a higher one that it is not above is believed
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_table_says_what_bounds(width: int) -> None:
-    rows = (operator("aten::mm", MM, 30, 1000, 10), operator("aten::add", ADD, 9, 10, 10))
-    text = terminal_report(with_roofline(anatomy_of(*rows, wall_ns=100), CEILINGS), width=width)
-    assert "headroom" in text
-    line = next(line for line in text.splitlines() if "mm forward" in line)
-    assert "33.3 %" in line
-    assert "20 ns" in line or "20.0 ns" in line
-    assert all(len(line) <= width for line in text.splitlines())
+def test_what_explains_being_above_an_option() -> None:
+    """Nothing else is known of the device; a causal mask leaves half of the products: 500 FLOPs in 30 ns."""
+    anatomy = given("20G", "1T", PRODUCT, known=None)
+    assert [row[:2] for row in exceeded(anatomy)] == [("bfloat16", "--peak 20G")]
+    assert {one.cause for one in anatomy.checks[0].differences} == {
+        "--peak 20G is below what was measured, and nothing else is known of the device"
+    }
+    row = product(30, name="aten::_flash", causal_flops=500)
+    assert given("20G", None, row).device.exceeded == ()
+    assert [one[:2] for one in exceeded(given("10G", None, row))] == [("bfloat16", "--peak 10G")]
+    tf32 = product(1000, 40_000, dtype="float32", compute_type="tf32")
+    assert [one[0] for one in exceeded(given("tf32=10G", None, tf32))] == ["tf32"]
+    assert exceeded(given("fp32=1G", None, tf32)) == []
 
 
-def test_no_ceilings_no_columns() -> None:
-    anatomy = anatomy_of(operator("aten::mm", MM, 30, 1000, 10), wall_ns=100)
-    told = replace(anatomy, device=replace(anatomy.device, no_ceilings="no ceilings: Sunway is not in the table - run"))
-    text = terminal_report(told, width=80)
-    assert "headroom" not in text
-    assert "Sunway is not in the table" in text
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not next to the checkout")
+def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first words of the page name the option; --check is met, and says on stderr that it was exceeded."""
+    trace = str(SHARED / "more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz")
+    assert main(["analyze", trace, "--peak", "100T", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith("--peak 100T is below what was measured in this trace: _scaled_mm in")
+    assert "may be wrong" not in out
+    assert "--peak 100T; else data sheet of H100 SXM" in out
+    assert err.count("check: --peak 100T is below what was measured in the trace") == 1
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not next to the checkout")
+@pytest.mark.parametrize(
+    ("name", "above"),
+    [
+        ("more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz", 1),
+        ("more_traces/infer_a100_compile_sam.json.gz", 0),
+        ("traces/train_a100_rank3of8_shapes_nccl.json.gz", 0),
+        ("traces/infer_h100_qwen1.5_0.5b.json.gz", 0),
+    ],
+)
+def test_nothing_real_is_above_its_ceiling_without_its_number(name: str, above: int) -> None:
+    (check,) = [one for one in opanatomy.analyze(SHARED / name).checks if one.quantity == "ceiling"]
+    assert (len(check.differences), check.unexplained) == (above, ())
+    assert all(one.cause and any(character.isdigit() for character in one.cause) for one in check.differences)
