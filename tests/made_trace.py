@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import opanatomy
+from opanatomy.__main__ import main
 from opanatomy.api import held
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import terminal_report
@@ -17,6 +18,7 @@ US: Final = 1000
 H100: Final = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_018_279_936, "numSms": 132}
 GEMM, MAP = "ampere_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4>"
 NCCL: Final = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+WORK: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 #: The arguments of a product of 128 FLOPs and 224 bytes.
 MATRICES: Final[dict[str, Any]] = {"shapes": [[8, 4], [4, 2]], "types": ["float", "float"]}
 
@@ -100,9 +102,28 @@ class TraceBuilder:
         """The anatomy of the trace, written into this folder."""
         return opanatomy.analyze(self.write(folder / "trace.json"), **options)
 
+    def placed(self, folder: Path, *options: str) -> list[dict[str, Any]]:
+        """What `--trace` says of each piece of work in the order of time: kernel, operator, phase, module."""
+        return placed(self.write(folder / "trace.json"), folder, *options)
+
     def named(self, name: str) -> dict[str, Any]:
         """The first event with this in its name."""
         return next(event for event in self.events if name in event["name"])
+
+
+def placed(trace: Path, folder: Path, *options: str) -> list[dict[str, Any]]:
+    """The pieces of work of a trace: on a device its work, on the CPU operators, each with its name and start."""
+    target = folder / "annotated.json"
+    assert main(["analyze", str(trace), "--trace", str(target), "--force", "--brief", *options]) == 0
+    events = json.loads(target.read_text())["traceEvents"]
+    names = {(event["ts"], event["dur"]): event["name"] for event in events if event.get("cat") in WORK}
+    pieces = [event for event in events if event.get("cat") == "opanatomy" and event["ph"] == "X"
+              and "pieces" not in event["args"]]  # fmt: skip
+    return [
+        {"operator": None, "module": None, **event["args"], "ts": event["ts"], "dur": event["dur"],
+         "kernel": names.get((event["ts"], event["dur"]))}
+        for event in sorted(pieces, key=lambda event: event["ts"])
+    ]  # fmt: skip
 
 
 def on_gpu() -> TraceBuilder:
