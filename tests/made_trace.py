@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.api import held
-from opanatomy.records.taxonomy import Phase
 from opanatomy.report import terminal_report
 
 US: Final = 1000
@@ -158,12 +156,6 @@ def training_step() -> TraceBuilder:
 def page(anatomy: Any, *sections: str, width: int = 200, **options: Any) -> str:
     """The page, or these sections of it, on one line."""
     return " ".join(terminal_report(anatomy, width=width, sections=sections, **options).split())
-
-
-def phase_times(anatomy: Any) -> dict[str, int | float]:
-    """The time of each phase of a step that is known."""
-    metrics = held(anatomy).metrics()
-    return {str(phase): metrics[f"{phase}_time_ns"] for phase in Phase if f"{phase}_time_ns" in metrics}
 
 
 def device_times(anatomy: Any) -> dict[str, int]:

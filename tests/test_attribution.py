@@ -23,7 +23,11 @@ def columns(pieces: list[dict[str, Any]], *names: str) -> list[Any]:
 
 # ------------------------------------------------------------------------------------------- operators, phases, modules
 
-ATTRIBUTED = [("aten::mm", "forward", "head"), ("aten::mm", "backward", "head"), ("aten::_foreach_add_", "optimizer", None)]
+ATTRIBUTED = [
+    ("aten::mm", "forward", "head"),
+    ("aten::mm", "backward", "head"),
+    ("aten::_foreach_add_", "optimizer", None),
+]
 
 
 def renumbered(trace: TraceBuilder) -> None:
@@ -178,7 +182,8 @@ def links(anatomy: Anatomy) -> tuple[int, int, int, int]:
     """The time (us) that is linked, launched by graphs, without a launch record, and outside of the window."""
     ledger = anatomy.ledger
     return tuple(  # type: ignore[return-value]
-        ns // US for ns in (ledger.linked_ns, ledger.graph_launched_ns, ledger.no_launch_record_ns, ledger.outside_window_ns)
+        ns // US
+        for ns in (ledger.linked_ns, ledger.graph_launched_ns, ledger.no_launch_record_ns, ledger.outside_window_ns)
     )
 
 

@@ -204,9 +204,9 @@ def test_a_stream_that_begins_late_with_nothing_to_wait_for(by: float, waits: bo
     trace = in_turn(10, by=by, every=2000)
     for place in range(10):
         trace.launch(9_990 + 2000 * place, 0, name="cudaStreamWaitEvent" if waits else "cudaEventQuery")
-    assert [(quantity, one.operator, one.ours, one.time_ns) for quantity, one in unexplained(trace.analyze(tmp_path))] == [
-        ("clocks of host and device", "work on stream 7", 1_016 * US, 400 * US)
-    ] * found
+    assert [
+        (quantity, one.operator, one.ours, one.time_ns) for quantity, one in unexplained(trace.analyze(tmp_path))
+    ] == [("clocks of host and device", "work on stream 7", 1_016 * US, 400 * US)] * found
 
 
 @pytest.mark.parametrize("by", [0, 1000, -1000])

@@ -426,7 +426,9 @@ def test_backwards_that_someone_wrote_are_not_judged(name: str, checked: bool, t
     assert (check.not_checked is None) is checked
 
 
-def products(*starts: int, trace: TraceBuilder | None = None, launched: bool = True, kernel: bool = True) -> TraceBuilder:
+def products(
+    *starts: int, trace: TraceBuilder | None = None, launched: bool = True, kernel: bool = True
+) -> TraceBuilder:
     """Products of 8 x 4 x 2, 50 us on the host, each with its launch and its kernel of 10 us."""
     trace = trace or TraceBuilder()
     for start in starts:
@@ -448,7 +450,9 @@ def test_products_on_the_host_of_a_gpus_trace(around: str | None, tmp_path: Path
     check = checks_of(trace, tmp_path)["device work of contractions"]
     assert [one.cause for one in check.differences] == ([] if around else [self_checks.NO_LAUNCH])
     check = checks_of(products(450, trace=trace, kernel=False), tmp_path)["device work of contractions"]
-    assert [(one.operator, one.ours, one.other, one.time_ns) for one in check.unexplained] == [("aten::mm", 0, 1, 10_000)]
+    assert [(one.operator, one.ours, one.other, one.time_ns) for one in check.unexplained] == [
+        ("aten::mm", 0, 1, 10_000)
+    ]
 
 
 def test_products_outside_the_steps_are_in_no_check(tmp_path: Path) -> None:

@@ -81,9 +81,7 @@ def test_the_slow_rank_is_named_and_the_others_wait_for_it(distributed_runs: Run
         (8_000, 2, ["reduced in each of 2 micro-batches: the loop has no no_sync()"]),
     ],
 )  # fmt: skip
-def test_a_loop_that_reduces_in_each_micro_batch(
-    measured: int, micro_batches: int, causes: list[str | None]
-) -> None:
+def test_a_loop_that_reduces_in_each_micro_batch(measured: int, micro_batches: int, causes: list[str | None]) -> None:
     """A message that is as many times as long as there are micro-batches has that for a cause, another one has none."""
     row = ExpectedCommunication(
         module="", collective="all_reduce", ranks=2, expected_bytes=4_000, measured_bytes=measured, wire_bytes=4_000

@@ -235,7 +235,9 @@ def test_the_closest_match_is_taken(name: str, tmp_path: Path) -> None:
     before, after, expected = CAUSES[name]
     sides = [made(tmp_path, side, (*LAYER, *work)) for side, work in (("a", before), ("b", after))]
     for pair, sign in ((sides, 1), (sides[::-1], -1)):
-        changes = {part.cause: part.change_ns // 1000 for part in differing(opanatomy.compare(*pair)) if part.cause.is_work}
+        changes = {
+            part.cause: part.change_ns // 1000 for part in differing(opanatomy.compare(*pair)) if part.cause.is_work
+        }
         back = {Cause.NEW: Cause.GONE, Cause.GONE: Cause.NEW, Cause.MORE_CALLS: Cause.FEWER_CALLS}
         assert changes == {cause if sign > 0 else back.get(cause, cause): sign * us for cause, us in expected.items()}
 
@@ -278,18 +280,24 @@ def test_quantized_communication_on_four_ranks() -> None:
     assert comparison.no_claim is not None
     assert all(row.ranges is None and row.p is None for row in comparison.figures)
     for place in (0, 1):
-        idle, step, share = (figure(comparison, name).values[place] or 0 for name in ("idle_ns", "step_time_ns", "idle_share"))
+        idle, step, share = (
+            figure(comparison, name).values[place] or 0 for name in ("idle_ns", "step_time_ns", "idle_share")
+        )
         assert share == pytest.approx(idle / step, rel=0.01)
 
 
 def test_fused_attention_takes_the_place_of_its_operators(tmp_path: Path) -> None:
     """A tiny BERT with eager and with fused attention."""
-    settings = [word for pair in (*TINY[BERT], ("attention_probs_dropout_prob", "0")) for word in ("--set", "=".join(pair))]
+    settings = [
+        word for pair in (*TINY[BERT], ("attention_probs_dropout_prob", "0")) for word in ("--set", "=".join(pair))
+    ]
     for kind in ("eager", "sdpa"):
         done = run("profile", BERT, *settings, "--seq", "16", "--batch", "2", "--attention", kind, "--no-trace",
                    "--suggest", "0", "-o", f"{kind}.json", cwd=tmp_path)  # fmt: skip
         assert not done.returncode, done.stderr
-    comparison = opanatomy.compare(*(read_anatomy((tmp_path / f"{kind}.json").read_bytes()) for kind in ("eager", "sdpa")))
+    comparison = opanatomy.compare(
+        *(read_anatomy((tmp_path / f"{kind}.json").read_bytes()) for kind in ("eager", "sdpa"))
+    )
     names: dict[Cause, set[str]] = {Cause.NEW: set(), Cause.GONE: set()}
     for part in parts_of(comparison).parts:
         for side in (part.before, part.after):
@@ -426,7 +434,9 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
                                         " and {name} (2)"),
     ],
 )  # fmt: skip
-def test_sides_that_are_timed_in_other_ways_are_said(plain: list[list[bool]], says: str | None, on_device: Anatomy) -> None:
+def test_sides_that_are_timed_in_other_ways_are_said(
+    plain: list[list[bool]], says: str | None, on_device: Anatomy
+) -> None:
     place = count()
     sides = [
         [with_step(begun(on_device, next(place)), unprofiled_wall_ns=10_000_000 if each else None,
@@ -463,12 +473,16 @@ def test_several_runs_a_side_that_took_turns_are_tested(on_device: Anatomy) -> N
         ns = (on_device.step.wall_ns or 0) + 1000 * (more_us + place)
         return begun(with_step(on_device, unprofiled_wall_ns=ns, unprofiled_count=1), place)
 
-    comparison = opanatomy.compare([run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)])
+    comparison = opanatomy.compare(
+        [run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)]
+    )
     row = figure(comparison, "step_time_ns")
     assert (comparison.no_claim, comparison.sides[0].runs, row.ranges) == (None, 4, "apart")
     assert row.p == pytest.approx(2 / 70)
     assert (row.values[1] or 0) - (row.values[0] or 0) == 701_000
-    in_blocks = opanatomy.compare([run_of(place, 0) for place in range(4)], [run_of(4 + place, 700) for place in range(4)])
+    in_blocks = opanatomy.compare(
+        [run_of(place, 0) for place in range(4)], [run_of(4 + place, 700) for place in range(4)]
+    )
     assert in_blocks.no_claim is not None
     assert all(row.p is None for row in in_blocks.figures)
 
@@ -549,7 +563,9 @@ def test_formats_for_machines_have_each_nanosecond() -> None:
 def test_sides_that_are_shown_equal_are_called_equal(
     times: tuple[float | None, ...], says: str, on_device: Anatomy
 ) -> None:
-    comparison = opanatomy.compare(*(with_step(begun(on_device, place), unprofiled_wall_ns=1) for place in range(len(times))))
+    comparison = opanatomy.compare(
+        *(with_step(begun(on_device, place), unprofiled_wall_ns=1) for place in range(len(times)))
+    )
     sides = tuple(replace(side, name=name) for side, name in zip(comparison.sides, "ABCDE", strict=False))
     values = tuple(None if time is None else round(time * 1e6) for time in times)
     rows = tuple(replace(row, values=values) if row.name == "step_time_ns" else row for row in comparison.figures)
@@ -639,7 +655,9 @@ def test_figures_that_no_like_step_has_are_marked_where_steps_are_set_aside(on_d
         assert not any(row.all_steps for row in opanatomy.compare(other, on_device).figures)
     # Shares are those of the times of the like steps; where no step is set aside they are the report's, too.
     rows, known = {row.name: row.values[0] for row in comparison.figures}, held(on_device).metrics()
-    assert rows["idle_share"] == pytest.approx((rows["idle_ns"] or 0) / ((rows["window_ns"] or 0) - (rows["outside_ns"] or 0)))
+    assert rows["idle_share"] == pytest.approx(
+        (rows["idle_ns"] or 0) / ((rows["window_ns"] or 0) - (rows["outside_ns"] or 0))
+    )
     for name in ("idle_share", "exposed_communication_share", "class.communication.time_share", "window_ns"):
         assert rows[name] == pytest.approx(known[name]), name
 
@@ -708,7 +726,9 @@ def test_sides_that_are_not_of_the_same_work(before: Any, after: Any, says: str 
 )  # fmt: skip
 def test_what_differs_of_sides_that_are_comparable_is_said(options: dict[str, Any], says: str, tmp_path: Path) -> None:
     same: dict[str, Any] = {"batch": 8, "sequence_length": 128, "model": "mine"}
-    comparison = opanatomy.compare(*(made(tmp_path, name, STEP, **same | more) for name, more in (("a", {}), ("b", options))))
+    comparison = opanatomy.compare(
+        *(made(tmp_path, name, STEP, **same | more) for name, more in (("a", {}), ("b", options)))
+    )
     assert says in comparison.warnings
     assert (comparison.not_comparable, comparison.decomposition is None) == ((), False)
 

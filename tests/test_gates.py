@@ -21,14 +21,14 @@ from opanatomy.records.memory import Memory, MemoryComponent
 from opanatomy.report import format_of, read_anatomy
 from opanatomy.report.formats import format_named
 from opanatomy.report.gates import Of, gates_of, gates_of_one, judged, judged_report, require_met
-from opanatomy.report.metrics import ALIASES, DEFINITIONS, metric_named, metrics_of
+from opanatomy.report.metrics import ALIASES, metric_named, metrics_of
 from opanatomy.report.section import Page
 from tests import anatomies
 from tests.command import run
+from tests.documented import current_and_renewed
 
 ROOT = Path(__file__).parent.parent
 TRACES = Path(__file__).parent / "traces"
-METRICS = (ROOT / "docs" / "report.md").read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
 MS = 1_000_000
 
 
@@ -44,13 +44,12 @@ def values(anatomy: Anatomy) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------------------- the figures
 
 
-def test_the_page_has_every_metric_and_every_short_name() -> None:
-    rows = re.findall(r"^\| `(\S+)` \| (\S+) \| (\S*) ?\| (.+) \|$", METRICS, re.MULTILINE)
-    assert rows == [
-        (re.sub(r"\{(\w+)\}", lambda place: place[1].upper(), item.name), item.unit, item.better or "", item.meaning)
-        for item in DEFINITIONS
-    ]
-    assert dict(re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", METRICS, re.MULTILINE)) == ALIASES
+def test_the_page_has_every_figure_and_its_short_names() -> None:
+    page, renewed = current_and_renewed("metrics.md")
+    assert renewed == page, "run python docs/renew.py"
+    assert "| `peak_memory_bytes` | `memory`, `peak` | bytes | lower |" in page
+    assert "| `class.CLASS.time_ns` |  | ns | lower |" in page
+    assert all(metric_named(name) == figure for name, figure in ALIASES.items())
 
 
 def test_figures_are_of_one_step_and_sum_to_their_whole(ranks: Anatomy) -> None:
@@ -75,7 +74,10 @@ def test_figures_are_of_one_step_and_sum_to_their_whole(ranks: Anatomy) -> None:
     steps, figures = sum(rank.steps for rank in ranks.ranks), values(ranks)
     assert figures["busy_ns"] == pytest.approx(sum(rank.busy_ns for rank in ranks.ranks) / steps, rel=1e-6)
     assert figures["kernel_time_ns"] == pytest.approx(sum(rank.kernel_time_ns for rank in ranks.ranks) / steps)
-    assert (figures["ranks"], figures["ranks.own_max_ns"]) == (2, max(row.max_ns for row in ranks.spread if row.figure == "own"))
+    assert (figures["ranks"], figures["ranks.own_max_ns"]) == (
+        2,
+        max(row.max_ns for row in ranks.spread if row.figure == "own"),
+    )
     figures = values(bert)
     assert figures["step_time_ns"] == figures["step_unprofiled_ns"] == bert.step.unprofiled_wall_ns
     bare = values(replace(bert, step=replace(bert.step, unprofiled_wall_ns=None)))
@@ -87,7 +89,10 @@ def test_figures_are_of_one_step_and_sum_to_their_whole(ranks: Anatomy) -> None:
 def test_what_is_not_known_is_left_out_and_strange_components_are_names() -> None:
     strange = MemoryComponent(component='<b "x">', measured_bytes=5)
     assert values(anatomies.nothing()) == {"steps": 1}
-    assert values(replace(anatomies.nothing(), memory=Memory(components=(strange,)))) == {"steps": 1, "memory._b_x__bytes": 5}
+    assert values(replace(anatomies.nothing(), memory=Memory(components=(strange,)))) == {
+        "steps": 1,
+        "memory._b_x__bytes": 5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -236,10 +241,12 @@ def test_the_reason_has_both_values_the_change_the_ranges_and_that_nothing_is_cl
 @pytest.mark.parametrize(
     ("after", "p", "no_claim", "text", "met", "ends"),
     [
-        (110, 0.3, None, "if significant", True, ""), (110, 0.05, None, "if significant", True, ""),
+        (110, 0.3, None, "if significant", True, ""),
+        (110, 0.05, None, "if significant", True, ""),
         (110, 0.05, None, "", False, "not significant (p = 0.05)"),
         (110, 0.029, None, "if significant", False, "; significant (p = 0.029)"),
-        (104, 0.029, None, "if significant", True, ""), (100, None, None, "if significant", True, ""),
+        (104, 0.029, None, "if significant", True, ""),
+        (100, None, None, "if significant", True, ""),
         # A claim that cannot be tested is a gate that fails.
         (110, 0.001, "one run", "if significant", False, "so it cannot be checked"),
         (110, None, None, "if significant", False, "so it cannot be checked"),
@@ -269,7 +276,9 @@ def test_of_several_sides_each_is_held_against_the_first() -> None:
     assert result(comparison, "time > +5%").reason.startswith("step_time_ns of b: 100 ms before, 120 ms after, +20 %")
     assert result(comparison, "time > +30%").met
     assert not result(compared(figure("step_time_ns", 1, 1, None), sides=("a", "b", "c")), "time > +5%").met
-    both = judged(compared(figure("step_time_ns", 100, 110), figure("flops", 1, 1)), gates_of(["time > +5%", "kernels > 3"]))
+    both = judged(
+        compared(figure("step_time_ns", 100, 110), figure("flops", 1, 1)), gates_of(["time > +5%", "kernels > 3"])
+    )
     with pytest.raises(GateError) as caught:
         require_met(both.gates)
     assert [reason.split(": ")[:2] for reason in caught.value.reasons] == [
@@ -281,7 +290,11 @@ def test_of_several_sides_each_is_held_against_the_first() -> None:
     ("text", "bounds", "line"),
     [
         ("mfu < 30%", (False, True), "passed: mfu < 30% (is at least 36.9 %): mfu is 36.9 %"),
-        ("mfu < 40%", (False, True), "UNKNOWN: mfu < 40% (is at least 36.9 %): mfu is 36.9 %; this is a lower bound, so"),
+        (
+            "mfu < 40%",
+            (False, True),
+            "UNKNOWN: mfu < 40% (is at least 36.9 %): mfu is 36.9 %; this is a lower bound, so",
+        ),
         ("mfu > 30%", (False, True), "FAILED: mfu > 30% (is at least 36.9 %): "),
         ("mfu > 40%", (False, True), "UNKNOWN: mfu > 40% (is at least 36.9 %): "),
         ("mfu < 40%", (True, False), "FAILED: mfu < 40% (is 36.9 %): "),
@@ -315,7 +328,10 @@ def test_a_report_meets_gates_at_its_own_values_and_none_just_below(make: type[A
     names = [row.name for row in opanatomy.compare(anatomy, anatomy).figures]
     assert len(names) > 30
     for value in ("> +0%", "< -0%", "> +0% if significant", "> +5%"):
-        assert all(gate.met for gate in opanatomy.compare(anatomy, anatomy, fail_if=[f"{name} {value}" for name in names]).gates)
+        assert all(
+            gate.met
+            for gate in opanatomy.compare(anatomy, anatomy, fail_if=[f"{name} {value}" for name in names]).gates
+        )
     for name, metric in metrics_of(anatomy).items():
         if metric.value <= 0 or metric.unit == "rank":
             continue
@@ -350,7 +366,9 @@ def test_junit_has_a_case_for_each_gate() -> None:
     assert failed.attrib == {"classname": "opanatomy.gates", "name": "time > +5%", "time": "0"}
     assert (failed[0].tag, failed[0].attrib["message"], len(met)) == ("failure", comparison.gates[0].line, 0)
     assert (suite[3].text or "").endswith("\npassed: flops > +0% (is +0 %): flops: 1 FLOP on both sides, no difference")
-    hostile = junit(replace(compared(sides=(HOSTILE, "new")), gates=(GateResult(gate=HOSTILE, met=False, reason=HOSTILE),)))
+    hostile = junit(
+        replace(compared(sides=(HOSTILE, "new")), gates=(GateResult(gate=HOSTILE, met=False, reason=HOSTILE),))
+    )
     assert hostile[1].attrib["name"].startswith('a]]><script>&"��[31m��\u2028')
     assert hostile[1][0].attrib["message"].endswith("<!--")
     none = junit(compared())

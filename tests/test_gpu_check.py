@@ -11,14 +11,13 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy, Check, Difference
 from opanatomy.records.memory import AllocatorFigures, MemoryComponent, MemoryFailure
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.command import run_code
 from tests.gpu import figures
 from tests.gpu.figures import Figure
-from tests.made_trace import Options, capture, made
+from tests.made_trace import training_step
 
 ROOT = Path(__file__).parent.parent
 H100 = "NVIDIA H100 80GB HBM3"
@@ -26,10 +25,9 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 @cache
 def right() -> Anatomy:
-    """The report of a made trace of an H100, with the memory that a device would tell."""
+    """The report of a trace of an H100, with the memory that a device would tell."""
     with TemporaryDirectory() as folder:
-        path = made(capture("bert_cpu.json.gz"), Options(second_stream=False)).write(Path(folder) / "t.json.gz")
-        anatomy = analyze_traces([path])
+        anatomy = training_step().analyze(Path(folder))
     memory = replace(
         anatomy.memory,
         peak_bytes=10_000,
@@ -41,7 +39,9 @@ def right() -> Anatomy:
     checks = tuple(Check(quantity=name, source="a test", unit="calls", compared=3, equal=3) for name in names)
     # The tiny model's products are bound by memory; those of a model are not.
     rows = tuple(
-        replace(row, bound_by="compute") if row.operator_class is OperatorClass.TENSOR_CONTRACTION else row
+        replace(row, bound_by="compute", bound_ns=row.bound_ns or 1)
+        if row.operator_class is OperatorClass.TENSOR_CONTRACTION
+        else row
         for row in anatomy.operators
     )
     return replace(anatomy, memory=memory, checks=checks, operators=rows, warnings=())

@@ -71,7 +71,10 @@ class Loop(TraceBuilder):
             assert found is not None, entry
             what, name, start = found["what"], found["name"], int(found["start"])
             sequence = None if found["sequence"] is None else int(found["sequence"])
-            length, thread = int(found["length"] or 40), int(found["thread"] or (2 if what in ("node", "gradient") else 1))
+            length, thread = (
+                int(found["length"] or 40),
+                int(found["thread"] or (2 if what in ("node", "gradient") else 1)),
+            )
             if what[0] == "[":
                 self.annotation(what[1:-1], start, length, thread)
             elif what[0] == "{":
@@ -275,7 +278,9 @@ def test_flows_go_before_numbers(tmp_path: Path) -> None:
     made = Loop()
     for module, start, number in (("first", 10, 0), ("second", 60, 1)):
         made.host(f"opanatomy.module/{module}", start, 40)
-        made.take(f"forward @{start + 5} #3; node @{200 + 100 * number} #3; backward @{205 + 100 * number} !2 aten::bmm")
+        made.take(
+            f"forward @{start + 5} #3; node @{200 + 100 * number} #3; backward @{205 + 100 * number} !2 aten::bmm"
+        )
         made.flow(number, (1, start + 5), (2, 201 + 100 * number))
     for end, thread, start in (("s", 1, 15), ("f", 2, 201)):
         for more in ({"id": "0x1", "cat": "forward_backward"}, {"cat": "fwdbwd", "name": "no id"},
@@ -584,8 +589,14 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
             opanatomy.analyze(path, phases=phases)  # type: ignore[arg-type]
     for option, line in (
         ("forward", "--phase 'forward': no '=' in it - give PHASE=REGEX, such as --phase 'forward=(F)$'"),
-        ("fwd=x", "--phase fwd=x: no phase 'fwd' - one of forward, backward, recompute, optimizer, prefill, decoding, other"),
-        ("forward=(F", "--phase forward=(F: not a regular expression: missing ), unterminated subpattern at position 0"),
+        (
+            "fwd=x",
+            "--phase fwd=x: no phase 'fwd' - one of forward, backward, recompute, optimizer, prefill, decoding, other",
+        ),
+        (
+            "forward=(F",
+            "--phase forward=(F: not a regular expression: missing ), unterminated subpattern at position 0",
+        ),
         ("forward=", "--phase forward=: not a regular expression - give one that is found in annotations' names"),
     ):
         assert main(["analyze", str(path), "--phase", option]) == 2

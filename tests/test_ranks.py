@@ -433,7 +433,9 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("said", "name", "size", "factor"), MESSAGES, ids=[str(row[0]["Collective name"]) for row in MESSAGES])
+@pytest.mark.parametrize(
+    ("said", "name", "size", "factor"), MESSAGES, ids=[str(row[0]["Collective name"]) for row in MESSAGES]
+)
 @pytest.mark.parametrize("on_kernel", [True, False])
 def test_sizes_and_bandwidths_are_those_of_nccl_tests(
     said: dict[str, Any], name: str, size: int | None, factor: float | None, on_kernel: bool, tmp_path: Path

@@ -152,7 +152,7 @@ def test_a_share_of_the_ceiling_stands_beside_what_it_covers(lost_ns: int, cell:
     rows = lines[next(at for at, line in enumerate(lines) if line.startswith("roofline")) :]
     for name in ("contraction", "total"):
         assert f" {cell} " in next(line for line in rows if name in line)
-    assert ("(n %): reached in n %" in " ".join(lines)) is ("(" in cell)
+    assert ("(n %): reached in the n %" in " ".join(lines)) is ("(" in cell)
 
 
 # ------------------------------------------------------------------------------------------------- utilization, ratios
@@ -169,11 +169,21 @@ def test_utilization_leaves_recompute_to_hfu() -> None:
     ("lost", "mfu", "covered", "line"),
     [
         (product(0, None, None), 0.1, 1.0, "reached MFU 10.0 %, HFU 10.0 % of the bfloat16 peak"),
-        (product(10, None, None), 0.1, 0.75, "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for"),
+        (
+            product(10, None, None),
+            0.1,
+            0.75,
+            "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for",
+        ),
         (product(30, None, None), 0.1, 0.5, "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for"),
         (product(31, None, None), None, 30 / 61, "reached no MFU: FLOPs are known of 49.2 % of the contractions' time"),
         # What no rule knows may be a contraction.
-        (operator("mine::op", OperatorClass.UNKNOWN, 45, None, None), None, 0.4, "reached no MFU: FLOPs are known of 40.0"),
+        (
+            operator("mine::op", OperatorClass.UNKNOWN, 45, None, None),
+            None,
+            0.4,
+            "reached no MFU: FLOPs are known of 40.0",
+        ),
     ],
 )
 def test_mfu_stands_beside_what_it_covers_and_not_below_half(
@@ -191,19 +201,30 @@ def test_mfu_stands_beside_what_it_covers_and_not_below_half(
     ("rows", "time", "ratio"),
     [
         ([(10, 100, 40, 0), (25, 200, 100, 0), (10, 100, 20, 0)], 3.5, 3.0),
-        *(([(10, 100, 40, 0) if place != lost else (10, flops, flops, 1) for place in range(3)], 2.0, None)
-          for lost in range(3) for flops in (None, 100)),
+        *(
+            ([(10, 100, 40, 0) if place != lost else (10, flops, flops, 1) for place in range(3)], 2.0, None)
+            for lost in range(3)
+            for flops in (None, 100)
+        ),
         # Next to nothing in forward: 2,106,704,465 was printed of one trace, whose forward was one addition.
-        *(([(10, forward, forward, 0), (10, backward, backward, 0), (0, 0, 0, 0)], 1.0, expected)
-          for forward, backward, expected in [(1, 101, None), (1, 100, 100.0), (0, 5, None), (1000, 1, 0.001)]),
+        *(
+            ([(10, forward, forward, 0), (10, backward, backward, 0), (0, 0, 0, 0)], 1.0, expected)
+            for forward, backward, expected in [(1, 101, None), (1, 100, 100.0), (0, 5, None), (1000, 1, 0.001)]
+        ),
         ([(1, 1, 1, 0), (101, 1, 1, 0), (0, 0, 0, 0)], None, 1.0),
     ],
 )
 def test_backward_over_forward(rows: list[tuple[int, int | None, int | None, int]], time: float, ratio: float) -> None:
     """Of a class with recomputation, and none where a part is unknown; what others do not know is no part of it."""
     phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-    known = [class_row(MM, phase, row[0], row[1], row[2], uncosted_ns=row[3]) for phase, row in zip(phases, rows, strict=True)]
-    others = [class_row(MM, Phase.OPTIMIZER, 5, None, uncosted_ns=5), class_row(ADD, Phase.FORWARD, 5, None, uncosted_ns=5)]
+    known = [
+        class_row(MM, phase, row[0], row[1], row[2], uncosted_ns=row[3])
+        for phase, row in zip(phases, rows, strict=True)
+    ]
+    others = [
+        class_row(MM, Phase.OPTIMIZER, 5, None, uncosted_ns=5),
+        class_row(ADD, Phase.FORWARD, 5, None, uncosted_ns=5),
+    ]
     found, _ = (*ratios_of((*known, *others), Workload()), None)[:2]
     assert found is not None
     assert (found.operator_class, found.time, found.flops, found.bytes) == (MM, time, ratio, ratio)
@@ -241,7 +262,9 @@ TF32_IEEE = {"matmul_float32": "tf32", "convolution_float32": "ieee"}
         ("miopen_convolution", {"device_kind": "rocm", **IEEE_TF32}, 100),
     ],
 )  # fmt: skip
-def test_where_no_name_tells_the_setting_does_or_nobody(name: str, environment: dict[str, str], bound: int | None) -> None:
+def test_where_no_name_tells_the_setting_does_or_nobody(
+    name: str, environment: dict[str, str], bound: int | None
+) -> None:
     """Without a telling name float32 was assumed: a product in tf32 was 5 times faster than possible."""
     anatomy = anatomy_of(product(name=f"aten::{name}", dtype="float32"), wall_ns=100)
     anatomy = replace(anatomy, environment=replace(Environment(), **environment))
@@ -362,7 +385,9 @@ def test_the_roofline_of_the_named_device(device: str, tmp_path: Path) -> None:
     """A product of 1024 x 1024 x 1024 in float32 and one in tf32, which makes none of the first, and a map of 4 MiB."""
     peak, bandwidth = SHEETS[device]
     hip = "AMD" in device
-    trace = TraceBuilder(metadata={"deviceProperties": [{"id": 0, "name": device}], **({"hip_runtime_version": 1} if hip else {})})
+    trace = TraceBuilder(
+        metadata={"deviceProperties": [{"id": 0, "name": device}], **({"hip_runtime_version": 1} if hip else {})}
+    )
     trace.step(0, 1000)
     square = {"shapes": [[1024, 1024]] * 2, "types": ["float"] * 2}
     names = ["Cijk_Ailk_Bljk_SB_MT64x64x16_MI16x16x4x1_SN_K1" if hip else "ampere_sgemm_128x64_nn"]

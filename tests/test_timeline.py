@@ -27,7 +27,6 @@ from tests.made_trace import (
     device_times,
     on_gpu,
     page,
-    phase_times,
     training_step,
 )
 
@@ -122,7 +121,7 @@ def test_several_devices_are_averaged_and_one_that_only_copies_is_not_counted(tm
     assert timeline.host_idle_ns == (20 + 60) // 2 * US
     assert [(row.device, row.busy_ns) for row in timeline.devices] == [(0, 80 * US), (1, 40 * US), (2, 10 * US)]
     assert timeline.kernel_time_ns == anatomy.step.kernel_time_ns == 130 * US
-    assert (anatomy.step.busy_ns, phase_times(anatomy)) == (60 * US, {"forward": 60 * US})
+    assert (anatomy.step.busy_ns, anatomy.step.phase_ns) == (60 * US, {"forward": 60 * US})
     assert anatomy.device.utilization == pytest.approx(0.6)
 
 
@@ -159,7 +158,9 @@ def test_occupancy_is_weighted_by_time(tmp_path: Path) -> None:
     full = {"blocks per SM": 4.5, "est. achieved occupancy %": 50}
     half = {"blocks per SM": 0.5, "est. achieved occupancy %": 25.0}
     product = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
-    device = made((product, 100, 110, 30, full), (MAP, 101, 150, 10, half), (MAP, 102, 170, 20)).analyze(tmp_path).device
+    device = (
+        made((product, 100, 110, 30, full), (MAP, 101, 150, 10, half), (MAP, 102, 170, 20)).analyze(tmp_path).device
+    )
     assert device.utilization == pytest.approx(0.6)
     assert device.sm_efficiency == pytest.approx((30 + 0.5 * 10) / 100)
     assert device.occupancy == pytest.approx((0.5 * 30 + 0.25 * 10) / 40)
@@ -499,7 +500,7 @@ def test_which_steps_are_like_each_other(tmp_path: Path) -> None:
     trace.host("aten::add_", 3_150, 20)
     trace.run(MAP, 3_160, 3_900, 50)
     anatomy = trace.analyze(tmp_path)
-    assert (set_aside(anatomy), phase_times(anatomy)["optimizer"]) == ([None] * 4, 50 * US // 4)
+    assert (set_aside(anatomy), anatomy.step.phase_ns["optimizer"]) == ([None] * 4, 50 * US // 4)
     trace = steps([1_000] * 4)
     for place in range(3):
         trace.run(MAP, 2_100 + place, 2_850 + 20 * place, 10)
@@ -522,7 +523,7 @@ def test_a_step_that_does_not_count_on_one_rank_counts_on_none(tmp_path: Path) -
 
 def test_a_training_step_has_every_figure(tmp_path: Path) -> None:
     anatomy = training_step().analyze(tmp_path)
-    assert phase_times(anatomy) == {"forward": 10 * US, "backward": 20 * US, "optimizer": 5 * US}
+    assert anatomy.step.phase_ns == {"forward": 10 * US, "backward": 20 * US, "optimizer": 5 * US}
     assert (anatomy.timeline.busy_ns, anatomy.timeline.host_idle_ns) == (35 * US, 865 * US)
 
 
@@ -618,7 +619,7 @@ def test_a_step_is_the_mean_of_those_that_count(
     assert set_aside(anatomy) == aside
     assert (step.wall_ns, step.kernel_time_ns, step.busy_ns, step.framework_ns) == (wall, busy, busy, wall - busy)
     assert [(row.wall_ns, row.busy_ns) for row in step.steps] == [(US * one, 450 * one) for one in walls]
-    assert phase_times(anatomy) == times(factor)
+    assert anatomy.step.phase_ns == times(factor)
     assert anatomy.timeline.launching is anatomy.device.utilization is None
 
 
@@ -635,7 +636,7 @@ def test_what_runs_outside_of_the_steps_is_none_of_them(tmp_path: Path) -> None:
     trace.host("aten::mm", 150, 100, **MATRICES)
     trace.host("opanatomy.phase/backward", 1090, 700)
     anatomy = trace.analyze(tmp_path)
-    assert phase_times(anatomy) == {**PHASES, "backward": 70 * US}
+    assert anatomy.step.phase_ns == {**PHASES, "backward": 70 * US}
     assert (anatomy.step.wall_ns, anatomy.step.kernel_time_ns) == (100 * US, 45 * US)
 
 
@@ -646,7 +647,7 @@ def test_a_closure_inside_the_optimizer_counts_once(tmp_path: Path) -> None:
     trace.host("opanatomy.phase/forward", 1010, 20)
     trace.host("opanatomy.phase/backward", 1030, 40)
     trace.host("aten::mm", 1012, 10, **MATRICES)
-    assert phase_times(trace.analyze(tmp_path)) == {"forward": 20 * US, "backward": 40 * US, "optimizer": 30 * US}
+    assert trace.analyze(tmp_path).step.phase_ns == {"forward": 20 * US, "backward": 40 * US, "optimizer": 30 * US}
 
 
 def test_threads_at_once_leave_no_negative_framework(tmp_path: Path) -> None:
@@ -665,7 +666,7 @@ def test_ranks_give_the_mean_of_their_steps(tmp_path: Path) -> None:
         trace.metadata["distributedInfo"] = {"rank": rank, "world_size": 3}
         trace.write(tmp_path / f"rank{rank}.json")
     anatomy = opanatomy.analyze(tmp_path)
-    assert phase_times(anatomy) == {"forward": 33_500, "backward": 33_666, "optimizer": 33_833}
+    assert anatomy.step.phase_ns == {"forward": 33_500, "backward": 33_666, "optimizer": 33_833}
     assert anatomy.step.wall_ns == 101 * US == (anatomy.step.busy_ns or 0) + (anatomy.step.framework_ns or 0)
 
 
@@ -682,7 +683,9 @@ def test_ranks_give_the_mean_of_their_steps(tmp_path: Path) -> None:
         ((10, 12), 2, 55_000),  # never more than there is next to operators
     ],
 )
-def test_what_the_profiler_costs(plain: tuple[int, ...], count: int | None, expected: int | None, tmp_path: Path) -> None:
+def test_what_the_profiler_costs(
+    plain: tuple[int, ...], count: int | None, expected: int | None, tmp_path: Path
+) -> None:
     """Framework was all of the 55 us. 7 events, 3 of them operators: 3 of 14 halves of the recording are in these."""
     anatomy = on_cpu(100, plain_us=plain).analyze(tmp_path)
     assert anatomy.step.unprofiled_count == count

@@ -47,7 +47,9 @@ def as_texts(text: str) -> str:
     document = json.loads(text)
     for event in document["traceEvents"]:
         event |= {"ts": str(event["ts"]), "dur": str(event["dur"])}
-        event["args"] |= {key: str(event["args"][key]) for key in ("External id", "correlation") if key in event["args"]}
+        event["args"] |= {
+            key: str(event["args"][key]) for key in ("External id", "correlation") if key in event["args"]
+        }
     return json.dumps(document)
 
 
@@ -97,7 +99,9 @@ def test_the_schema_of_2021(tmp_path: Path) -> None:
     assert [stream.stream for stream in anatomy.timeline.streams] == [7]
 
 
-@pytest.mark.parametrize("times", ['"ts":1712195495519698.827,"dur":0.001', '"ts":"1712195495519698.827","dur":"0.001"'])
+@pytest.mark.parametrize(
+    "times", ['"ts":1712195495519698.827,"dur":0.001', '"ts":"1712195495519698.827","dur":"0.001"']
+)
 def test_nanoseconds_since_1970_are_exact(times: str, tmp_path: Path) -> None:
     """Times that are none cost their event."""
     other = '{"ph":"X","cat":"cpu_op","name":"aten::add","pid":1,"tid":1,"ts":1712195495519699.128,"dur":0.004}'
@@ -279,7 +283,9 @@ def test_nodes_of_a_graph_that_are_no_device_work(tmp_path: Path) -> None:
         ("ampere_sgemm_128x64_nn", 120, 100, "kernel"), ("HostNode: callback(void*)", 220, 400, "graph_host_node"),
         ("EventRecord", 620, 0, "graph_event_node"), ("ampere_sgemm_128x64_nn", 620, 100, "kernel"),
     ):  # fmt: skip
-        made.kernel(name, start, duration, 1, category=category, **{"graph id": 4, "graph node id": 17, "original_stream": 20})
+        made.kernel(
+            name, start, duration, 1, category=category, **{"graph id": 4, "graph node id": 17, "original_stream": 20}
+        )
     made.events.append(
         {"ph": "C", "cat": "hardware_counters", "name": "GPU 0 Counters", "pid": 0, "ts": 130, "args": {"SM": 0.5}}
     )
@@ -365,7 +371,9 @@ SIGNATURES = [
 
 
 @pytest.mark.parametrize(("dims", "types", "constants", "signature"), SIGNATURES)
-def test_signatures_of_calls(dims: list[Any], types: list[str], constants: list[str], signature: str, tmp_path: Path) -> None:
+def test_signatures_of_calls(
+    dims: list[Any], types: list[str], constants: list[str], signature: str, tmp_path: Path
+) -> None:
     """Sizes that cannot be are no signature."""
     made = TraceBuilder()
     made.host("aten::mul", 0, 10, shapes=dims, types=types, constants=constants)

@@ -64,7 +64,9 @@ def ranks(
                 if recorded:
                     trace.host("record_param_comms", launch - 1, 4)
                     trace.events[-1]["args"] |= said
-                trace.run(NCCL if recorded else NCCL.partition("(")[0], launch, start / US, (end - start) / US, stream=20)
+                trace.run(
+                    NCCL if recorded else NCCL.partition("(")[0], launch, start / US, (end - start) / US, stream=20
+                )
                 if hiding and rank == 0:
                     trace.run(MAP, launch + 6, start / US, hiding / US, stream=7)
                 if waits and not place:
@@ -130,7 +132,9 @@ def test_clocks_are_set_by_the_ends(clocks: list[int], tmp_path: Path) -> None:
 
 def test_no_collective_ends_before_it_has_begun_everywhere(tmp_path: Path) -> None:
     """Ends that differ by more than the transfer lasts would set the clocks wrong: causality moves them."""
-    clocks = ranks(tmp_path, [(0,), (30_000,), (60_000,)], transfer=2_000, clocks=[0, 40_000, -40_000], names=("allreduce",))
+    clocks = ranks(
+        tmp_path, [(0,), (30_000,), (60_000,)], transfer=2_000, clocks=[0, 40_000, -40_000], names=("allreduce",)
+    )
     found = waiting(clocks).clocks
     assert (found.ended_too_early_before > 0, found.ended_too_early) == (True, 0)
 
