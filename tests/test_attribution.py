@@ -241,7 +241,7 @@ def test_a_step_that_is_annotated_twice_is_one(tmp_path: Path) -> None:
     assert (step.count, step.wall_ns) == (1, 900_000)
 
 
-# ----------------------------------------------------------------------------------- ids that are missing, shared, twice
+# ---------------------------------------------------------------------------------- ids that are missing, shared, twice
 
 
 def test_an_id_of_0_is_none(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_streams_that_wait_for_each_other_are_moved_apart(by: float, tmp_path: P
 
 @pytest.mark.parametrize(("count", "alarm"), [(60, True), (160, False)])
 def test_launches_without_work(count: int, alarm: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of 60, or of 160: like the others of its operator it would take 40 us. Below 1 % it is in the ledger alone."""
+    """One of 60, or of 160: like the others it would take 40 us. Below 1 % it is in the ledger alone."""
     trace = in_turn(count)
     trace.events.remove(kernels(trace)[5])
     anatomy = trace.analyze(tmp_path)

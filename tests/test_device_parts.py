@@ -71,7 +71,12 @@ def test_documented_profiles_fit_their_device(sheet: Sheet) -> None:
         ("NVIDIA A100-SXM4-40GB MIG 5g.25gb", None, 70, "A100 SXM4 40 GB has no profile 5g.25gb"),
         ("NVIDIA A100-SXM4-40GB MIG 4c.3g.20gb", None, 42, "A100 SXM4 40 GB has no profile 4c.3g.20gb"),
         ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", None, None, "no document says how many multiprocessors a 1c.3g.20gb"),
-        ("NVIDIA H100 PCIe MIG 1g.10gb", None, None, "no document says how many multiprocessors a 1g.10gb of H100 PCIe"),
+        (
+            "NVIDIA H100 PCIe MIG 1g.10gb",
+            None,
+            None,
+            "no document says how many multiprocessors a 1g.10gb of H100 PCIe",
+        ),
         ("NVIDIA H100 MIG 1g.10gb", None, 16, "may be H100 PCIe MIG 1g.10gb or H100 SXM MIG 1g.10gb"),
         ("NVIDIA GB200 MIG 1g.23gb", None, 18, "no document says how many multiprocessors GB200 has"),
         ("NVIDIA L40 MIG 1g.6gb", None, None, "no known document says that L40 has MIG"),

@@ -98,7 +98,8 @@ def test_what_is_not_known_is_left_out_and_strange_components_are_names() -> Non
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
-        ("time", "step_time_ns"), ("memory", "peak_memory_bytes"), ("Exposed Communication", "exposed_communication_ns"),
+        ("time", "step_time_ns"), ("memory", "peak_memory_bytes"), ("Exposed Communication",
+         "exposed_communication_ns"),
         ("step-time", "step_time_ns"), ("idle", "idle_ns"), ("flops", "flops"), ("bytes", "bytes"), ("mfu", "mfu"),
         ("class.contraction.time", "class.tensor_contraction.time_ns"), ("forward", "forward_time_ns"),
         ("class.element-wise", "class.elementwise.time_ns"), ("unknown", "ledger.unknown_share"),
@@ -207,12 +208,15 @@ def result(comparison: Comparison, text: str) -> GateResult:
         ("time > +5%", 100_000_000, 105_000_001, "FAILED: time > +5% (is +5.000001 %): "),
         ("time > +2ms", 10 * MS, 12 * MS, "passed"), ("time < -2ms", 10 * MS, 7 * MS, "FAILED"),
         ("time > +2ms", 100 * MS, 107 * MS, "FAILED: time > +2ms (is +7.00 ms): "),
-        ("time > 12ms", 99 * MS, 12 * MS, "passed: time > 12ms (is 12.0 ms): "), ("time <= 12ms", 1 * MS, 12 * MS, "FAILED"),
+        ("time > 12ms", 99 * MS, 12 * MS, "passed: time > 12ms (is 12.0 ms): "), ("time <= 12ms", 1 * MS, 12 * MS,
+         "FAILED"),
         ("time > 12ms", 1 * MS, 12 * MS + 1, "FAILED"),
         ("time > 250ms", 1, 250_000_001, "FAILED: time > 250ms (is 250,000,001 ns): step_time_ns is 250,000,001 ns"),
-        ("time > +5%", None, 270 * MS, "UNKNOWN: time > +5%: step_time_ns is not known of old, so it cannot be checked"),
+        ("time > +5%", None, 270 * MS,
+         "UNKNOWN: time > +5%: step_time_ns is not known of old, so it cannot be checked"),
         ("time > 5s", None, 270 * MS, "passed"),  # on the side itself, which has it
-        ("time > 5ms", 270 * MS, None, "UNKNOWN: time > 5ms: step_time_ns is not known of new, so it cannot be checked"),
+        ("time > 5ms", 270 * MS, None,
+         "UNKNOWN: time > 5ms: step_time_ns is not known of new, so it cannot be checked"),
         ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is not known of any side, so it cannot be checked"),
     ],
 )  # fmt: skip
@@ -416,7 +420,8 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
         # A line for each gate that is not met, behind the page.
         (("compare", "before.json", "after.json", "--fail-if", "time > +5%", "--fail-if", "flops > +0%", "--fail-if",
           "waiting > 1ms", "-o", "gates.xml"), 3,
-         ["FAILED: time > +5% (is +10 %): step_time_ns: ", "UNKNOWN: waiting > 1ms: waiting_ns is not known of any side"]),
+         ["FAILED: time > +5% (is +10 %): step_time_ns: ",
+          "UNKNOWN: waiting > 1ms: waiting_ns is not known of any side"]),
         (("compare", "after.json", "after.json", "--fail-if", "time > +0%", "--fail-if", "memory > +0B", "--fail-if",
           "class.contraction > +0% if significant"), 0, []),
         (("analyze", "after.json", *GATED), 3, ["FAILED: kernel_time > 1ns (is "]),

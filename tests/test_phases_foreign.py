@@ -30,8 +30,8 @@ EVENT = re.compile(
 
 
 class Loop(TraceBuilder):
-    """A training loop on thread 1, its autograd on thread 2; kernels take 10 us each and are named by the phase in which
-    they must be placed."""
+    """A training loop on thread 1, its autograd on thread 2; kernels take 10 us each and are named by the phase that
+    they must be placed in."""
 
     launched = 0
 
@@ -63,8 +63,8 @@ class Loop(TraceBuilder):
     def take(self, text: str) -> Loop:
         """Events as text: what, `@start`, `+length`, `#sequence number`, `!thread`, `^thread of the forward`, a name.
 
-        `[...]` is an annotation, `{...}` any operator, `node` a node of autograd, `gradient` one that launches a kernel,
-        a phase an operator (by default `aten::mm`) whose kernel belongs to it, with `launch` or `graph` no operator.
+        `[...]` is an annotation, `{...}` any operator, `node` a node of autograd, `gradient` one with a kernel, a
+        phase an operator (by default `aten::mm`) whose kernel belongs to it, with `launch` or `graph` no operator.
         """
         for entry in text.split(";"):
             found = EVENT.fullmatch(" ".join(entry.split()))
@@ -273,8 +273,8 @@ def test_the_same_numbers_on_two_threads(flows: bool, tmp_path: Path) -> None:
 
 
 def test_flows_go_before_numbers(tmp_path: Path) -> None:
-    """Numbers begin anew where a process forks or a thread ends; the profiler's arrows still lead to the operator. Those
-    of 2022 and broken ones do no harm."""
+    """Numbers begin anew where a process forks or a thread ends; the profiler's arrows still lead to the operator.
+    Those of 2022 and broken ones do no harm."""
     made = Loop()
     for module, start, number in (("first", 10, 0), ("second", 60, 1)):
         made.host(f"opanatomy.module/{module}", start, 40)
@@ -556,7 +556,8 @@ RULES = (r"forward=\(F\)$", r"backward=\((B|W)\)$", "optimizer=^update", "other=
 #: for what runs on autograd's thread meanwhile.
 SCHEDULE = """
         [attn(F)] @10+50; forward @20; [mlp(B)] @100+100; [mlp(W)] @150+40; backward @110; backward @160;
-        [update] @300+100; optimizer @310; [log] @340+50; other @350; forward @500 #9; [mlp(B)] @600+100; gradient @610 #9
+        [update] @300+100; optimizer @310; [log] @340+50; other @350; forward @500 #9; [mlp(B)] @600+100;
+        gradient @610 #9
 """
 RANGED = {
     "a schedule": SCHEDULE,
@@ -609,8 +610,8 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
 
 SPELLINGS = {
     "forward": "## forward ##|forward|Forward|FORWARD|forward()|model.forward|forward_pass|Forward 3|fwd|# forward|"
-    "forward_step|forward-compute|DeepSpeedEngine.forward|fwd_microstep|fwd_inner_microstep|PP:0F3|attn(F)|(F)|mlp(F) 2|"
-    "F|F12|_forward_compute_chunk|[pl][profile]model_forward|[pl][profile]training_step|"
+    "forward_step|forward-compute|DeepSpeedEngine.forward|fwd_microstep|fwd_inner_microstep|PP:0F3|attn(F)|(F)|"
+    "mlp(F) 2|F|F12|_forward_compute_chunk|[pl][profile]model_forward|[pl][profile]training_step|"
     "[pl][profile][Strategy]SingleDeviceStrategy.training_step",
     "backward": "## backward ##|backward|Backward|loss.backward()|backward pass|Backward 0|bwd|scaler.backward|"
     "backward_step|backward-compute|DeepSpeedEngine.backward|bwd_microstep|bwd_allreduce_microstep|attn(B)|mlp(W)|(W)|B|"
@@ -647,8 +648,8 @@ def dual_pipe(recompute: bool = False) -> Loop:
     for chunk in range(3):
         at, number = 1000 * chunk, 10 * chunk
         made.take(f"""
-            [attn(F)] @{at + 10}+80; forward @{at + 20} #{number}; [mlp(F)] @{at + 100}+200; forward @{at + 110} aten::bmm;
-            forward @{at + 250} #{number + 1} aten::gelu; [mlp(B)] @{at + 20}+150 !3; backward @{at + 50} !3;
+            [attn(F)] @{at + 10}+80; forward @{at + 20} #{number}; [mlp(F)] @{at + 100}+200;
+            forward @{at + 110} aten::bmm; forward @{at + 250} #{number + 1} aten::gelu; [mlp(B)] @{at + 20}+150 !3; backward @{at + 50} !3;
             backward @{at + 80} !3; [attn(B)] @{at + 180}+100 !3; gradient @{at + 190} #{number};
             [mlp(W)] @{at + 290}+90 !3; backward @{at + 300} !3; backward @{at + 330} !3
         """)
@@ -682,7 +683,7 @@ def test_a_pipeline_that_states_its_phases(recompute: bool, tmp_path: Path) -> N
     assert device_times(made.analyze(tmp_path, phases={"other": r"mlp\(B\)"}))["other"] > 0
 
 
-BACKWARDS = r"^(mlp\(B\)|attn\(B\)|mlp\(W\))$"
+CHUNKS = {"backward": r"^(mlp\(B\)|attn\(B\)|mlp\(W\))$"}
 
 
 def test_ranges_of_a_part_of_the_passes_are_not_taken(tmp_path: Path) -> None:
@@ -694,7 +695,7 @@ def test_ranges_of_a_part_of_the_passes_are_not_taken(tmp_path: Path) -> None:
     for chunk in range(3, 10):
         for number in range(5):
             made.take(f"forward @{1000 * chunk + 50 * number} #{100 + 10 * chunk + number}")
-    option = f"phases={dict(backward=BACKWARDS)!r} takes the annotation"
+    option = f"phases={CHUNKS!r} takes the annotation"
     assert [text for text in made.analyze(tmp_path).warnings if "annotation" in text and text.endswith(option)]
 
 

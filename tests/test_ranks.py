@@ -1,4 +1,4 @@
-"""Several ranks: one report whose sums hold, a row for each, what cannot be ranks refused; collectives with their sizes."""
+"""Several ranks: one report whose sums hold, a row for each, what cannot be ranks refused; collectives."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_sums_are_those_of_the_ranks(four: opanatomy.Anatomy) -> None:
     """Four times products of 10 and 20 us and an update of 5 us, and 190 us of collectives."""
     assert four.ledger.device_work_ns == 4 * 35_000 + 190_000
     assert {(row.operator_class, row.phase): (row.time_ns, row.kernels, row.flops) for row in four.classes} == {
-        ("tensor_contraction", "forward"): (40_000, 4, 4 * 128), ("tensor_contraction", "backward"): (80_000, 4, 4 * 128),
+        ("tensor_contraction", "forward"): (40_000, 4, 4 * 128), ("tensor_contraction", "backward"): (80_000, 4,
+         4 * 128),
         ("elementwise", "optimizer"): (20_000, 4, None), ("communication", "other"): (190_000, 4, None),
     }  # fmt: skip
     for rows in (four.operators, four.kernels):
@@ -509,7 +510,8 @@ def test_ranks_sum_their_collectives(tmp_path: Path) -> None:
         ("c10d::_reduce_scatter_base_", [[8], [32], []], ["float", "float", ""], "reduce_scatter", 128, (128, 32)),
         ("c10d::broadcast_", [[16], []], ["double", ""], "broadcast", 128, (128, 128)),
         ("symm_mem::multimem_all_reduce_", [[16], [], []], ["float", "", ""], "all_reduce", 64, (64, 64)),
-        ("symm_mem::multimem_all_gather_out", [[16], [], [64]], ["float", "", "float"], "all_gather", None, (None, None)),
+        ("symm_mem::multimem_all_gather_out", [[16], [], [64]], ["float", "", "float"], "all_gather", None, (None,
+         None)),
     ],
 )  # fmt: skip
 def test_the_operator_says_both_sides(

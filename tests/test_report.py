@@ -172,7 +172,8 @@ NUMBERS: dict[Callable[..., str], list[tuple[Any, str]]] = {
     ],
     units.ratio: [(2, "2.00"), (0.436, "0.44"), (27.34, "27.3"), (9.996, "10.0"), (1234.5, "1,234"), (0.001, "<0.01"),
                   (None, "-")],
-    units.change: [((103.5, 100), "+3.5 %"), ((88, 100), "-12.0 %"), ((100, 100), "0.0 %"), ((100_001, 100_000), "<+0.1 %"),
+    units.change: [((103.5, 100), "+3.5 %"), ((88, 100), "-12.0 %"), ((100, 100), "0.0 %"), ((100_001, 100_000),
+        "<+0.1 %"),
                    ((99_999, 100_000), ">-0.1 %"), ((None, 1), "-"), ((1, None), "-"), ((1, 0), "-")],
     units.rate: [((0.07887, "samples"), "0.0789 samples/s"), ((8.864, "samples"), "8.86 samples/s"),
                  ((1e-6, "samples"), "<0.0001 samples/s"), ((None, "samples"), "-")],
@@ -340,7 +341,19 @@ SCHEMA_2 = {
     "ledger": "device_work_ns linked_ns graph_launched_ns no_launch_record_ns outside_window_ns classed_ns costed_ns "
     "unknown_ns",
 }
-REST = ("collectives communication ranks spread waiting generation breakdown checks texts suggestions warnings").split()
+REST = [
+    "collectives",
+    "communication",
+    "ranks",
+    "spread",
+    "waiting",
+    "generation",
+    "breakdown",
+    "checks",
+    "texts",
+    "suggestions",
+    "warnings",
+]
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -375,7 +388,8 @@ def test_json_reads_back_as_the_same_anatomy(name: str) -> None:
     ("text", "reason"),
     [
         *((text, "not an opanatomy report") for text in ("", "no json", b"\xff\xfe", "[]")),
-        ('{"traceEvents": []}', "missing required field `schema`"), ('{"schema": 2}', "missing required field `provenance`"),
+        ('{"traceEvents": []}', "missing required field `schema`"), ('{"schema": 2}',
+         "missing required field `provenance`"),
         ('{"schema": 3}', "the report has schema 3, this opanatomy reads schema 2"),
         (written("llama_on_gpu", "json").replace("tensor_contraction", "tensor_contradiction", 1),
          r"tensor_contradiction.*classes"),
@@ -399,7 +413,8 @@ def test_csv_has_a_row_for_each_operator_in_base_units() -> None:
     known, text = anatomy.operators[place], rows[place]
     moved = known.read_bytes + known.written_bytes
     for column, value in (("flops_per_second", known.flops / known.time_ns * 1e9),
-                          ("bytes_per_second", moved / known.time_ns * 1e9), ("flops_per_byte", known.flops / moved)):  # fmt: skip
+                          ("bytes_per_second", moved / known.time_ns * 1e9), ("flops_per_byte",
+                           known.flops / moved)):  # fmt: skip
         assert float(text[column]) == pytest.approx(value, rel=1e-5)
     assert [rows[-1][name] for name in ("flops", "read_bytes", "flops_per_second", "bound_by")] == [""] * 4
     for signature, cell in (("-, float32[2,3]", "-, float32[2,3]"), ("-", "-"), ("-1, 2", "'-1, 2"), ("=A1", "'=A1")):
@@ -415,7 +430,8 @@ def test_the_digest_fits_and_is_that_of_the_json_report(name: str) -> None:
     digest = written(name, "digest")
     assert len(digest.encode()) <= 4096
     assert [line for line in digest.splitlines() if line.startswith(("# ", "## "))] == [
-        "# opanatomy digest", "## What ran", "## The step", "## Where the time went", "## Memory", "## Largest findings",
+        "# opanatomy digest", "## What ran", "## The step", "## Where the time went", "## Memory",
+         "## Largest findings",
         "## Warnings",
     ]  # fmt: skip
     assert digest == written(read_anatomy(written(name, "json")), "digest")

@@ -30,7 +30,8 @@ def class_row(
     item: OperatorClass, time_ns: int, flops: int | None = None, phase: Phase = Phase.FORWARD, bound: int | None = None
 ) -> ClassRow:
     return ClassRow(
-        operator_class=item, phase=phase, calls=1, kernels=1, time_ns=time_ns, flops=flops, read_bytes=1, written_bytes=1,
+        operator_class=item, phase=phase, calls=1, kernels=1, time_ns=time_ns, flops=flops, read_bytes=1,
+            written_bytes=1,
         uncosted_ns=time_ns if flops is None else 0, bound_ns=bound, bounded_ns=0 if bound is None else time_ns,
     )  # fmt: skip
 
@@ -130,23 +131,28 @@ NOT_KNOWN = "The framework and the profiler's own time, which is not known apart
 BOTH = ((CONTRACTION, 90), (ELEMENTWISE, 10))
 HEADLINES: list[tuple[Anatomy, str, str]] = [
     (made((CONTRACTION, 37), operators=63), f"{IDLE} 63.0 % of the step, {LAUNCHING}.", "idle"),
-    (made((CONTRACTION, 40), operators=20, stream=40), f"{IDLE} 60.0 % of the step, mostly while another stream was waited"
+    (made((CONTRACTION, 40), operators=20, stream=40),
+     f"{IDLE} 60.0 % of the step, mostly while another stream was waited"
      " for.", "idle"),
-    (made((CONTRACTION, 40), operators=24, stream=16, unknown=20), f"{IDLE} 60.0 % of the step, 40 % of that {LAUNCHING},"
+    (made((CONTRACTION, 40), operators=24, stream=16, unknown=20),
+     f"{IDLE} 60.0 % of the step, 40 % of that {LAUNCHING},"
      " 33 % of that while nothing is recorded of the host.", "idle"),
     (made((CONTRACTION, 40), unknown=60), f"{IDLE} 60.0 % of the step, while nothing is recorded of the host.", "idle"),
     (made((CONTRACTION, 45), (COMMUNICATION, 55), exposed=55),
      "Communication that no other work hides takes 55.0 % of the step.", "communication"),
-    (of_ranks(50, 10, 40, LATE), "Waiting for other ranks, in collectives that keep the device busy, takes 50.0 % of the step"
+    (of_ranks(50, 10, 40, LATE),
+     "Waiting for other ranks, in collectives that keep the device busy, takes 50.0 % of the step"
      " on average; 80.0 % of all waiting is for rank 1.", "waiting"),
-    (of_ranks(10, 50, 40), "Communication that no other work hides takes 60.0 % of the step, 16.7 % of it waiting for other"
+    (of_ranks(10, 50, 40),
+     "Communication that no other work hides takes 60.0 % of the step, 16.7 % of it waiting for other"
      " ranks.", "communication"),
     (made((CONTRACTION, 60, 9, Phase.FORWARD, 30), (NORMALIZATION, 5)),
      "Tensor contraction takes 92.3 % of the device work, at 50.0 % of its ceiling.", "roofline"),
     (replace(made((ELEMENTWISE, 90), (CONTRACTION, 10)),
              operators=(operator("aten::bernoulli_", ELEMENTWISE, 80), operator("aten::mul", ELEMENTWISE, 10))),
      "Element-wise work (most of it bernoulli_) takes 90.0 % of the device work.", "operators"),
-    (made((OperatorClass.UNKNOWN, 70), (CONTRACTION, 30)), "Work that no rule knows takes 70.0 % of the device work.", "ledger"),
+    (made((OperatorClass.UNKNOWN, 70), (CONTRACTION, 30)), "Work that no rule knows takes 70.0 % of the device work.",
+     "ledger"),
     (on_cpu(60, (CONTRACTION, 40)), NOT_KNOWN, "operators"),
     (on_cpu(60, (CONTRACTION, 40), unprofiled_wall_ns=70, profiler_ns=10),
      "The framework (dispatch, autograd, Python) takes 60.0 %", "operators"),
@@ -157,15 +163,17 @@ HEADLINES: list[tuple[Anatomy, str, str]] = [
     (made((CONTRACTION, 86), (ELEMENTWISE, 14)), "Tensor contraction takes 86.0 % of the device work.", "kernels"),
     # Phases beside forward and backward are named where they are much.
     (made((CONTRACTION, 55), (ELEMENTWISE, 20, None, Phase.OPTIMIZER), (CONTRACTION, 25, None, Phase.RECOMPUTE)),
-     "Tensor contraction takes 80.0 % of the device work. Computing activations again (checkpointing) takes 25.0 % of the"
-     " device work.", "kernels"),
-    (replace(made(*BOTH), memory=Memory(peak_bytes=950)), "Tensor contraction takes 90.0 % of the device work. Memory is"
-     " nearly full: 950 B of the device's 1.00 kB.", "kernels"),
-    (replace(made(*BOTH), memory=Memory(peak_bytes=890)), "Tensor contraction takes 90.0 % of the device work.", "kernels"),
+     "Tensor contraction takes 80.0 % of the device work. Computing activations again (checkpointing) takes 25.0 % of"
+     " the device work.", "kernels"),
+    (replace(made(*BOTH), memory=Memory(peak_bytes=950)),
+     "Tensor contraction takes 90.0 % of the device work. Memory is nearly full: 950 B of the device's 1.00 kB.", "kernels"),
+    (replace(made(*BOTH), memory=Memory(peak_bytes=890)), "Tensor contraction takes 90.0 % of the device work.",
+     "kernels"),
     # Without steps it is of what lies between the first and the last work; other steps' work is no cost.
     (made((CONTRACTION, 50), operators=10, around=40, number=None),
      f"Tensor contraction takes 100.0 % of the device work. {IDLE} 16.7 %", "kernels"),
-    (made((CONTRACTION, 60), operators=20, outside=20), "Tensor contraction takes 100.0 % of the device work. The device is"
+    (made((CONTRACTION, 60), operators=20, outside=20),
+     "Tensor contraction takes 100.0 % of the device work. The device is"
      " idle 25.0 % of the step", "kernels"),
 ]  # fmt: skip
 

@@ -22,7 +22,7 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.report import terminal_report
 from tests import anatomies
-from tests.made_trace import MATRICES, TraceBuilder, page
+from tests.made_trace import TraceBuilder, page
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 #: 100 FLOP a ns on matrices of bfloat16, 10 of float32, 50 of it as tf32; 5 otherwise; 2 bytes a ns.
@@ -463,7 +463,8 @@ EXPLAINED: list[tuple[OperatorRow, Ceilings, str | None]] = [
     (operator("aten::add", ADD, 100, 10, 1000), disturbed("float32"), None),
     (operator("aten::add", ADD, 1, 100_000, 1), disturbed("vector float32"), "the vector float32 was measured while"),
     (operator("aten::add", ADD, 1, 100_000, 1), disturbed("float32", "bfloat16"), None),
-    (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("tf32", ceilings=CEILINGS), "the tf32 was measured while"),
+    (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("tf32", ceilings=CEILINGS),
+     "the tf32 was measured while"),
     (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("float32", ceilings=CEILINGS), None),
     # 10,000 FLOPs are 100 ns at the peak, a quarter of them 25 ns; windows of one place have no such algorithm.
     *((product(ns, 10_000, name="aten::cudnn_convolution", signature=CONVOLUTION.format(places)), CACHED, said)

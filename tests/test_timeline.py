@@ -275,7 +275,8 @@ CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
                      "while one slow call launched or loaded a kernel (Lazy Function Loading, 3.98 ms)"),
     "synchronization": (call("cudaStreamSynchronize"), "synchronization", 3_980,
                         "while the host waited for the device (cudaStreamSynchronize, 1 call)"),
-    **{name: (other("user_annotation", name), "input", 3_980, f"while the host loaded or copied input (all of it {name})")
+    **{name: (other("user_annotation", name), "input", 3_980,
+     f"while the host loaded or copied input (all of it {name})")
        for name in (LOADER, LIGHTNING)},
     "copies": (copies_in, "input", 3_880, "while the host loaded or copied input (all of it cudaMemcpyAsync)"),
     "compilation": (other("cpu_op", "_compile.compile_inner"), "compilation", 3_980,
@@ -286,7 +287,8 @@ CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
                        "in Python while the profiler recorded its stack (398 calls), which slows it"),
     "collective": (other("cpu_op", "c10d::barrier"), "collective", 3_980,
                    "while the host called collectives (all of it c10d::barrier)"),
-    "operators": (many_operators, "operators", 3_920, "while the host ran operators and launched kernels (most of it view)"),
+    "operators": (many_operators, "operators", 3_920,
+     "while the host ran operators and launched kernels (most of it view)"),
     "Python": (other("user_annotation", "compute metrics"), "python", 3_980,
                "while the host was between operators, in Python (most of it compute metrics)"),
     "nothing": (lambda trace: None, "unknown", 3_980, "while nothing is recorded of the host"),

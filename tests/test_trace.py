@@ -63,7 +63,8 @@ def around(text: str) -> str:
 @pytest.mark.parametrize(
     "spelled",
     [
-        lambda text: json.dumps(json.loads(text), indent=2), lambda text: json.dumps(json.loads(text), separators=(",", ":")),
+        lambda text: json.dumps(json.loads(text), indent=2), lambda text: json.dumps(json.loads(text), separators=(",",
+            ":")),
         lambda text: json.dumps(json.loads(text)["traceEvents"]), lambda text: "\ufeff" + text, as_texts, around,
         lambda text: text.replace('"dur": 60', '"dur": 60, "x": -Infinity'),
         lambda text: text.replace('{"ph"', "\0" * 5000 + '{"ph"', 1),  # white space is no damage
@@ -214,7 +215,7 @@ def test_damage_in_the_middle_is_one_line_with_the_place(damage: str, tmp_path: 
     assert abs(int(place[1].replace(",", "")) - PLACE) < 200
 
 
-# ------------------------------------------------------------------------------------------------------------ odd values
+# ----------------------------------------------------------------------------------------------------------- odd values
 
 
 def test_one_odd_value_costs_itself_and_not_its_event(step: tuple[Any, ...], tmp_path: Path) -> None:
@@ -353,7 +354,7 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
     assert any("is in an older form, which is not read" in text for text in made.analyze(tmp_path).warnings)
 
 
-# ------------------------------------------------------------------------------------------------------------ signatures
+# ----------------------------------------------------------------------------------------------------------- signatures
 
 F = '["float"]'
 #: Sizes, types and constants as Kineto writes them, and the signature of the report.
@@ -364,7 +365,8 @@ SIGNATURES = [
     ([[], [], []], ["", "", ""], ["[[1], [2]]", "-inf", "9" * 400], "[[1], [2]], -inf, inf"),
     ([[[2, 3], [4]], []], ["TensorList", "TensorList"], ["", ""], "[?[2,3], ?[4]], -"),
     *((dims, types, [""] * len(dims), "") for dims, types in (
-        ([[2, -1]], ["float"]), ([["a"]], ["float"]), ([[1.5]], ["float"]), ([[True]], ["float"]), ([[2**63]], ["float"]),
+        ([[2, -1]], ["float"]), ([["a"]], ["float"]), ([[1.5]], ["float"]), ([[True]], ["float"]), ([[2**63]],
+         ["float"]),
         ([[2**32, 2**32]], ["float"]), ([[2]], ["float", "float"]), ([[2]], "float"), ([[[2, -1]]], ["TensorList"]),
         ([[1] * 65], ["float"]))),
 ]  # fmt: skip

@@ -54,7 +54,8 @@ def ranks(
                 end = max(begin + each[place] for each in late) + transfer + (rank * 37 + step * 11) % 300
                 if not low <= step * a_step + place < high:
                     continue
-                said: dict[str, Any] = {"Collective name": names[place], "In msg nelems": elements, "Out msg nelems": elements,
+                said: dict[str, Any] = {"Collective name": names[place], "In msg nelems": elements,
+                    "Out msg nelems": elements,
                                         "dtype": "Float"}  # fmt: skip
                 said |= {"Process Group Name": group.split(" ", 1)[0]} if group else {}
                 said |= {"Process Group Ranks": group.split(" ", 1)[1]} if group and " " in group else {}
@@ -142,7 +143,8 @@ def test_no_collective_ends_before_it_has_begun_everywhere(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("late", "options", "why"),
     [
-        ([(0,), (150,)], {"transfer": 1_000, "names": ("allreduce",), "clocks": [0, 3_000_000]}, None),  # within the clocks
+        ([(0,), (150,)], {"transfer": 1_000, "names": ("allreduce",), "clocks": [0, 3_000_000]}, None),
+         # within the clocks
         (LATE[:3], {"world": 128}, "not all ranks were given"),
         (LATE, {"world": 0, "group": "0", "size": 8}, "not all ranks were given"),
     ],

@@ -55,7 +55,8 @@ def test_each_piece_of_work_is_named_by_its_class_and_phases_are_merged(tmp_path
         ("tensor contraction", 140, 10, "forward"), ("tensor contraction", 160, 7, "forward"),
         ("tensor contraction", 250, 20, "backward"), ("elementwise", 440, 5, "optimizer"),
     ]  # fmt: skip
-    assert [(event["name"], event["ts"], event["dur"], event["args"]["pieces"]) for event in pieces(added, phases=True)] == [
+    assert [(event["name"], event["ts"], event["dur"], event["args"]["pieces"]) for event in pieces(added,
+        phases=True)] == [
         ("forward", 140, 27, 2), ("backward", 250, 20, 1), ("optimizer", 440, 5, 1),
     ]  # fmt: skip
     # The FLOPs and bytes of a call are those of its pieces, and of the classes in the report.
