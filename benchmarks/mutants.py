@@ -38,15 +38,13 @@ from msgspec import Struct
 ROOT = Path(__file__).resolve().parent.parent
 #: Package -> its test files, the quickest first; those after the bar run against what the others left alive.
 TESTS = {
-    "attribution": "attribution phases steps made_ids device_events calls_warnings device_parts golden_traces checks "
-    "writer | made_trace phases_foreign ownership trace_devices",
-    "classification": "classification signature_text golden_traces | causes trace_devices timeline roofline",
+    "attribution": "attribution phases_foreign golden_traces checks timeline writer | phases ownership ranks trace_devices",
+    "classification": "classification roofline golden_traces | causality trace_devices timeline",
     "cost": "cost_worked formulas cost_registry cost_flops cost_bytes cost_sparse golden_traces | cost_models",
-    "memory": "memory_theory memory_device report_memory golden_traces | memory_replaced memory_trace memory_live",
-    "analysis": "timeline roofline ratios theory faster report golden_traces causes unlike ranks steps idle_causes "
-    "waiting comparison comparison_matching comparison_basis communication causality checks gates | made_roofline "
-    "report_terminal device_parts generation made_trace",
-    "trace": "trace golden_traces writer made_ids redaction | trace_devices hostile pipes secrets",
+    "memory": "memory_theory memory_device report golden_traces | memory_replaced memory_trace memory_live",
+    "analysis": "timeline roofline theory golden_traces ranks waiting comparison causality communication checks gates "
+    "report_verdict | report generation attribution",
+    "trace": "trace golden_traces writer attribution redaction secret_values | trace_devices hostile pipes secrets",
 }  # fmt: skip
 ROUNDS = 2
 #: Of these operators each becomes the other.

@@ -649,7 +649,8 @@ def dual_pipe(recompute: bool = False) -> Loop:
         at, number = 1000 * chunk, 10 * chunk
         made.take(f"""
             [attn(F)] @{at + 10}+80; forward @{at + 20} #{number}; [mlp(F)] @{at + 100}+200;
-            forward @{at + 110} aten::bmm; forward @{at + 250} #{number + 1} aten::gelu; [mlp(B)] @{at + 20}+150 !3; backward @{at + 50} !3;
+            forward @{at + 110} aten::bmm;
+            forward @{at + 250} #{number + 1} aten::gelu; [mlp(B)] @{at + 20}+150 !3; backward @{at + 50} !3;
             backward @{at + 80} !3; [attn(B)] @{at + 180}+100 !3; gradient @{at + 190} #{number};
             [mlp(W)] @{at + 290}+90 !3; backward @{at + 300} !3; backward @{at + 330} !3
         """)

@@ -166,7 +166,8 @@ HEADLINES: list[tuple[Anatomy, str, str]] = [
      "Tensor contraction takes 80.0 % of the device work. Computing activations again (checkpointing) takes 25.0 % of"
      " the device work.", "kernels"),
     (replace(made(*BOTH), memory=Memory(peak_bytes=950)),
-     "Tensor contraction takes 90.0 % of the device work. Memory is nearly full: 950 B of the device's 1.00 kB.", "kernels"),
+     "Tensor contraction takes 90.0 % of the device work. Memory is nearly full:"
+     " 950 B of the device's 1.00 kB.", "kernels"),
     (replace(made(*BOTH), memory=Memory(peak_bytes=890)), "Tensor contraction takes 90.0 % of the device work.",
      "kernels"),
     # Without steps it is of what lies between the first and the last work; other steps' work is no cost.
