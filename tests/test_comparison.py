@@ -19,12 +19,9 @@ from opanatomy.api import held
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Cause, Comparison, Decomposition, FigureRow, Part
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report import read_anatomy
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
-from tests.command import run
 from tests.made_trace import GEMM, MAP, TraceBuilder
-from tests.tiny import BERT, TINY
 
 TRACES: Final = Path(__file__).parent / "traces"
 SHARED: Final = Path(__file__).parent.parent.parent / "shared" / "more_traces" / "compare"
@@ -284,33 +281,6 @@ def test_quantized_communication_on_four_ranks() -> None:
             figure(comparison, name).values[place] or 0 for name in ("idle_ns", "step_time_ns", "idle_share")
         )
         assert share == pytest.approx(idle / step, rel=0.01)
-
-
-def test_fused_attention_takes_the_place_of_its_operators(tmp_path: Path) -> None:
-    """A tiny BERT with eager and with fused attention."""
-    settings = [
-        word for pair in (*TINY[BERT], ("attention_probs_dropout_prob", "0")) for word in ("--set", "=".join(pair))
-    ]
-    for kind in ("eager", "sdpa"):
-        done = run("profile", BERT, *settings, "--seq", "16", "--batch", "2", "--attention", kind, "--no-trace",
-                   "--suggest", "0", "-o", f"{kind}.json", cwd=tmp_path)  # fmt: skip
-        assert not done.returncode, done.stderr
-    comparison = opanatomy.compare(
-        *(read_anatomy((tmp_path / f"{kind}.json").read_bytes()) for kind in ("eager", "sdpa"))
-    )
-    names: dict[Cause, set[str]] = {Cause.NEW: set(), Cause.GONE: set()}
-    for part in parts_of(comparison).parts:
-        for side in (part.before, part.after):
-            if side is not None and part.cause in names:
-                names[part.cause] |= {operator.removeprefix("aten::") for operator in side.operators}
-    assert {"bmm", "_softmax", "_softmax_backward_data"} <= names[Cause.GONE]
-    fused = "_scaled_dot_product_flash_attention_for_cpu"
-    assert {fused, f"{fused}_backward"} <= names[Cause.NEW]
-    for what in ("flops", "bytes"):
-        by_class = [row.values for row in comparison.figures
-                    if row.name.startswith("class.") and row.name.endswith(f".{what}")]  # fmt: skip
-        sums = [sum(value or 0 for value in side) for side in zip(*by_class, strict=True)]
-        assert sums == list(figure(comparison, what).values)
 
 
 # -------------------------------------------------------------------------------------------------------------- Python

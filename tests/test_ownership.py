@@ -35,23 +35,6 @@ ELEMENTWISE = OperatorClass.ELEMENTWISE
 NORMALIZATION = OperatorClass.STATISTICAL_NORMALIZATION
 
 
-def lstm_layer(x: Any, weight: Any, recurrent: Any, *_: Any, **__: Any) -> int:
-    """Each gate of each step: one product with the input, one with the state; torch has no formula for it."""
-    steps, batch, _ = x
-    return 2 * steps * batch * (weight[0] * weight[1] + recurrent[0] * recurrent[1])
-
-
-def lstm_layer_backward(*shapes: Any, **__: Any) -> int:
-    return 2 * lstm_layer(*shapes)
-
-
-WITNESS = {
-    **MENDED,
-    torch.ops.aten.mkldnn_rnn_layer: lstm_layer,
-    torch.ops.aten.mkldnn_rnn_layer_backward: lstm_layer_backward,
-}
-
-
 def anatomy_of(work: Callable[[], Any], folder: Path) -> Anatomy:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -61,7 +44,7 @@ def anatomy_of(work: Callable[[], Any], folder: Path) -> Anatomy:
 
 
 def counted(work: Callable[[], Any]) -> int:
-    counter = FlopCounterMode(display=False, custom_mapping=WITNESS)
+    counter = FlopCounterMode(display=False, custom_mapping=MENDED)
     with counter, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         work()
@@ -140,36 +123,6 @@ def test_the_copies_below_a_transposed_convolution_are_part_of_it(tmp_path: Path
     assert owned["aten::_convolution", None] == 70_000
     assert owned["aten::copy_", "aten::_convolution"] == 20_000
     assert calls(anatomy, MOVEMENT) == {}
-
-
-MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
-    "linear": (nn.Linear(4, 6), (3, 2, 4)),
-    "LSTM": (nn.LSTM(4, 6, num_layers=2, bidirectional=True), (5, 2, 4)),
-    "GRU": (nn.GRU(4, 6, bias=False), (5, 2, 4)),
-    "RNN": (nn.RNN(4, 6), (5, 2, 4)),
-    "LSTM cell": (nn.LSTMCell(4, 6), (2, 4)),
-    "batch norm": (nn.BatchNorm2d(4), (2, 4, 5, 5)),
-    "instance norm": (nn.InstanceNorm2d(4, affine=True), (2, 4, 5, 5)),
-    "average pool": (nn.AvgPool1d(2), (2, 4, 8)),
-    "encoder layer": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8)),
-    "autoencoder": (nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 4, 3)), (2, 4, 6, 6)),
-}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("name", MODULES)
-def test_modules_own_their_contractions(name: str, dtype: str, tmp_path: Path) -> None:
-    kind, shape = MODULES[name]
-    element = getattr(torch, dtype)
-    module, x = kind.to(element), R(*shape).to(element).requires_grad_()
-
-    def step() -> None:
-        out = module(x)
-        (out[0] if isinstance(out, tuple) else out).sum().backward()
-
-    anatomy = anatomy_of(step, tmp_path)
-    assert flops(anatomy) == counted(step)
-    assert anatomy.ledger.unknown_ns == 0
 
 
 def below(name: str, *children: str) -> TraceBuilder:

@@ -352,24 +352,6 @@ def gradient_penalty() -> Step:
     return step
 
 
-class InnerGradient(torch.autograd.Function):
-    """Computes its gradient in the forward, as fused losses do."""
-
-    @staticmethod
-    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            inner = x.detach().requires_grad_()
-            out = (inner.tanh() * inner).sum()
-            with truth("backward"):
-                (gradient,) = torch.autograd.grad(out, inner)
-        context.save_for_backward(gradient)
-        return out.detach()
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return context.saved_tensors[0] * gradient
-
-
 class RunAgain(torch.autograd.Function):
     """Runs its forward again in its backward and differentiates that."""
 
@@ -433,26 +415,6 @@ def custom(function: Any, *create_graph: bool) -> Step:
     return step
 
 
-def of_functional_transforms() -> Step:
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    values = {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
-        with truth("forward"):
-            return torch.nn.functional.cross_entropy(torch.func.functional_call(model, parameters, (X,)), Y)
-
-    def step() -> None:
-        with truth("backward"):
-            gradients = torch.func.grad(loss)(values)
-        with truth("optimizer"):
-            for name, parameter in model.named_parameters():
-                parameter.grad = gradients[name]
-            optimizer.step()
-
-    return step
-
-
 def accumulating(*ways: bool) -> Step:
     """Micro-batches, a frozen and a checkpointed part; evaluated after each step."""
     model = small_model()
@@ -484,11 +446,9 @@ LOOPS: dict[str, Callable[[], Step]] = {
     "closure": lambda: with_closure(torch.optim.AdamW),
     "LBFGS": lambda: with_closure(torch.optim.LBFGS, max_iter=3, line_search_fn="strong_wolfe"),
     "gradient penalty": gradient_penalty,
-    "gradient inside a forward": lambda: custom(InnerGradient),
     "forward inside a backward": lambda: custom(RunAgain),
     "functions applied inside a backward": lambda: custom(AppliesOther),
     "create_graph": lambda: custom(AppliesOther, False, True, False),
-    "torch.func.grad": of_functional_transforms,
     "accumulation, frozen, checkpointed": lambda: accumulating(False, False),
     "reentrant checkpointing": lambda: accumulating(True),
 }

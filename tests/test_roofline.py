@@ -278,10 +278,7 @@ def test_where_no_name_tells_the_setting_does_or_nobody(
 
 #: Whether the kernel runs on tensor cores and in what it computes a product of float32; `?` if the name does not tell.
 KERNELS = """
-no  .         volta_sgemm_128x64_nn
-no  .         ampere_sgemm_128x128_tn
 yes .         volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn
-yes .         volta_h884gemm_64x128_ldg8_nn
 yes .         turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn
 yes ?         ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn
 yes .         void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4>(Params)
@@ -305,11 +302,8 @@ yes .         igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8_ws1x1
 yes ?         _ZN2ck16tensor_operation6device39kernel_grouped_conv_fwd_xdl_cshuffle_v3I
 yes .         attn_fwd
 yes ?         triton_tem_fused_mm_3
-no  .         triton_poi_fused_gelu_0
 no  .         void splitKreduce_kernel<32, 16, int, __nv_bfloat16>(Params)
 no  .         ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)
-no  .         void at::native::GammaBetaBackwardCUDAKernel<float, float>(long)
-no  .         void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>
 no  .         volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1
 no  .         ampere_fp16_sgemm_fp16_128x64_tn
 no  .         void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4, 4, false>(Params)
@@ -330,20 +324,15 @@ yes .         _ZN5aiter36fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256E
 no  .         Cijk_SS_BiasS_HAS_ScaleAlphaVec_PostGSU8_VW4
 ?   .         Cijk_Ailk_Bljk_BBS_BH_UserArgs_shortname0_gfx942
 ?   .         void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2, 16, 8, 2, 1>(int)
-?   .         _bwd_kernel
 ?   .         my_own_gemm
-?   .         my_own_thing
 .   float32   ampere_sgemm_128x64_nn
-.   float32   volta_sgemm_128x32_nt
 .   float32   void sgemm_largek_lds64<true, true, 6, 3, 4, 5, 2, 66>(float*, float const*, float const*, int)
 .   float32   sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4
-.   float32   void gemmSN_NN_kernel<float, 256, 4, 2, 8, 4, 4, false, cublasGemvTensorStridedBatched<float>>
 .   float32   void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)
 .   float32   void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)
 .   float32   ampere_scudnn_128x64_relu_medium_nn_v1
 .   tf32      void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(Params)
 .   tf32      sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x64x16_stage6_warpsize2x2x1_tensor16x8x8
-.   tf32      sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize256x128x32
 .   tf32      sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16
 .   tf32      nvjet_sss_tf32_128x256_TNT
 .   tf32      cutlass_tensorop_s1688tf32gemm_256x128_16x3_nn_align4
@@ -353,14 +342,12 @@ no  .         Cijk_SS_BiasS_HAS_ScaleAlphaVec_PostGSU8_VW4
 .   float32   Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0
 .   tf32      Cijk_Alik_Bjlk_S_MX_B_Bias_AS_SAV_UserArgs_MT192x16x64_MI16x16x1_SN_LDSB1
 .   float32   igemm_fwd_gtcx3_nhwc_fp32_bx0_ex0_bt128x128x16
-.   ?         nvjet_sm100_sss_128x256_TNT
 .   ?         nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN
 .   ?         nvjet_sm90_hsh_192x208_64x4_2x1_v_bz_coopB_bias_TNT
 .   ?         void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4>
 .   ?         cublas_bf16x9_gemm
 .   ?         turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn
 .   ?         void splitKreduce_kernel<32, 16, int, float>(Params)
-.   ?         Memset (Device)
 """.strip().splitlines()
 
 
