@@ -224,15 +224,6 @@ def test_work_left_over_from_before_the_trace(tmp_path: Path) -> None:
     assert links(made.analyze(tmp_path)) == (5, 0, 6 + 8, 20 + 7)
 
 
-def test_every_step_is_kept(tmp_path: Path) -> None:
-    made = on_gpu()
-    for number in range(4):
-        made.step(100 * number, 100, number)
-        made.run("k", 100 * number + 50, 100 * number + 60, 30)
-    anatomy = made.analyze(tmp_path)
-    assert ([row.number for row in anatomy.step.steps], links(anatomy)) == ([0, 1, 2, 3], (120, 0, 0, 0))
-
-
 def test_a_step_that_is_annotated_twice_is_one(tmp_path: Path) -> None:
     """Two overlapping annotations of one step were two steps of half its time."""
     trace = training_step()

@@ -178,12 +178,14 @@ STEP: Final = (*LAYER, *LAYER, ("aten::_foreach_add_", SGD, [], 5))
 
 def made(
     folder: Path, name: str, work: tuple[Work, ...], *, steps: int = 1, annotated: bool = True, kernels: bool = True,
-    runtime: bool = True, device: str = "NVIDIA H100 80GB HBM3", **workload: int | str,
+    runtime: bool = True, device: str = "NVIDIA H100 80GB HBM3", before: bool = False, **workload: int | str,
 ) -> Anatomy:  # fmt: skip
     """The anatomy of a trace of so many steps of 1 ms that do this work one after the other."""
     trace = TraceBuilder()
     trace.metadata["deviceProperties"] = [{"id": 0, "name": device}] if runtime else []
-    correlation = 0
+    for stream in (7, 20) if before else ():
+        trace.run(GEMM, -100, -90, 40, stream=stream)
+    correlation = len(trace.events)
     for step in range(steps):
         begin = 1_000.0 * step
         if annotated:
@@ -237,6 +239,12 @@ def test_the_closest_match_is_taken(name: str, tmp_path: Path) -> None:
         }
         back = {Cause.NEW: Cause.GONE, Cause.GONE: Cause.NEW, Cause.MORE_CALLS: Cause.FEWER_CALLS}
         assert changes == {cause if sign > 0 else back.get(cause, cause): sign * us for cause, us in expected.items()}
+
+
+def test_work_in_front_of_the_steps_is_no_part_of_them(tmp_path: Path) -> None:
+    """Two kernels at once, 100 us before the first of two steps."""
+    sides = [made(tmp_path, name, STEP, steps=2, before=name == "b") for name in "ab"]
+    assert differing(opanatomy.compare(*sides)) == []
 
 
 # ------------------------------------------------------------------------------------------------------ real pairs

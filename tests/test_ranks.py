@@ -17,7 +17,7 @@ from opanatomy.errors import TraceError, UsageError
 from opanatomy.records.communication import Collective
 from opanatomy.records.taxonomy import OperatorClass
 from tests.command import run
-from tests.made_trace import NCCL, US, TraceBuilder, page, training_step
+from tests.made_trace import GEMM, NCCL, US, TraceBuilder, page, training_step
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 #: 15 November 2025, in ns.
@@ -95,6 +95,18 @@ def test_each_rank_has_a_row(four: opanatomy.Anatomy) -> None:
         assert rank.busy_ns + rank.idle_ns == rank.window_ns == 900_000
     assert (four.timeline.communication_ns, four.timeline.window_ns) == (47_500, 900_000)
     assert four.timeline.busy_ns + four.timeline.idle_ns == 900_000
+
+
+def test_a_row_is_what_the_trace_says_alone(tmp_path: Path) -> None:
+    """Also of a graph whose work was not recorded, and of work of the step before."""
+    trace = rank_trace(0)
+    trace.launch(700, 95, name="cudaGraphLaunch")
+    trace.run(GEMM, 50, 90, 40)
+    folder = folder_of(tmp_path, trace, rank_trace(1))
+    alone, row = opanatomy.analyze(folder / "rank0.json.gz").timeline, opanatomy.analyze(folder).ranks[0]
+    assert alone.unrecorded_ns == 300_000
+    assert alone.outside_ns == 30_000
+    assert (row.busy_ns, row.idle_ns, row.window_ns) == (alone.busy_ns, alone.idle_ns, alone.window_ns)
 
 
 def test_the_spread_names_the_slowest_and_the_one_the_others_wait_for(four: opanatomy.Anatomy) -> None:
