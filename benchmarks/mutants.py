@@ -38,7 +38,8 @@ from msgspec import Struct
 ROOT = Path(__file__).resolve().parent.parent
 #: Package -> its test files, the quickest first; those after the bar run against what the others left alive.
 TESTS = {
-    "attribution": "attribution phases_foreign golden_traces checks timeline writer | phases ownership ranks trace_devices",
+    "attribution": "attribution phases_foreign golden_traces checks timeline writer | phases ownership ranks "
+    "trace_devices",
     "classification": "classification roofline golden_traces | causality trace_devices timeline",
     "cost": "cost_worked formulas cost_registry cost_flops cost_bytes cost_sparse golden_traces | cost_models",
     "memory": "memory_theory memory_device report golden_traces | memory_replaced memory_trace memory_live",

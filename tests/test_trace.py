@@ -382,6 +382,24 @@ def test_signatures_of_calls(
     assert [str(row.signature) for row in made.analyze(tmp_path).operators] == [signature]
 
 
+def test_what_a_capture_tells_of_lists_of_tensors(tmp_path: Path) -> None:
+    """Kineto drops their data types, and the shapes of long ones; without types what has a shape is a tensor."""
+    made = TraceBuilder()
+    lists: dict[str, Any] = {"shapes": [[[2, 3], [4]], [], []], "types": ["TensorList", "TensorList", "Scalar"]}
+    for start in (0, 20, 40):
+        made.host("aten::_foreach_mul_", start, 10, constants=["", "", "1"], **lists)
+    made.metadata["opanatomy"] = {
+        "version": "0", "command": "", "created": "", "environment": {"device_kind": "cpu"}, "workload": {},
+        "lists": ["bfloat16[2,3];bfloat16[4]", "int64[5];float32[]"], "list_arguments": {"1": [0, 1], "2": [0, 1]},
+    }  # fmt: skip
+    made.host("aten::mul", 60, 10, shapes=[[2, 3], [], [[4], [5, 6]], [7]], types=[])
+    del made.events[-1]["args"]["Input type"]
+    assert {str(row.signature): row.calls for row in made.analyze(tmp_path).operators} == {
+        "[bfloat16[2,3], bfloat16[4]], [int64[5], float32[]], 1": 2, "[?[2,3], ?[4]], -, 1": 1,
+        "?[2,3], -, [?[4], ?[5,6]], ?[7]": 1,
+    }  # fmt: skip
+
+
 TENSORS = st.builds(
     Tensor,
     st.lists(st.integers(0, 9), max_size=4).map(tuple),
