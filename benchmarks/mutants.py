@@ -45,7 +45,7 @@ TESTS = {
     "memory": "memory_theory memory_device report golden_traces | memory_replaced memory_trace memory_live",
     "analysis": "timeline roofline theory golden_traces ranks waiting comparison causality communication checks gates "
     "report_verdict | report generation attribution",
-    "trace": "trace golden_traces writer attribution redaction secret_values | trace_devices hostile pipes secrets",
+    "trace": "trace golden_traces writer attribution redaction | trace_devices hostile pipes secrets",
 }  # fmt: skip
 ROUNDS = 2
 #: Of these operators each becomes the other.

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Callable
 from functools import cache
-from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,8 @@ from opanatomy.report.section import Page, cut, printable
 from opanatomy.report.sections import HEADINGS, ORDERS, SECTIONS
 from tests import anatomies
 from tests.experiments import experiment
-from tests.hostile_names import FORMULAS, HOSTILE
 from tests.made_trace import page as page_of
 from tests.made_trace import training_step
-from tests.markdown_pages import html_of, linked_by_github
-from tests.markdown_pages import page_of as markdown_page
-from tests.renamed import Names, renamed
 
 ROOT = Path(__file__).parent.parent
 TRACES = Path(__file__).parent / "traces"
@@ -257,67 +252,6 @@ def test_a_cut_name_fits_and_keeps_both_ends(name: str, width: int) -> None:
         assert name.startswith(head)
         assert name.endswith(tail)
     assert (cut("模型の名前", 6), printable("a\x1bb\u202ec")) == ("模…前", "a�b�c")
-
-
-# -------------------------------------------------------------------------------------------------- names from anywhere
-
-NAMES = tuple(name for name in HOSTILE if name.strip())
-#: As many texts that nothing acts on.
-PLAIN = tuple(f"name{place}" for place in range(len(NAMES)))
-NAMED = ("bert_on_cpu", "llama_on_gpu", "two_ranks", "techniques", "comparison")
-
-
-class Skeleton(HTMLParser):
-    """The tags of a page in order, those of code left out."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[object] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags += [tag] * (tag != "code")
-        self.attributes += [pair for pair in attrs if pair != ("class", "language-text") and pair[0] != "style"]
-
-    def handle_endtag(self, tag: str) -> None:
-        self.tags += [f"/{tag}"] * (tag != "code")
-
-    def handle_comment(self, data: str) -> None:
-        self.tags.append("comment")
-
-
-@pytest.mark.parametrize("first", [0, 61])
-@pytest.mark.parametrize("name", NAMED)
-def test_names_are_text_in_every_format(name: str, first: int) -> None:
-    hostile, plain = (renamed(report_of(name), Names(names, first)) for names in (NAMES, PLAIN))
-    for format_name in ("markdown", "digest"):
-        text, other = (written(report, format_name, width=200) for report in (hostile, plain))
-        skeleton = Skeleton(html_of(text))
-        assert skeleton.attributes == []
-        if len(text) < 4000 or format_name == "markdown":  # what a digest leaves out depends on how long names are
-            assert skeleton.tags == Skeleton(html_of(other)).tags
-        assert not linked_by_github(markdown_page(text))
-        assert all(line.isprintable() for line in text.split("\n"))
-    for color in (False, True):
-        assert _ANSI.sub("", written(hostile, width=80, color=color)).replace("\n", "").isprintable()
-    if name != "comparison":
-        text = written(hostile, "json")
-        assert (msgspec.json.decode(text, type=Techniques) if name == "techniques" else read_anatomy(text)) == hostile
-    for formula in (*FORMULAS, *NAMES[::8]):
-        rows = list(csv.reader(StringIO(written(renamed(report_of(name), Names((formula,))), "csv"))))
-        assert len({len(row) for row in rows}) == 1
-        for cell in (cell for row in rows for cell in row):
-            assert not re.match("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]", cell) or re.fullmatch(
-                r"-?\d+(\.\d+)?", cell
-            ), cell
-
-
-@pytest.mark.parametrize("name", ["x" * 9999, "`" * 2999, "|" * 2999, "模" * 2999, "@a " * 999, "\x1b" * 2999])
-def test_names_of_any_length_fit(name: str) -> None:
-    for report in ("llama_on_gpu", "techniques", "comparison"):
-        for format_name, most in (("digest", 4096), ("markdown", 65_536)):
-            assert len(written(renamed(report_of(report), Names((name,))), format_name).encode()) <= most
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON, CSV
