@@ -24,7 +24,7 @@ from opanatomy.records.workload import Environment
 # ------------------------------------------------------------------------------------------------------ data sheets
 
 
-@pytest.mark.parametrize("sheet", [sheet for sheet in SHEETS if "float16" in sheet.matrix], ids=lambda sheet: sheet.device)
+@pytest.mark.parametrize("sheet", [one for one in SHEETS if "float16" in one.matrix], ids=lambda one: one.device)
 def test_peaks_are_plausible(sheet: Sheet) -> None:
     matrix, vector = sheet.matrix, sheet.vector
     assert set(matrix) <= set(PEAK_TYPES)
