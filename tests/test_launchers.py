@@ -36,9 +36,8 @@ from tests.distributed_runs import (
     profile_ranks,
     start_ranks,
     tiny,
-    tiny_words,
 )
-from tests.tiny import BERT
+from tests.tiny import BERT, tiny_words
 
 PAGE = Path(__file__).parent.parent / "docs" / "distributed.md"
 
