@@ -1,4 +1,4 @@
-"""Real texts as inputs: how they are read, tokenized and padded, their part of the loss, the report of a run on them."""
+"""Real texts as inputs: how they are read, tokenized and padded, their loss, the report of a run on them."""
 
 from __future__ import annotations
 
