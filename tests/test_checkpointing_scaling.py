@@ -15,7 +15,6 @@ from benchmarks.checkpointing import (
     Run,
     best_length,
     best_of,
-    departures,
     exponent_fit,
     intercept,
     line_fit,
@@ -107,27 +106,10 @@ def test_the_best_length_is_that_of_input_over_inside_and_not_the_root_of_the_la
     assert best[-1].bytes < next(run.bytes for run in runs if (run.layers, run.every) == (16, 4))
 
 
-def test_at_the_best_length_memory_grows_with_the_root_of_the_layers(runs: list[Run]) -> None:
-    best, outside = best_of(runs), segments_fit(runs).coefficients[0]
-    for run in best:
-        # Apart by what whole layers make of the formula.
-        expected = 2 * sqrt(run.layers * kept_bytes() * 2 * HIDDEN_BYTES)
-        assert run.bytes - outside == pytest.approx(expected, rel=0.06)
-    # The slope through the logarithms of 6, 8 and 11 hidden and of 2, 4 and 5 random states.
-    assert exponent_fit(best, outside).coefficients[1] == pytest.approx(0.435, abs=0.001)
-
-
 def test_flops_of_backward_grow_by_one_forward_whatever_the_length(runs: list[Run]) -> None:
     for layers in PLACES:
         plain, *others = (run.flop_ratio or 0.0 for run in runs if run.layers == layers)
         assert others == [plain + 1.0] * len(others)
-
-
-def test_what_departs_is_named(runs: list[Run]) -> None:
-    assert departures(runs) == ["nothing departs from prediction or fit by more than 2%"]
-    first, *others = runs
-    wrong = first._replace(measured_bytes=round(first.predicted_bytes * 1.03))
-    assert departures([wrong, *others]) == ["n 4, k none: +3.00% of the prediction"]
 
 
 def technique(layers: int) -> Variant:
@@ -144,8 +126,3 @@ def test_the_technique_has_the_segments_of_several_layers_that_need_least(inside
     for layers in range(4, 49):
         needed = {every: layers // every + inside * every for every in range(2, layers + 1)}
         assert needed[technique(layers).options.checkpoint_every or 0] == min(needed.values())
-
-
-def test_one_layer_makes_no_segment_of_several() -> None:
-    assert technique(1).impossible == "a model of one layer has no segment of several"
-    assert technique(2).impossible is None
