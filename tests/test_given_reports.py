@@ -23,7 +23,7 @@ from opanatomy.report.formats.json import json_report
 from opanatomy.report.gates import gates_of, judged
 from opanatomy.report.load import document_in, report_in
 from tests import anatomies
-from tests.test_techniques import experiment_of
+from tests.experiments import experiment
 
 ALEXNET = Path(__file__).parent / "traces" / "gpu_a100_alexnet.json.gz"
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.json.gz"))
@@ -224,7 +224,7 @@ def test_what_needs_a_run_is_refused_of_a_comparison(
 
 def test_a_report_of_techniques_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(OpanatomyError, match=r"a report of techniques.*NAME\.report\.json"):
-        report_in(_file(tmp_path, json_report(experiment_of())))
+        report_in(_file(tmp_path, json_report(experiment())))
 
 
 # ------------------------------------------------------------------------------------------------------------ analyze
