@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from opanatomy.__main__ import main
 from opanatomy.capture.ceilings import Effort, measure
-from opanatomy.cli.verbs.ceilings import as_json, as_text
-from opanatomy.devices.ceilings import cache_folder, ceilings_for, load, measured_ceilings, store
+from opanatomy.devices.ceilings import ceilings_for, load, measured_ceilings, store
 from opanatomy.devices.match import match
-from opanatomy.devices.overrides import Overrides, parse_bandwidth, parse_overrides, parse_peaks
+from opanatomy.devices.overrides import parse_bandwidth, parse_overrides, parse_peaks
 from opanatomy.devices.sheets import SHEETS, Sheet
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Ceilings, Machine, Measured, Rate, now
@@ -204,14 +203,6 @@ def test_a_damaged_file_is_as_none(tmp_path: Path, change: Any) -> None:
     assert load(CPU, tmp_path) is None
 
 
-def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "opanatomy" / "ceilings"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "opanatomy" / "ceilings"
-
-
 # ------------------------------------------------------------------------------------------------- ceilings of a report
 
 ON_CPU = Environment(device=CPU.device, device_kind="cpu", torch="2.13.0", host_threads=2, processor=CPU.device)
@@ -323,23 +314,6 @@ def test_the_command_takes_given_ceilings(
 def test_wrong_usage(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ceilings", *options]) == 2
     assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_next_to_the_sheet(width: int) -> None:
-    """A measured device that is not here."""
-    machine = Machine(
-        device="NVIDIA H100 80GB HBM3", kind="cuda", memory_bytes=85_018_279_936, torch="2.13", driver="575"
-    )
-    peaks = {"bfloat16": rate(700e12, "8192 x 8192 by 8192 x 8192")}
-    measured = Measured(machine=machine, peaks=peaks, bandwidths={"copy": rate(3e12, "copy of 2048 MiB arrays")})
-    sheet = match(machine.device, machine.memory_bytes, 132)
-    text = as_text(measured, Overrides(), ["bfloat16"], sheet, width)
-    assert all(len(line) <= width for line in text.splitlines() if "https://" not in line)
-    assert width == 40 or all(word in text for word in ("989 T", "70.7 %", "89.6 %"))
-    document = json.loads(as_json(measured, Overrides(), ["bfloat16"], sheet))
-    assert document["peaks"]["bfloat16"]["data_sheet_flops_per_second"] == 989.4e12
-    assert document["data_sheet"]["device"] == "H100 SXM"
 
 
 @pytest.mark.gpu

@@ -15,9 +15,6 @@ from benchmarks.checkpointing import (
     Run,
     best_length,
     best_of,
-    exponent_fit,
-    intercept,
-    line_fit,
     predicted_run,
     segments_fit,
 )
@@ -86,14 +83,6 @@ def test_a_segment_keeps_its_input_and_its_layers_what_is_inside(runs: list[Run]
     assert fit.largest < 1e-6
     # Inside: what the product was of, and the result of tanh.
     assert fit.coefficients[1:] == pytest.approx((kept_bytes(), 2 * HIDDEN_BYTES), rel=1e-6)
-
-
-def test_without_checkpointing_memory_grows_with_the_layers(runs: list[Run]) -> None:
-    plain = [run for run in runs if not run.every]
-    assert line_fit(plain, float).coefficients[1] == pytest.approx(2 * HIDDEN_BYTES, rel=1e-6)
-    assert line_fit(plain, float).largest < 1e-6
-    assert exponent_fit(plain, intercept(plain)).coefficients[1] == pytest.approx(1.0, rel=1e-6)
-    assert line_fit(plain, sqrt).largest > 0.02
 
 
 def test_the_best_length_is_that_of_input_over_inside_and_not_the_root_of_the_layers(runs: list[Run]) -> None:

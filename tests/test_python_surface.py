@@ -25,7 +25,6 @@ from torch import nn
 import opanatomy
 from opanatomy.analysis.checks import require_agreement
 from opanatomy.api import Anatomy, Comparison, held
-from opanatomy.options import on_command_line
 from opanatomy.records.anatomy import Provenance, StepRow, StreamRow
 from opanatomy.records.workload import Workload
 from opanatomy.report.formats.json import json_report
@@ -48,15 +47,6 @@ def ranks() -> Anatomy:
 # ------------------------------------------------------------------------------------------------------------- records
 
 
-@EVERY
-def test_an_anatomy_is_hashed_compared_copied_and_pickled_by_what_it_holds(anatomy: Anatomy) -> None:
-    for other in (pickle.loads(pickle.dumps(anatomy)), copy.copy(anatomy), copy.deepcopy(anatomy)):
-        assert other == anatomy
-        assert hash(other) == hash(anatomy)
-    assert len({anatomy, held(opanatomy.report.read_anatomy(json_report(anatomy)))}) == 1
-    assert replace(anatomy, warnings=(*anatomy.warnings, "one more")) != anatomy
-
-
 def test_every_record_in_an_anatomy_is_hashable_and_has_a_short_repr(ranks: Anatomy) -> None:
     seen: set[type] = set()
     for anatomy in (*MADE, ranks, opanatomy.read(REPORT)):
@@ -66,6 +56,9 @@ def test_every_record_in_an_anatomy_is_hashable_and_has_a_short_repr(ranks: Anat
             assert len(text) < 900
             assert "\n" not in text
             seen.add(type(record))
+        for other in (pickle.loads(pickle.dumps(anatomy)), copy.deepcopy(anatomy)):
+            assert other == anatomy
+            assert hash(other) == hash(anatomy)
     assert {StreamRow, Workload, StepRow} <= seen
 
 
@@ -123,15 +116,6 @@ def elements(anatomy: Anatomy) -> Elements:
     return parser
 
 
-def test_a_notebook_shows_the_first_screen_as_tables(ranks: Anatomy) -> None:
-    for anatomy in (*MADE, ranks):
-        assert set(elements(anatomy).attributes) <= {"class", "style", "title"}
-    page = elements(held(anatomies.bert_on_cpu()))
-    assert page.tags.count("table") >= 3
-    for text in ("google-bert/bert-large-uncased", "50.7 s", "tensor contraction", "aten::addmm", "90.3 %"):
-        assert text in page.text
-
-
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x1b[31m‮</td>"
 
 
@@ -145,25 +129,17 @@ def hostile_anatomy() -> Anatomy:
     )  # fmt: skip
 
 
-def test_hostile_names_are_text_in_a_notebook() -> None:
-    page = elements(hostile_anatomy())
-    assert set(page.tags) <= {
-        "code",
-        "div",
-        "p",
-        "strong",
-        "small",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "span",
-    }
-    assert set(page.attributes) <= {"class", "style", "title"}
+def test_a_notebook_shows_the_first_screen_as_tables_of_text(ranks: Anatomy) -> None:
+    for anatomy in (*MADE, ranks, hostile_anatomy()):
+        page = elements(anatomy)
+        assert set(page.attributes) <= {"class", "style", "title"}
+        assert not {"script", "img", "a"} & set(page.tags)
+        assert not set(page.text) & {"\x1b", "‮"}
     assert "<script>alert(1)</script>" in page.text
-    assert not set(page.text) & {"\x1b", "‮"}
+    page = elements(held(anatomies.bert_on_cpu()))
+    assert page.tags.count("table") >= 3
+    for text in ("google-bert/bert-large-uncased", "50.7 s", "tensor contraction", "aten::addmm", "90.3 %"):
+        assert text in page.text
 
 
 # ------------------------------------------------------------------------------------------------------- dict and JSON
@@ -247,20 +223,6 @@ def test_a_comparison_is_written_whole_and_read_back(name: str, tmp_path: Path) 
         comparison.to_json(path)
 
 
-@OF_EACH
-def test_metrics_of_a_comparison_are_plain_numbers_of_every_side(name: str) -> None:
-    comparison = compared(name)
-    metrics = comparison.metrics()
-    assert {type(value) for value in metrics.values()} <= {int, float}
-    sides = ("before", "after") if len(comparison.sides) == 2 else ("1", "2", "3")
-    for row in comparison.figures:
-        assert [metrics.get(f"{row.name}.{side}") for side in sides] == list(row.values)
-        known = len(sides) == 2 and row.change is not None
-        assert metrics.get(f"{row.name}.change") == (row.change if known else None)
-    causes = sum(value for key, value in metrics.items() if key.startswith("like_step_ns.change."))
-    assert causes == metrics.get("like_step_ns.change", 0)
-
-
 def test_frames_of_a_comparison_are_its_parts_to_the_nanosecond() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     comparison = compared("two")
@@ -280,24 +242,15 @@ def test_frames_of_a_comparison_are_its_parts_to_the_nanosecond() -> None:
         cells = [None if cell is pandas.NA else cell for cell in figures[f"values.{side.name}"]]
         assert cells == [row.values[place] for row in comparison.figures]
     assert "change" in figures.columns
-
-
-@OF_EACH
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_every_table_of_a_comparison_is_one(name: str, library: str) -> None:
-    pytest.importorskip(library)
-    comparison = compared(name)
-    to_frame = getattr(comparison, f"to_{library}")
-    first = "figures" if comparison.decomposition is None else "parts"
-    assert list(to_frame().columns) == list(to_frame(first).columns)
-    assert set(table_names(Comparison)) == {"parts", "figures", "sides", "kinds", "gates", "metrics"}
-    for table in table_names(Comparison):
-        assert len(to_frame(table)) == len(columns_of(comparison, table, "x")[0].values)
-    if len(comparison.sides) > 2:
-        assert "change" not in to_frame("figures").columns
-    with pytest.raises(opanatomy.UsageError, match=rf"^to_{library}: table='operators': not known.*parts") as caught:
-        to_frame("operators")
-    assert all(table in str(caught.value) for table in table_names(Comparison))
+    for to_frame in (comparison.to_pandas, comparison.to_polars):
+        for table in table_names(Comparison):
+            assert len(to_frame(table)) == len(columns_of(comparison, table, "x")[0].values)
+        with pytest.raises(opanatomy.UsageError, match=r"table='operators': not known.*parts"):
+            to_frame("operators")
+    metrics = comparison.metrics()
+    for row in comparison.figures:
+        assert [metrics.get(f"{row.name}.{side}") for side in ("before", "after")] == list(row.values)
+        assert metrics.get(f"{row.name}.change") == row.change
 
 
 # ---------------------------------------------------------------------------------------------------------- data frames
@@ -357,16 +310,6 @@ def test_a_library_that_is_missing_is_named_with_the_extra(library: str, monkeyp
     with pytest.raises(opanatomy.OpanatomyError, match=rf"to_{library} needs {library}, which is not") as caught:
         getattr(held(anatomies.nothing()), f"to_{library}")()
     assert "'opanatomy[data]'" in str(caught.value)
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_integers_beyond_64_bits_are_floats(library: str) -> None:
-    pytest.importorskip(library)
-    anatomy = held(anatomies.llama_on_gpu())
-    row = replace(anatomy.operators[0], flops=10**25)
-    frame = getattr(replace(anatomy, operators=(row, *anatomy.operators[1:])), f"to_{library}")("operators")
-    assert frame["flops"][0] == 1e25
-    assert frame["time_ns"][0] == row.time_ns
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -481,13 +424,6 @@ def test_the_trace_of_a_profile_is_kept_and_read_again(tmp_path: Path) -> None:
     assert opanatomy.analyze(target) == anatomy
     for name in (str(DLRM[0]), DLRM[0]):
         assert opanatomy.analyze(name).provenance.trace == "gpu_v100_dlrm_rank0of8.json.gz"
-
-
-def test_the_same_messages_speak_of_flags_on_the_command_line() -> None:
-    with on_command_line(), pytest.raises(opanatomy.GateError, match="see the top of the report"):
-        require_agreement(held(anatomies.llama_on_gpu()))
-    with pytest.raises(opanatomy.GateError, match="leave check out"):
-        require_agreement(held(anatomies.llama_on_gpu()))
 
 
 # ------------------------------------------------------------------------------------------------------- names and help

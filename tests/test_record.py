@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import opanatomy
-from opanatomy.capture.loop import recording
 from opanatomy.errors import CaptureError, ModelError, OpanatomyError, OutputError, UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
@@ -494,22 +491,6 @@ def test_nothing_is_left_behind_when_all_is_recorded() -> None:
     assert process() == before
 
 
-def test_a_recorder_keeps_no_model() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    model_left, optimizer_left = weakref.ref(model), weakref.ref(optimizer)
-    with opanatomy.record(warmup=BEFORE, module=model, memory=True) as recorder:
-        for _ in range(PROFILED + 3):
-            model(X).sum().backward()
-            optimizer.step()
-            recorder.step()
-    assert repr(recorder) == "<opanatomy.Recorder, recorded>"
-    del model, optimizer
-    gc.collect()
-    assert (model_left(), optimizer_left()) == (None, None)
-    assert recorder.anatomy.step.count == 1
-
-
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
 def test_an_error_of_the_loop_goes_through(kind: type[BaseException], tmp_path: Path) -> None:
     run(1, lambda _: X + 1, warmup=0)
@@ -565,21 +546,6 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
                 recorder.step()
     assert len(recorder.anatomy.step.steps) == 2
     assert recorder.anatomy.warnings == ("the last profiled step was cut off: the recording ended inside of it",)
-
-
-def test_where_the_profiler_warms_up_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an accelerator, which is not here: one more iteration, which is in no figure."""
-    monkeypatch.setattr(recording, "kineto_records", lambda device: True)
-    model = network()
-    sizes = iter((4, 4, 4, 9, 4, 4, 7))
-    anatomy = recorded(lambda: model(torch.ones(next(sizes), 8)).sum().backward(), 6, warmup=3, steps=2)
-    assert (len(anatomy.step.steps), anatomy.step.unprofiled_count) == (2, 1)
-    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
-    for iterations in (3, 4):
-        with pytest.raises(
-            CaptureError, match=f"after {iterations} iterations, .* number 5 - give warmup={iterations - 2}"
-        ):
-            run(iterations, lambda _: model(X).sum().backward(), warmup=3)
 
 
 def test_one_recorder_and_one_profiler_at_a_time() -> None:

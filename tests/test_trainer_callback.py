@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -377,15 +376,6 @@ def test_a_training_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     )  # steps 4, 5; 6, 7 on the clock
 
 
-def test_a_callback_of_another_training_says_that_it_records_nothing(tmp_path: Path) -> None:
-    callback = opanatomy.TrainerCallback(range(1, 2), tmp_path / "step.json")
-    trainer(callback, folder=tmp_path, max_steps=2).train()
-    kept = callback.anatomy
-    with pytest.warns(UserWarning, match="step 1 of another training is recorded already, nothing of this one is - "):
-        trainer(callback, folder=tmp_path, max_steps=2).train()
-    assert callback.anatomy is kept
-
-
 def test_another_profiler_ends_the_recording_not_the_training(tmp_path: Path) -> None:
     callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json")
     training = trainer(callback, folder=tmp_path, max_steps=3)
@@ -428,11 +418,6 @@ def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(OpanatomyError, match=message):
         opanatomy.TrainerCallback(**arguments)
-
-
-@pytest.mark.parametrize("steps", [[3, 4, 5], iter((3, 4, 5)), np.arange(3, 6)], ids=["list", "iterator", "numpy"])
-def test_ways_to_give_steps(steps: Any) -> None:
-    assert repr(opanatomy.TrainerCallback(steps)) == "<opanatomy.TrainerCallback, steps 3 to 5, not recorded>"
 
 
 def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
