@@ -249,23 +249,6 @@ def test_a_compiled_model_stays_compiled(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_part_compiled_without_a_sign_is_profiled_without_ranges() -> None:
-    torch._dynamo.reset()
-    hidden: dict[bool, Any] = {}
-
-    def run(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        hooked = bool(torch.nn.modules.module._global_forward_pre_hooks)
-        if hooked not in hidden:
-            parts: tuple[Any, Any] = (lambda y: linear(y).relu(), lambda y: linear(y).relu() + 0)
-            hidden[hooked] = torch.compile(parts[hooked], backend="aot_eager")
-        return hidden[hooked](x).sum()
-
-    anatomy = opanatomy.profile(Model(run), X)
-    assert sum("there is no table of modules" in text for text in anatomy.warnings) == 1
-    assert not any("inside the profiled steps" in text for text in anatomy.warnings)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_the_option_compiles_and_leaves_inductor_as_it_was() -> None:
     import torch._inductor.config as inductor
 

@@ -17,7 +17,7 @@ import pytest
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.capture.distributed.launched import Launched, launched
-from opanatomy.capture.distributed.ranks import asked_of_launcher, meant_by, parallel_of
+from opanatomy.capture.distributed.ranks import asked_of_launcher, parallel_of
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
@@ -365,20 +365,6 @@ def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     with pytest.raises(UsageError, match="DeepSpeed"):
         parallel_of(RunOptions(model="m"))
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["python", "/bin/accelerate", "launch", "--cpu", "--num_processes", "3"],
-        ["python", "-m", "accelerate.commands.launch", "--cpu", "--num-processes", "3"],
-    ],
-)
-def test_the_command_of_accelerate_is_read(words: list[str]) -> None:
-    meant = meant_by([*words, "train.py", "--num_processes", "9"])
-    assert meant is not None
-    assert (meant.processes, meant.command) == (3, ("train.py", "--num_processes", "9"))
-    assert meant_by(["bash"]) is None
 
 
 @pytest.mark.parametrize(

@@ -182,13 +182,6 @@ def test_without_addresses_the_last_block_of_a_size_is_freed(tmp_path: Path) -> 
     assert any("no addresses" in warning for warning in anatomy.warnings)
 
 
-def test_numbers_that_cannot_be_are_left_out(tmp_path: Path) -> None:
-    trace = recorded((10, 1, 512, -5), (20, 2, 2**60, 2**62), (30, 3, 2**70))
-    trace.events.append({"ph": "i", "name": "[memory]", "pid": 7, "tid": 1, "args": {"Bytes": 5}})
-    memory = memory_of(trace, tmp_path)
-    assert (memory.peak_bytes, memory.devices[0].checked_events) == (512, 0)
-
-
 # ---------------------------------------------------------------------------------------------------------- components
 
 
@@ -302,18 +295,6 @@ def test_the_peak_is_that_of_the_window_and_older_blocks_count(tmp_path: Path) -
     assert [(point.time_ns, point.allocated_bytes) for point in memory.timeline] == [
         (0, 50), (12_000, 60), (15_000, 50), (16_000, 0),
     ]  # fmt: skip
-
-
-def test_many_events_are_few_points_with_the_peak_among_them(tmp_path: Path) -> None:
-    trace = Recorded()
-    trace.host("aten::mm", 0, 10_000)
-    for number in range(3000):
-        size = 7 if number != 1234 else 5000
-        trace.memory(3 * number, number, size)
-        trace.memory(3 * number + 1, number, -size)
-    memory = memory_of(trace, tmp_path)
-    assert len(memory.timeline) > 150
-    assert {point.allocated_bytes for point in memory.timeline} == {0, 7, 5000}
 
 
 # ----------------------------------------------------------------------------------------------------- laws, live runs

@@ -19,7 +19,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 import opanatomy
 from opanatomy.analysis.checks import require_agreement
 from opanatomy.api import Anatomy
-from opanatomy.capture.model.texts import COUNT, IGNORED, batches_of, read_texts, sample
+from opanatomy.capture.model.texts import IGNORED, batches_of, read_texts, sample
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import UsageError
@@ -137,24 +137,6 @@ def test_groups_are_those_of_the_trainer() -> None:
     theirs = get_length_grouped_indices(lengths, 4, generator=torch.Generator().manual_seed(3))
     texts = batches_of(lengths, 4, "grouped", 64, seed=3).texts
     assert list(chain.from_iterable(texts)) == theirs[: 4 * 22]
-
-
-def test_the_run_batches_are_spread_over_all_by_length() -> None:
-    lengths = [8 * [number] for number in range(1, 81)]
-    batches = batches_of(list(chain.from_iterable(lengths)), 8, "sorted", 100, seed=0)
-    assert [batches.lengths[number] for number in batches.run] == [6, 16, 26, 36, 46, 56, 66, 76]
-    assert (batches.lengths[batches.profiled], batches.lengths[batches.longest]) == (36, 80)
-
-
-@pytest.mark.parametrize(("padding", "percent"), [("max-length", 17), ("longest", 36), ("sorted", 98), ("grouped", 92)])
-def test_the_sample_wastes_most_where_all_is_padded_to_the_longest(padding: str, percent: int) -> None:
-    """As comments and sentences do at batch 8 x 128: 17 %, 36 % and 98 % of the tokens are useful."""
-    from tokenizers.pre_tokenizers import BertPreTokenizer
-
-    texts, words = sample(), BertPreTokenizer()
-    assert len(texts) == COUNT
-    lengths = [min(len(words.pre_tokenize_str(text)) + 2, 128) for text in texts]
-    assert round(100 * sum(lengths) / batches_of(lengths, 8, padding, 128, seed=0).tokens) == percent
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs
