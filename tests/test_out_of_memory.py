@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.run.advice import less_memory
-from opanatomy.capture.subject import Subject
-from opanatomy.options import RunOptions
 from opanatomy.records.memory import is_out_of_memory, requested_bytes
-from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import Workload
 from opanatomy.report import terminal_report
 from tests import anatomies
 from tests.command import run
 from tests.tiny import BERT, tiny
 
+GPT2 = "openai-community/gpt2"
 GIB = 1 << 30
 #: As `c10/cuda/CUDACachingAllocator.cpp` writes it.
 CUDA = (
@@ -207,38 +205,42 @@ def test_a_step_beyond_a_limit_of_the_host_is_reported(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- advice
 
 
+def full(*_: Any) -> None:
+    raise torch.OutOfMemoryError(CUDA)
+
+
+# Asking a model of transformers 5 whether it checkpoints warns of the name that it is asked by.
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize(
-    ("phase", "workload", "options", "expected"),
+    ("model", "words", "expected"),
     [
-        (Phase.FORWARD, {}, {},
-         "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer --layers or use"
-         " --dtype bfloat16"),
-        (Phase.BACKWARD, {"sequence_length": None}, {"checkpointing": "reentrant", "amp": "bf16"},
-         "lower --batch, add --accumulate 2, keep fewer --layers or use --dtype bfloat16"),
-        (Phase.FORWARD, {"batch": 1, "dtype": "bfloat16"}, {"inference": True}, "lower --seq or keep fewer --layers"),
-        (Phase.OPTIMIZER, {}, {"optimizer": "adafactor"}, "keep fewer --layers or use --dtype bfloat16"),
-        (Phase.FORWARD, {"model_source": "function", "dtype": "bfloat16"}, {},
-         "add --accumulate 2, add --checkpointing or have it return a smaller module or smaller inputs"),
-        (Phase.PREFILL, {"dtype": "bfloat16"}, {"generate": 8, "beams": 4},
+        (BERT, "", "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer"
+         " --layers or use --dtype bfloat16"),
+        (BERT, "--accumulate 2 --checkpointing --amp bf16",
+         "lower --batch or --seq, keep fewer --layers or use --dtype bfloat16"),
+        (BERT, "--inference --dtype bf16 --batch 1", "lower --seq or keep fewer --layers"),
+        (GPT2, "--generate 8 --beams 4 --dtype bf16",
          "lower --batch or --seq, search with fewer than --beams 4 or keep fewer --layers"),
-        (Phase.DECODING, {"dtype": "bfloat16"}, {"generate": 8},
-         "lower --batch or --seq, make fewer tokens than --generate 8 or keep fewer --layers"),
+        (BERT, "--optimizer adafactor", "keep fewer --layers or use --dtype bfloat16"),
+        (BERT, "--optimizer sgd --dtype bf16", "use --optimizer adafactor or keep fewer --layers"),
     ],
 )  # fmt: skip
 def test_the_advice_fits_the_phase_and_the_options(
-    phase: Phase, workload: dict[str, Any], options: dict[str, Any], expected: str
+    model: str, words: str, expected: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module: Any = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16))
-    module.supports_gradient_checkpointing = True
-    ran = Workload(**{"batch": 8, "sequence_length": 512, "dtype": "float32", **workload})
-    subject = Subject(module=module, inputs=(torch.ones(4, 64),), workload=ran)
-    assert less_memory(phase, subject, RunOptions(**options)) == expected
+    in_update = "--optimizer" in words
+    handle = (register_optimizer_step_pre_hook if in_update else register_module_forward_pre_hook)(full)
+    try:
+        assert main(["profile", *tiny(model, *words.split())]) == 1
+    finally:
+        handle.remove()
+    phase = "optimizer" if in_update else "prefill" if "--generate" in words else "forward"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"opanatomy: out of memory in the {phase} phase; ")
+    assert f" - {expected} (CUDA out of memory." in last
 
 
 def test_the_python_entry_speaks_of_its_own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: Any) -> None:
-        raise torch.OutOfMemoryError(CUDA)
-
     monkeypatch.setattr(torch.optim.SGD, "step", full)
     with pytest.raises(opanatomy.OutOfMemory) as caught:
         opanatomy.profile(torch.nn.Linear(64, 16), torch.ones(4, 64), optimizer="sgd")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import time
@@ -153,13 +155,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     before, behind = Watch(), Watch()
     callback = opanatomy.TrainerCallback(STEPS, folder / "step.json")
     training = trainer(before, callback, behind, folder=folder)
-    lines: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opanatomy.trainer._say", lines.append)
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
         training.train()
     return Recorded(
         plain=plain, training=training, callback=callback, before=before, behind=behind, folder=folder,
-        said="\n".join(lines), is_clean=process() == before.clean,
+        said=stderr.getvalue().rstrip(), is_clean=process() == before.clean,
     )  # fmt: skip
 
 

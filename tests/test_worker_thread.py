@@ -85,7 +85,10 @@ def without_threads(event: dict[str, Any]) -> bool:
 
 
 def operators(anatomy: Anatomy) -> Counter[Any]:
-    return Counter({(row.operator, row.phase, row.signature, row.flops): row.calls for row in anatomy.operators})
+    calls: Counter[Any] = Counter()
+    for row in anatomy.operators:
+        calls[row.operator, row.phase, row.signature] += row.calls
+    return calls
 
 
 def products(anatomy: Anatomy) -> dict[tuple[Phase, str], int | None]:
