@@ -1,5 +1,5 @@
 PYTHON ?= python3
-VENV := .venv
+VENV := .venv$(TORCH:%=-%)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 profile: $(READY)
 	$(BIN)/opanatomy profile google-bert/bert-large-uncased --batch 4
 
-## make test: the whole test suite, three at once: many tests wait for processes (compiled modules are kept whatever the environment says: many tests start Python)
+## make test: the whole test suite, three at once: many tests wait for processes (compiled modules are kept whatever the environment says: many tests start Python).
+## TORCH=2.15.0 runs it on another torch than that of constraints.txt, in .venv-2.15.0 (6 GB, never in CI).
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
 
@@ -28,8 +29,9 @@ format: $(READY)
 NOT_COMPILED := /tests?/|/transformers/models/|/(pip|setuptools|mypy|mypyc|torchgen)/
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	sed '$(TORCH:%=s/^torch==.*/torch==%/)' constraints.txt >$(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt -e '.[dev]'
 	-$(BIN)/python -m compileall -q -j 0 -x '$(NOT_COMPILED)' $(VENV)/lib >/dev/null 2>&1
 	touch $@
 

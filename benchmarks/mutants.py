@@ -298,7 +298,7 @@ def _tried(asked: tuple[Mutant, Mapping[str, float]]) -> Outcome:
 def copied(folder: Path) -> Path:
     """A copy of the checkout with its bytecode, and with what lies next to it."""
     checkout = folder / ROOT.name
-    left_out = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build")
+    left_out = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", "*.egg-info", "build")
     shutil.copytree(ROOT, checkout, ignore=left_out)
     if (ROOT.parent / "shared").exists():
         (folder / "shared").symlink_to((ROOT.parent / "shared").resolve())

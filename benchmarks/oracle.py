@@ -53,6 +53,13 @@ RENAMED: list[Row] = [
     ("/^- opanatomy: ", None, "the same in the digest"),
     ("created", None, "when the report of an experiment was written"),
     ("guides", None, "what the guides claim is text in docs/techniques.md"),
+    ("schema", None, "2: the phases of a step are keys"),
+    ("checks", None, "three checks that found nothing in damaged traces went"),
+    *(
+        (f"{step}.{phase}_ns", f"{step}.phase_ns.{phase}", "a phase is a key")
+        for step in ("step", "step.steps[]", "breakdown.kinds[].steps[]")
+        for phase in ("forward", "backward", "optimizer", "prefill", "decoding")
+    ),
 ]
 #: What differs from one capture to the next besides `TIMES`, by its new key.
 VARYING: list[Row] = [

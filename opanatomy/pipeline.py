@@ -50,7 +50,6 @@ from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory.inferred import memory_of_trace
 from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
 from opanatomy.memory.theory import ParameterBytes, needed_bytes, published_run, savings_of, with_theory
-from opanatomy.options import TP
 from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (
     Anatomy,
@@ -66,7 +65,7 @@ from opanatomy.records.anatomy import (
 from opanatomy.records.columns import CallTable, Categorical, HostCalls, KernelTable, MemoryTable
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
-from opanatomy.records.workload import Capture, Environment, MemoryObservations, SharedWeights, Workload
+from opanatomy.records.workload import Environment, MemoryObservations, SharedWeights, Workload
 from opanatomy.trace.files import Address
 from opanatomy.trace.read import Trace, read_trace
 from opanatomy.trace.redact import Texts
@@ -409,15 +408,9 @@ def _checks(
     return (
         *check_counts(calls, table, trace.capture, steps),
         *((times,) if times else ()),
-        *self_checks(calls, may_be_cut=trace.capture is None, ranks=_cut_over(trace.capture)),
+        *self_checks(calls, may_be_cut=trace.capture is None),
         *check_causality(trace, calls, attribution.window),
     )
-
-
-def _cut_over(capture: Capture | None) -> int:
-    """Return the number of ranks over which each layer is cut."""
-    workload = Workload() if capture is None else capture.workload
-    return (workload.world_size or 1) if workload.parallel == TP else 1
 
 
 def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:

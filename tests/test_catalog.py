@@ -104,7 +104,7 @@ def test_names(asked: str, name: str | None) -> None:
     [
         ("bert-lage-uncased", "google-bert/bert-large-uncased"), ("meta-llama/Llama-3-8B", "meta-llama/Llama-3.1-8B"),
         ("huggyllama/llama-7b", "meta-llama/Llama-3.1-8B"), ("bert", "google-bert/bert-base-uncased"),
-        ("Qwen2", "Qwen/Qwen3-0.6B"),
+        ("Qwen2", "Qwen/Qwen3-0.6B"), ("bert-bas", "google-bert/bert-base-uncased"),
     ],
 )  # fmt: skip
 def test_near_names(asked: str, near: str) -> None:

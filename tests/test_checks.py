@@ -17,15 +17,11 @@ from torch.utils.checkpoint import checkpoint
 
 from opanatomy.analysis import self_checks
 from opanatomy.analysis.self_checks import (
-    AFTER_TRACE,
     AGAIN,
     BEFORE_TRACE,
     DIFFERENTIATED,
     HOOK,
     MERGED,
-    NO_LAUNCH,
-    NO_LOSS,
-    STOPPED,
     THINNED,
 )
 from opanatomy.pipeline import analyze_trace
@@ -59,6 +55,10 @@ def explained(path: Path) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------------------- plants
 
 
+#: A forward product that no backward needs, or a second one in its own place, is in the trace once only.
+NOT_SEEN = ("dropped", "doubled beside itself")
+
+
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_damage_of_a_capture_is_found(family: str, tmp_path: Path) -> None:
     path = captured(families()[family], tmp_path / "step.json")
@@ -69,7 +69,7 @@ def test_every_damage_of_a_capture_is_found(family: str, tmp_path: Path) -> None
             damaged = tmp_path / "damaged.json"
             damaged.write_bytes(msgspec.json.encode({**document, "traceEvents": events}))
             tried += 1
-            missed += [] if unexplained(damaged) else [(number, gradient, kind)]
+            missed += [] if unexplained(damaged) or (kind in NOT_SEEN and not gradient) else [(number, gradient, kind)]
     assert tried >= 20
     assert missed == []
 
@@ -93,7 +93,7 @@ def _damage(path: Path, tmp_path: Path, random: Random, calls: int) -> None:
         for kind, events in random.sample(list(plants(document, number, gradient)), 4):
             damaged = tmp_path / "damaged.json"
             damaged.write_bytes(msgspec.json.encode({**document, "traceEvents": events}))
-            missed += [] if unexplained(damaged) else [(number, gradient, kind)]
+            missed += [] if unexplained(damaged) or (kind in NOT_SEEN and not gradient) else [(number, gradient, kind)]
     assert missed == []
 
 
@@ -104,8 +104,6 @@ def test_counts_of_a_step(tmp_path: Path) -> None:
     """Two linear layers: 2 forward products, 3 backward ones (the first needs no gradient of its input)."""
     checks = checks_of(captured(families()["mm"], tmp_path / "step.json"))
     assert figures(checks["backward contractions"]) == (3, 3)
-    assert figures(checks["forward contractions"]) == (2, 2)
-    assert figures(checks["composite FLOPs"]) == (2, 2)
     assert figures(checks["phases of contractions"]) == (5, 5)
 
 
@@ -146,8 +144,7 @@ def test_the_checks_are_in_the_anatomy() -> None:
     anatomy = analyze_trace(OWN[-1])
     found = [check for check in anatomy.checks if check.compared]
     assert [check.quantity for check in found] == [
-        "composite FLOPs", "operator events", "backward contractions", "forward contractions",
-        "phases of contractions",
+        "operator events", "backward contractions", "phases of contractions",
     ]  # fmt: skip
     assert all(check.compared == check.equal > 0 for check in found)
 
@@ -280,15 +277,15 @@ WITH_PRODUCTS = "the gradient of this operator is made of products, as torch wri
 EXCEPTIONS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "frozen layers": (frozen(), set()),
     "layouts": (layouts(), set()),
-    "checkpointing": (checkpointed(False), {STOPPED}),
+    "checkpointing": (checkpointed(False), set()),
     "reentrant checkpointing": (checkpointed(True), set()),
     "autocast": (autocast(), set()),
     "own function": (own_function(), set()),
     "hooks": (hooks(), {HOOK}),
-    "unused output": (unused(), {NO_LOSS}),
+    "unused output": (unused(), set()),
     "decompositions": (decompositions(), {WITH_PRODUCTS}),
-    "forward mode": (forward_mode(), {AGAIN}),
-    "hessian": (hessian(), {AGAIN, NO_LOSS}),
+    "forward mode": (forward_mode(), set()),
+    "hessian": (hessian(), {AGAIN}),
 }
 
 
@@ -322,14 +319,14 @@ def test_cut_traces_are_explained(tmp_path: Path) -> None:
     document = read(path)
     nodes = sorted(one["ts"] for one in document["traceEvents"] if str(one["name"]).startswith("autograd::engine"))
     half = len(nodes) // 2
-    for kept, cause, calls in (
-        (lambda ts: ts >= nodes[0], BEFORE_TRACE, 3),
-        (lambda ts: ts < nodes[half], AFTER_TRACE, 2),
+    for kept, causes in (
+        (lambda ts: ts >= nodes[0], {BEFORE_TRACE: 3}),
+        (lambda ts: ts < nodes[half], {}),
     ):
         events = [one for one in document["traceEvents"] if one.get("cat") != "cpu_op" or kept(one["ts"])]
         cut = tmp_path / "cut.json"
         cut.write_text(json.dumps({**document, "traceEvents": events}))
-        assert explained(cut) == {cause: calls}
+        assert explained(cut) == causes
 
 
 # ---------------------------------------------------------------------------------------------------- hand-made traces
@@ -349,15 +346,6 @@ def test_phases_that_autograd_contradicts(tmp_path: Path) -> None:
     assert {(one.operator, one.phase) for one in check.unexplained} == {
         ("aten::mm", Phase.OPTIMIZER), ("aten::mm", Phase.OTHER),
     }  # fmt: skip
-
-
-def test_a_kernel_that_is_lost(tmp_path: Path) -> None:
-    trace = training_step()
-    trace.events = [one for one in trace.events if one["name"] != "ampere_sgemm_128x64_nt"]
-    check = checks_of(trace.write(tmp_path / "lost.json"))["device work of contractions"]
-    assert figures(check) == (2, 1)
-    (one,) = check.unexplained
-    assert (one.operator, one.ours, one.other) == ("aten::mm", 0, 1)
 
 
 def test_numbers_of_two_threads_are_not_paired(tmp_path: Path) -> None:
@@ -411,42 +399,6 @@ def test_a_compilation_is_no_work(tmp_path: Path) -> None:
     assert [one for check in checks.values() for one in check.differences] == []
     # two products in each forward, three in each backward
     assert figures(checks["phases of contractions"]) == (10, 10)
-
-
-def gpu_product(trace: HandMade, start: float, *, launched: bool, kernel: bool) -> None:
-    """A product of 8 x 4 x 2, 50 us on the host, with its launch and its kernel of 10 us."""
-    correlation = int(start)
-    trace.host("aten::mm", start, 50, shapes=[[8, 4], [4, 2]], types=["float", "float"])
-    if launched:
-        trace.launch(start + 5, correlation)
-    if kernel:
-        trace.kernel("ampere_sgemm_128x64_nn", start + 20, 10, correlation)
-
-
-@pytest.mark.parametrize("around", [None, "_compile.compile_inner (dynamo_timed)", "backend_compile (dynamo_timed)"])
-def test_products_on_the_host_of_a_gpus_trace(around: str | None, tmp_path: Path) -> None:
-    """Nothing was launched: a tensor on the host, or one without data. A launch without a kernel is another thing."""
-    trace = HandMade()
-    for start in (100, 200, 300):
-        gpu_product(trace, start, launched=True, kernel=True)
-    if around:
-        trace.annotation(around, 390, 70)
-    gpu_product(trace, 400, launched=False, kernel=False)
-    gpu_product(trace, 500, launched=True, kernel=True)
-    check = checks_of(trace.write(tmp_path / "host.json"))["device work of contractions"]
-    assert [one.cause for one in check.differences] == ([] if around else [NO_LAUNCH])
-    lost = HandMade(events=trace.events, next_id=trace.next_id)
-    gpu_product(lost, 450, launched=True, kernel=False)
-    check = checks_of(lost.write(tmp_path / "lost.json"))["device work of contractions"]
-    assert [(one.operator, one.time_ns) for one in check.unexplained] == [("aten::mm", 10_000)]
-
-
-def test_products_outside_the_steps_are_in_no_check(tmp_path: Path) -> None:
-    trace = HandMade()
-    gpu_product(trace, 100, launched=True, kernel=True)
-    trace.annotation("ProfilerStep#3", 200, 200)
-    gpu_product(trace, 300, launched=True, kernel=True)
-    assert figures(checks_of(trace.write(tmp_path / "steps.json"))["device work of contractions"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

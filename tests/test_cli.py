@@ -81,14 +81,14 @@ def test_the_trace_gives_the_same_report(profiled: tuple[Path, subprocess.Comple
     assert again.stdout == done.stdout
 
 
-def test_json_of_the_trace_is_schema_1_and_repeatable(
+def test_json_of_the_trace_is_schema_2_and_repeatable(
     profiled: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     folder, _ = profiled
     first, second = (run("analyze", "bert-base-uncased.trace.json.gz", "-f", "json", cwd=folder) for _ in range(2))
     assert first.stdout == second.stdout
     report = json.loads(first.stdout)
-    assert report["schema"] == 1
+    assert report["schema"] == 2
     assert report["environment"]["device_kind"] == "cpu"
     assert report["workload"]["optimizer"] == "adamw"
     assert {row["phase"] for row in report["classes"]} >= {"forward", "backward", "optimizer"}
@@ -108,7 +108,7 @@ def test_the_trace_carries_no_host_name(profiled: tuple[Path, subprocess.Complet
 def test_a_report_file_and_overwriting(trace: Path, tmp_path: Path) -> None:
     first = run("analyze", str(trace), "-o", "report.json", cwd=tmp_path)
     assert (first.returncode, first.stdout) == (0, "")
-    assert json.loads((tmp_path / "report.json").read_text())["schema"] == 1
+    assert json.loads((tmp_path / "report.json").read_text())["schema"] == 2
     again = run("analyze", str(trace), "-o", "report.json", cwd=tmp_path)
     assert again.returncode == 1
     assert "exists already - add --force" in again.stderr

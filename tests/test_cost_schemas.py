@@ -38,7 +38,7 @@ PLACES = {
     "_fft_c2c": {1: "dim"},
     "_fft_r2c": {1: "dim", 3: "onesided"},
     "_fft_c2r": {1: "dim", 3: "last_dim_size"},
-    "_cdist_backward": {0: "grad", 1: "x1", 4: "cdist"},
+    "_cdist_backward": {1: "x1", 2: "x2", 4: "cdist"},
     "mkldnn_rnn_layer": {1: "weight0", 2: "weight1", 5: "hx_", 6: "cx_"},
     "mkldnn_rnn_layer_backward": {1: "weight1", 2: "weight2", 5: "hx_", 12: "grad_cy", 22: "workspace"},
     "_cudnn_rnn": {1: "weight", 3: "weight_buf", 4: "hx", 5: "cx", 13: "bidirectional", 15: "dropout_state"},

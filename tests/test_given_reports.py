@@ -105,7 +105,7 @@ def test_what_cannot_be_opened_is_left_to_the_reader_of_traces(tmp_path: Path) -
         pytest.param(TEXT[: len(TEXT) // 2], "cut off or damaged", id="cut off"),
         pytest.param(gzip.compress(TEXT.encode())[:-2000], "cut off or damaged", id="gzip cut off"),
         pytest.param(gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "cut off or damaged", id="gzip damaged"),
-        pytest.param(TEXT.replace('"schema": 1', '"schema": 7', 1), "has schema 7, this opanatomy reads", id="schema"),
+        pytest.param(TEXT.replace('"schema": 2', '"schema": 7', 1), "has schema 7, this opanatomy reads", id="schema"),
         pytest.param(TEXT.replace('"classes": [', '"classes": 3, "x": [', 1), "not an opanatomy report", id="type"),
         pytest.param(
             '{"schema": 1, "device": "x", "peaks": {}, "bandwidth": {}, "data_sheet": null}', "ceilings", id="ceilings"

@@ -6,6 +6,7 @@ import os
 
 import pynvml
 import pytest
+import torch
 from msgspec.structs import replace
 
 from opanatomy.capture.device import nvml
@@ -100,6 +101,7 @@ def test_without_an_answer_there_is_a_reason(machine: FakeMachine, why: str, mon
     assert nvml.device(0) is None
 
 
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="torch is built with CUDA")
 def test_a_cpu_build_has_no_device_and_raises_nothing() -> None:
     why = "CUDA does not say which device cuda:0 is (Torch not compiled with CUDA enabled)"
     assert nvml.answer(0).why_not == why

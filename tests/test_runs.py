@@ -111,18 +111,19 @@ def test_of_runs_at_once_that_want_one_name_one_has_it(here: Path, trace: str) -
             assert text.count("\n") == 1
     for name in made_in(here):  # the first has the name; what the others made after its check has a number
         assert name.startswith("r")
-        assert json.loads((here / name).read_text())["schema"] == 1
+        assert json.loads((here / name).read_text())["schema"] == 2
 
 
 def test_nothing_but_the_report_is_on_stdout(here: Path) -> None:
     process = run(here, "profile", "run_models:prints", "--device", "cpu", "-f", "json")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert json.loads(out)["schema"] == 1
+    assert json.loads(out)["schema"] == 2
     for who in ("a child", "a write", "C", "Python"):
         assert f"hello from {who}\n" in err
     for who in ("a child", "C", "Python"):
         assert f"goodbye from {who}\n" in err
+    assert "leaked" not in err  # by triton's nanobind, where torch has it
     assert made_in(here) == ["run_models-prints.trace.json.gz"]
 
 
@@ -174,7 +175,7 @@ def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -
     out, err = process.communicate(timeout=300)  # the survivor would hold stdout for 600 seconds
     assert process.returncode == 0, err
     os.kill(int(re.search(r"survivor (\d+)", err)[1]), signal.SIGKILL)  # which fails if it has been waited for
-    assert json.loads(out)["schema"] == 1
+    assert json.loads(out)["schema"] == 2
     assert f"child ended with {-signal.SIGTERM}\n" in err
     assert "fork ended with 3\n" in err
     for word in ("Traceback", "KeyboardInterrupt", "SystemExit", "lost sys.stderr"):

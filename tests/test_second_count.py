@@ -98,13 +98,17 @@ def test_plants_are_found(
     _, _, forward, backward = FAMILIES[family]
     for operator, other_phase in ((forward, "backward"), (backward, "forward")):
         damaged = planted(traces[family], tmp_path / f"{other_phase}.json", PLANTS[kind](operator, other_phase))
-        assert main(["analyze", str(damaged), "--check"]) == 3
+        found = {one for quantity, one in unexplained(opanatomy.analyze(damaged)) if quantity in COUNTED}
+        assert operator in found
+        code = main(["analyze", str(damaged), "--check"])
         out, err = capsys.readouterr()
+        if "figures below 1 % of the work" in err:  # on a busy machine another operator may have taken that long
+            assert code == 0
+            continue
+        assert code == 3
         first = " ".join(" ".join(out.splitlines()[1:6]).split())
         assert first.startswith(("FLOPs of ", "The number of calls of ", "The time of "))
         assert " may be wrong: " in first
-        found = {one for quantity, one in unexplained(opanatomy.analyze(damaged)) if quantity in COUNTED}
-        assert operator in found
         assert err.startswith("opanatomy: check: ")
         assert err.count("\n") == 1
 

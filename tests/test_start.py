@@ -353,7 +353,8 @@ def test_the_command_notes_why_and_runs(
         ("sm_80", "sm_75", False), ("sm_121", "sm_120", True), ("sm_120", "compute_90", True),
         ("sm_70", "compute_75", False), ("sm_100", "sm_90a", False), ("sm_90", "sm_90a", True),
         ("sm_120", "compute_90a", False), ("sm_103", "sm_100f", True), ("sm_120", "sm_100f", False),
-        ("sm_87", "sm_80", False), ("sm_110", "sm_101", True), ("gfx942", "gfx942", True), ("gfx942", "gfx90a", False),
+        ("sm_87", "sm_80", False), ("sm_110", "sm_101", True), ("sm_101", "sm_110", True),
+        ("gfx942", "gfx942", True), ("gfx942", "gfx90a", False),
     ],
 )  # fmt: skip
 def test_what_was_compiled_for_one_architecture_runs_on_another(architecture: str, code: str, runs: bool) -> None:
@@ -366,7 +367,9 @@ def test_torch_agrees_on_the_architectures_that_it_is_built_for() -> None:
         pytest.skip("this torch has no table of what runs where")
     for code, runs in requirements.items():
         ours = {device for device in requirements if start.runs_on(f"sm_{device}", f"sm_{code}")}
-        assert ours == {device for device in requirements if device in runs}, code
+        # 101 was renamed to 110: before 2.14 torch had it one way only.
+        renamed = {101} if code == 110 else set()
+        assert ours - renamed == {device for device in requirements if device in runs} - renamed, code
 
 
 def test_a_kernel_of_an_extension_is_not_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -388,12 +388,6 @@ class Contractions:
         self.without_data = without_data(calls)
         #: Rows of the calls that contract.
         self.rows = owners[contracts[self.host.name[owners]] & ~self.without_data[owners]]
-        again = self.host.phase == PHASE_CODE[Phase.RECOMPUTE]
-        #: Rows of the same operators in recomputation that are no call: their kernel never ran.
-        self.not_executed = np.flatnonzero((calls.owner < 0) & contracts[self.host.name] & again)
-        #: Rows in recomputation with no operator below that computes: one that calls a backend did not get there.
-        busy = owning[self.host.name]
-        self.childless = again & ~above_any(busy, self.host.parent)
         #: The time of each call with all its parts, 0 for rows that are no call.
         self.call_ns = np.zeros(len(self.host.name), dtype=np.int64)
         owned = np.flatnonzero(calls.owner >= 0)
@@ -973,164 +967,9 @@ def _called_twice(pair: Pair) -> str | None:
     return None
 
 
-# ----- composites: operators that call the one that computes; both formulas must agree
+# ----- nodes that lost both their work and their forward
 
 
-#: Composite operators of one contraction with costs by their own arguments, and the most arguments that they take.
-COSTED = {
-    "linear": 3, "matmul": 3, "convolution": 9, "_convolution": 13, "convolution_backward": 11,
-    "cudnn_convolution_backward": 11, "miopen_convolution_backward": 11, "mkldnn_convolution_backward": 11,
-}  # fmt: skip
-#: Operators that call one of these, or one fused operator.
-ENCLOSING = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-             "scaled_dot_product_attention"}  # fmt: skip
-STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
-ANSWERED = "Python answered it in place of a kernel: tensors without data, as in tracing, or a result that was kept"
-NOTHING = "nothing was launched below it: it ran on the host, or on tensors without data"
-ELSEWHERE = "operators that no rule knows compute it"
-CUT = "the layer is cut over the ranks: its shapes are those of all ranks, the calls below it those of one"
-SCRIPTED_OPERATORS = "operators of TorchScript, whose events have more arguments than they take"
-
-
-#: The dispatcher's events around the Python code of a dispatch mode or a tensor subclass.
-_PYTHON = frozenset({"PythonDispatchMode", "PythonSubclass"})
-
-
-def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
-    """Compare the FLOPs of the calls below each composite with the FLOPs of its arguments.
-
-    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at. If layers are cut
-    over `ranks`, its arguments may be those of all of them.
-    """
-    tally = Tally(time_of=contractions.time_ns)
-    host = contractions.host
-    wanted = {f"aten::{name}" for name in (*COSTED, *ENCLOSING)}
-    named = np.array([name in wanted for name in contractions.names], dtype=bool)[host.name]
-    above = np.where(host.parent >= 0, nearest_above(named, host.parent)[host.parent], -1)
-    below = _grouped(above[contractions.rows], contractions.rows)
-    inner = _grouped(above[named], np.flatnonzero(named))
-    owners = set(contractions.rows.tolist())
-    has_work = nearest_above(named, host.parent)[contractions.rows]
-    busy = _upward(has_work[has_work >= 0], above)
-    owner = contractions.calls.owner
-    stopped = _upward(above[contractions.not_executed], above) | contractions.childless
-    python = np.array([name in _PYTHON for name in contractions.names], dtype=bool)[host.name]
-    answered = above_any(python, host.parent)
-    foreign = above[_foreign(contractions)]
-    computed = _upward(foreign[foreign >= 0], above)
-    started = above_any(contractions.calls.starts_work, host.parent) | contractions.calls.starts_work
-    judged = named & ~contractions.without_data & ((owner < 0) | (owner >= np.arange(len(owner))))
-    for row in np.flatnonzero(judged).tolist():
-        calls = [contractions.at(place) for place in below.get(row, ())]
-        verdict = _judge_composite(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
-        if not busy[row] and (stopped[row] or answered[row]):
-            verdict = verdict.explained(STOPPED if stopped[row] else ANSWERED)
-        elif not busy[row] and (computed[row] or contractions.calls.on_device):
-            verdict = verdict.explained(ELSEWHERE if computed[row] or started[row] else NOTHING)
-        if ranks > 1 and all(one.ours and one.ours * ranks == one.other for one in verdict.findings):
-            verdict = verdict.explained(CUT)
-        tally.add(verdict, below.get(row) or (row,), contractions.where(row))
-    return tally
-
-
-def _foreign(contractions: Contractions) -> Bool:
-    """Return which rows are of operators that are neither torch's own nor known."""
-    foreign = [
-        "::" in name and not name.startswith(("aten::", "prim::", "prims::", "autograd::", "torch::autograd"))
-        for name in contractions.names
-    ]
-    rows: Bool = np.array(foreign, dtype=bool)[contractions.host.name] & (contractions.host.annotation == 0)
-    return rows
-
-
-def _upward(rows: Int64, above: Int64) -> Bool:
-    """Return whether each row is one of `rows` or above one, going up by `above`."""
-    reached = np.zeros(len(above), dtype=bool)
-    while len(rows):
-        rows = unique(rows[~reached[rows]]).values
-        reached[rows] = True
-        rows = above[rows]
-        rows = rows[rows >= 0]
-    return reached
-
-
-def _judge_composite(
-    contractions: Contractions, row: int, calls: list[Contraction], has_inner: bool, is_owner: bool, busy: bool
-) -> CheckResult:
-    """Compare the calls directly below a composite with its own cost; none may be missing."""
-    whole, phase = contractions.at(row), contractions.phase(row)
-    if whole.base in ENCLOSING:
-        extra = tuple(_too_many(whole, calls, has_inner, phase))
-        return CheckResult(compared=len(extra), findings=extra)
-    if whole.flops is None:
-        return CheckResult()
-    if whole.signature is None or len(whole.signature.arguments) > COSTED[whole.base]:
-        return CheckResult(not_checked=(SCRIPTED_OPERATORS,) if calls else ())
-    if is_owner:
-        lost = _left_alone(whole)
-        findings = (_finding(whole, phase, None, lost),) if lost else ()
-        return CheckResult(compared=1, equal=int(not lost), findings=findings)
-    if not busy:
-        text = "no contraction ran below it"
-        return CheckResult(compared=1, findings=(_finding(whole, phase, 0, text),)) if whole.flops else CheckResult()
-    if not calls or (has_inner and not calls):
-        return CheckResult()
-    return _compared(whole, calls, phase)
-
-
-def _compared(whole: Contraction, calls: list[Contraction], phase: Phase) -> CheckResult:
-    spent: int | None = 0
-    for call in calls:
-        spent = None if spent is None or call.flops is None else spent + call.flops
-    if spent is None and not all(call.complete for call in calls):
-        return CheckResult()
-    if spent == whole.flops:
-        return CheckResult(compared=len(calls), equal=len(calls))
-    finding = Mismatch(
-        operator=calls[0].operator, phase=phase, ours=spent, other=whole.flops,
-        cause=AGAIN if whole.again or any(call.again for call in calls) else None,
-        evidence=f"{'; '.join(call.shapes for call in calls)} in {whole.shapes}",
-    )  # fmt: skip
-    return CheckResult(compared=len(calls), equal=len(calls) - 1, findings=(finding,))
-
-
-def _finding(whole: Contraction, phase: Phase, ours: int | None, text: str) -> Mismatch:
-    cause = AGAIN if whole.again else None
-    evidence = f"{text}: {whole.shapes}"
-    return Mismatch(operator=whole.operator, phase=phase, ours=ours, other=whole.flops, cause=cause, evidence=evidence)
-
-
-def _left_alone(whole: Contraction) -> str:
-    """Return what is wrong with a composite that computes itself: torch's convolutions call a backend with an event.
-
-    Transposed ones of oneDNN have none, and other devices may compute a `linear` or `matmul` whole.
-    """
-    transposed = whole.signature is not None and whole.signature.get(6) in (True, "True", 1)
-    plain = whole.base == "convolution" or (whole.base == "_convolution" and not transposed)
-    return "the operator that computes has no event" if plain and whole.flops else ""
-
-
-def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Mismatch]:
-    """Yield calls besides the one that a composite makes."""
-    attention = base(whole.operator) == "scaled_dot_product_attention"
-    extra = len([call for call in calls if "attention" in call.base]) - 1 if attention else len(calls) - (not has_inner)
-    if extra > 0:
-        call = calls[-1]
-        yield Mismatch(
-            operator=call.operator, phase=phase, ours=None if call.flops is None else call.flops * (extra + 1),
-            other=call.flops, evidence=f"{extra + 1} calls in one {whole.operator}: {call.shapes}",
-        )  # fmt: skip
-
-
-# ----- operators and nodes that miss each other: a forward without backward, a node without either, events twice
-
-
-AFTER_TRACE = "the trace ends before its backward"
-NO_LOSS = "no node around it ran either: its result may not have reached the loss"
-CUT_OFF = "the trace ends before its device work"
-NO_LAUNCH = "nothing was launched: it ran on the host, or on tensors without data"
-MERGED = "the trace numbers many events alike, as those of several processes are"
-CAPTURED = "the trace launches graphs, and what is captured into one does not run"
 #: Nodes of contractions, by the beginning of their names.
 _CONTRACTING = (
     "Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "CudnnConvolution", "MiopenConvolution", "MkldnnConvolution",
@@ -1145,6 +984,12 @@ def lost_operators(name: str) -> CheckResult:
         return CheckResult()
     finding = Mismatch(operator=own, phase=Phase.BACKWARD, ours=0, evidence="neither its forward nor its products")
     return CheckResult(compared=1, findings=(finding,))
+
+
+# ----- events that are in the trace twice
+
+
+MERGED = "the trace numbers many events alike, as those of several processes are"
 
 
 def judge_twice(contractions: Contractions) -> Tally:
@@ -1214,99 +1059,6 @@ def _twins(contractions: Contractions) -> Int64:
     siblings = (host.parent[first] == host.parent[second]) & library[np.maximum(callers[first], 0)]
     twins: Int64 = second[(siblings | (callers[first] != callers[second])) & (host.parent[second] != first)]
     return twins
-
-
-def judge_work(contractions: Contractions) -> Tally:
-    """Check that every contraction on an accelerator launched work; one without counts nowhere."""
-    tally, calls, host = Tally(time_of=contractions.time_ns), contractions.calls, contractions.host
-    if not len(calls.work.name):
-        return tally
-    working = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
-    busy = mask_of(calls.owner[working], len(host.name))[contractions.rows]
-    inside = contractions.host.in_window[contractions.rows]
-    busy &= inside
-    tally.compared, tally.equal = int(inside.sum()), int(busy.sum())
-    last = int(host.start_ns[working].max()) if len(working) else 0
-    graphs = any("GraphLaunch" in name or "BeginCapture" in name for name in contractions.names)
-    launched = calls.starts_work | above_any(calls.starts_work, host.parent)
-    for row in contractions.rows[inside & ~busy].tolist():
-        contraction = contractions.at(row)
-        if contraction.flops == 0:
-            tally.equal += 1
-            continue
-        cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
-        cause = cause if launched[row] else NO_LAUNCH
-        finding = Mismatch(operator=contraction.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
-                          evidence=f"no device work of {contraction.shapes}")  # fmt: skip
-        tally.add(CheckResult(findings=(finding,)), (row,), contractions.where(row))
-    return tally
-
-
-def judge_forwards(contractions: Contractions) -> Tally:
-    """Check that each differentiated contraction has a node that ran."""
-    graph, host = contractions.graph, contractions.host
-    tally = Tally(time_of=contractions.time_ns)
-    ran = mask_of(graph.forward[graph.forward >= 0], len(host.name))
-    if not ran.any():
-        return tally
-    for operator in np.flatnonzero(ran).tolist():
-        ran[list(contractions.forwards.get(operator, ()))] = True
-    last_node = int(host.start_ns[np.flatnonzero(graph.is_node & (graph.forward >= 0))].max())
-    outer = np.flatnonzero(_made_a_node(contractions))
-    waiting = outer[mask_of(_keys(contractions.forwards), len(host.name))[outer]]
-    done = ran[waiting]
-    tally.compared, tally.equal = len(waiting), int(done.sum())
-    operators = _operators(contractions)
-    numbers = set(graph.sequence[graph.is_node & (graph.forward >= 0)].tolist())
-    for row in waiting[~done].tolist():
-        contraction = contractions.at(contractions.forwards[row][0])
-        after = bool(host.start_ns[row] > last_node)
-        unused = AGAIN if contraction.again else _unused(contractions, row, operators, numbers)
-        finding = Mismatch(
-            operator=contraction.operator, phase=Phase.FORWARD, ours=1, other=0, cause=AFTER_TRACE if after else unused,
-            evidence=f"no backward node of {contraction.shapes} ran",
-        )  # fmt: skip
-        tally.add(CheckResult(findings=(finding,)), (row,), contractions.where(row))
-    return tally
-
-
-def _keys(groups: dict[int, list[int]]) -> Int64:
-    return np.array(list(groups), dtype=np.int64)
-
-
-def _operators(contractions: Contractions) -> tuple[Int64, Int64]:
-    """Return the operators with numbers that are no nodes, by thread, number and time; and their places by row."""
-    host = contractions.host
-    rows = np.flatnonzero(contractions.graph.numbered == np.arange(len(host.name)))
-    order = rows[np.lexsort((host.start_ns[rows], host.sequence[rows], host.thread[rows]))]
-    place = np.full(len(host.name), -1, dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return order, place
-
-
-def _made_a_node(contractions: Contractions) -> Bool:
-    """Return whether autograd made a node for each operator: the next one on its thread has a higher number."""
-    host = contractions.host
-    order, _ = _operators(contractions)
-    made = np.zeros(len(host.name), dtype=bool)
-    if len(order) > 1:
-        same = host.thread[order[1:]] == host.thread[order[:-1]]
-        counted = host.sequence[order[1:]] > host.sequence[order[:-1]]
-        made[order[:-1][same & counted]] = True
-    below = contractions.graph.node
-    return made & ((below < 0) | contractions.graph.differentiated[np.maximum(below, 0)])
-
-
-def _unused(contractions: Contractions, row: int, operators: tuple[Int64, Int64], ran: set[int]) -> str | None:
-    """Return why no backward came: unless the nodes before and after it ran, its result may not have been used."""
-    host, (order, place) = contractions.host, operators
-    for step in (-1, 1):
-        other = int(place[row])
-        while 0 <= other < len(order) and host.sequence[order[other]] == host.sequence[row]:
-            other += step
-        if not 0 <= other < len(order) or int(host.sequence[order[other]]) not in ran:
-            return NO_LOSS
-    return None
 
 
 # ----- regions with many contractions in one node: compiled functions and functions of the model
@@ -1427,26 +1179,19 @@ _UNPAIRED = {
 }
 
 
-def self_checks(calls: TraceCalls, *, may_be_cut: bool = True, ranks: int = 1) -> tuple[Check, ...]:
+def self_checks(calls: TraceCalls, *, may_be_cut: bool = True) -> tuple[Check, ...]:
     """Compare what the trace says twice; return no checks for a trace without contractions.
 
-    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it. Layers may be cut over
-    `ranks`.
+    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it.
     """
     if not len(calls.host.name):
         return ()
     graph = graph_of(calls.names, calls.host, may_be_cut=may_be_cut)
     contractions = Contractions(calls, graph)
-    checks = [
-        judge_composites(contractions, ranks).check("composite FLOPs", "the operators that call them", "FLOPs"),
-        judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls"),
-    ]
-    if calls.on_device:
-        checks.append(judge_work(contractions).check("device work of contractions", "their operators' events", "calls"))
+    checks = [judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls")]
     if graph.is_node.any():
         checks += [
             _backward(contractions).check("backward contractions", "the forward of the same autograd node", "FLOPs"),
-            judge_forwards(contractions).check("forward contractions", "the backward nodes that ran", "calls"),
             judge_phases(contractions).check("phases of contractions", "the structure of autograd", "calls"),
         ]
     checks = [check for check in checks if check.compared or check.not_checked]

@@ -230,11 +230,14 @@ class _Caught(Struct):
 
         Without torch the process ends at once: to take the interpreter apart takes as long as to import numpy.
         """
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
         if self.number is not None or (self.code is not None and "torch" not in sys.modules):
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):
-                    stream.flush()
             os._exit(SIGNALLED + (self.number or 0) if self.code is None else self.code)
+        if "triton._C.libtriton" in sys.modules:
+            # Its nanobind takes what `gc.freeze` keeps for leaks, and lists them.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
     def unraisable(self, what: sys.UnraisableHookArgs) -> None:
         """Send an interrupt again that hit a finalizer or a callback and was lost there."""

@@ -714,11 +714,8 @@ _OF_CHECK: Final = {
         " FLOPs of an operator against those of the operator that it calls."),
     "operator times": ("time of each operator, against key_averages of the same profile", "Self time on the CPU,"
         " device time on an accelerator, to the nanosecond."),
-    "composite FLOPs": ("FLOPs of a contraction, against those of its caller's arguments", ""),
     "operator events": ("operators of contractions, against Kineto's own numbers of them", ""),
-    "device work of contractions": ("work of contractions, against the events of their operators", ""),
     "backward contractions": ("FLOPs in backward, against the forward of the same autograd node", ""),
-    "forward contractions": ("contractions in forward, against the backward nodes that ran", ""),
     "phases of contractions": ("the phase of a contraction, against the structure of autograd", ""),
     "annotated phases": ("phases, against the trace's own annotations", "Names such as `## forward ##`,"
         " `loss.backward()`, `optimizer.step`. --phase gives a range to a phase."),

@@ -620,10 +620,10 @@ def _decoded(text: str) -> object:
 
 # ---------------------------------------------------------------------------------------------------------- patterns
 
-#: Kineto replaces each backslash by a slash.
+#: Kineto replaces each backslash by a slash, and (in torch 2.15, not in 2.13) each quote by an apostrophe.
 _ESCAPES: Final[dict[str, str]] = {
     "'": r"""(?:[\\/]*'|'"'"'|%27|&#(?:39|x27);|[\\/]+u0027)""",
-    '"': r'(?:[\\/]*"|%22|&quot;|&#34;|[\\/]+u0022)',
+    '"': r"""(?:[\\/]*["']|%22|&quot;|&#34;|[\\/]+u0022)""",
     "\\": r"(?:[\\/]+|%5[Cc]|[\\/]+u005[Cc])",
     "/": r"(?:[\\/]*/|%2[Ff]|[\\/]+u002[Ff])",
     "&": r"(?:&amp;|&|%26|[\\/]+u0026)",

@@ -165,7 +165,7 @@ def runs_on(architecture: str, code: str) -> bool:
     if compiled[1] == "compute" and not compiled[3]:
         return have >= need
     if have != need and _INTEGRATED & {have, need}:
-        return (need, have) == (101, 110)  # one architecture, renamed
+        return {need, have} == {101, 110}  # one architecture, renamed
     return have // 10 == need // 10 and have >= need
 
 

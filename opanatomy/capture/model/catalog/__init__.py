@@ -77,17 +77,19 @@ def _content(name: str) -> dict[str, Any]:
 
 
 def near_names(model: str, count: int = 3) -> tuple[str, ...]:
-    """Return the Hub ids of embedded models with a similar full or short name, then of its family; nearest first.
+    """Return the Hub ids of embedded models whose names begin so or are similar, then of its family; nearest first.
 
     The family of `Llama-2-7b` is `llama`: a word of the name that begins with it, whatever the organisation.
     """
     full = {key: name for name in catalog_names() for key in (name.lower(), name.lower().split("/")[-1])}
     wanted = model.lower()
+    short = wanted.split("/")[-1]
     matches = [
+        *(key for key in full if short and key.startswith(short)),
         *get_close_matches(wanted, full, n=count, cutoff=0.6),
-        *get_close_matches(wanted.split("/")[-1], full, n=count, cutoff=0.6),
+        *get_close_matches(short, full, n=count, cutoff=0.6),
     ]
-    family = _LETTERS.search(wanted.split("/")[-1])
+    family = _LETTERS.search(short)
     words = {name: _LETTERS.findall(name.lower()) for name in catalog_names()}
     alike = [name for name in words if family and any(word.startswith(family[0]) for word in words[name])]
     return tuple(dict.fromkeys((*(full[match] for match in matches), *alike)))[:count]
