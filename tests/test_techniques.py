@@ -77,6 +77,15 @@ def test_three_quarters_of_all_layers_are_frozen(model: str, lowest: int) -> Non
     assert TECHNIQUE["freeze-lower"].switch(here) == {"freeze": f"embeddings,layers:{lowest}"}
 
 
+@pytest.mark.parametrize("inside", [8.3, 34.7])
+def test_segments_are_of_as_many_layers_as_need_least(inside: float) -> None:
+    """Of models whose layers keep so many times what a segment does: those of the benchmark lie between."""
+    for layers in range(4, 49, 5):
+        needed = {every: layers // every + inside * every for every in range(2, layers + 1)}
+        segments = variants_of(situation(layers=layers), only=["checkpointing-segments"])[1]
+        assert needed[segments.options.checkpoint_every or 0] == min(needed.values())
+
+
 def test_techniques_are_named_skipped_and_combined() -> None:
     names = [variant.name for variant in variants_of(situation(), only=["sgd, amp", "eager"], skip=["amp,lora"])]
     assert names == [BASELINE, "sgd", "eager"]
