@@ -44,7 +44,7 @@ TESTS = {
     "cost": "cost_worked cost_worked_attention cost_worked_kernels cost_worked_maps cost_worked_places "
     "cost_worked_products cost_worked_unknown formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse "
     "cost_schemas golden_traces | cost_sweep cost_models",
-    "memory": "memory_theory memory_device report_memory golden_traces | memory_replaced memory_trace memory_live",
+    "memory": "memory_theory memory_allocator report_memory golden_traces | memory_trace memory_live",
     "analysis": "timeline roofline ratios theory faster report golden_traces causes unlike ranks steps idle_causes "
     "waiting comparison comparison_matching comparison_basis communication causality checks gates | made_roofline "
     "report_terminal device_parts generation made_trace",
