@@ -168,7 +168,7 @@ def reduced(source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[in
     try:
         summary = summary_of(source, phases=phases, texts=texts, only=only)
     except TraceError as error:
-        raise TraceError(texts.line(str(error))) from error
+        raise TraceError(texts.text(str(error))) from error
     return Reduced(
         summary=redacted(summary, texts), secrets=frozenset(texts.trace_secrets), names=frozenset(texts.trace_names)
     )

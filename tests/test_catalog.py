@@ -8,16 +8,18 @@ import sys
 
 import pytest
 
+from opanatomy.capture.model import configuration
 from opanatomy.capture.model.catalog import (
     Entry,
     catalog_entries,
     catalog_names,
     find_name,
     near_names,
+    read_configuration,
 )
 from opanatomy.capture.model.workload import prepare
 from opanatomy.cli.main import main
-from tests.tiny import SISTERS, TINY, planned, tiny_request
+from tests.tiny import SISTERS, planned, tiny_request
 
 #: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints
 #: hold pre-training heads too: 110,106,428 and 336,226,108 less the pooler (h * h + h) and the classifier of the next
@@ -33,11 +35,8 @@ PUBLISHED = {
     "google-t5/t5-base": ("T5ForConditionalGeneration", "seq2seq-lm", 222_903_552),
     "google/vit-base-patch16-224": ("ViTForImageClassification", "image-classification", 86_567_656),
     "meta-llama/Llama-3.1-8B": ("LlamaForCausalLM", "causal-lm", 8_030_261_248),
-    "microsoft/deberta-v3-base": (
-        "DebertaV2ForSequenceClassification",
-        "sequence-classification",
-        183_831_552 + 768 * 769 + 2 * 769,
-    ),
+    "microsoft/deberta-v3-base":
+        ("DebertaV2ForSequenceClassification", "sequence-classification", 183_831_552 + 768 * 769 + 2 * 769),
     "microsoft/resnet-50": ("ResNetForImageClassification", "image-classification", 25_557_032),
     "mistralai/Mistral-7B-v0.1": ("MistralForCausalLM", "causal-lm", 7_241_732_096),
     "mistralai/Mixtral-8x7B-v0.1": ("MixtralForCausalLM", "causal-lm", 46_702_792_704),
@@ -48,68 +47,68 @@ PUBLISHED = {
     "Qwen/Qwen3-0.6B": ("Qwen3ForCausalLM", "causal-lm", 751_632_384 - 151_936 * 1_024),
     "Qwen/Qwen3-30B-A3B": ("Qwen3MoeForCausalLM", "causal-lm", 30_532_122_624),
     "state-spaces/mamba-130m-hf": ("MambaForCausalLM", "causal-lm", 129_135_360),
-}
+}  # fmt: skip
 
 LENGTHS = {
-    "facebook/wav2vec2-base-960h": 160_000,
-    "google/vit-base-patch16-224": None,
-    "microsoft/resnet-50": None,
-    "openai/clip-vit-base-patch32": 77,
-    "openai/whisper-small": 448,
-}
+    "facebook/wav2vec2-base-960h": 160_000, "google/vit-base-patch16-224": None, "microsoft/resnet-50": None,
+    "openai/clip-vit-base-patch32": 77, "openai/whisper-small": 448,
+}  # fmt: skip
 
 
 def test_every_embedded_model_is_checked_here() -> None:
-    assert set(catalog_names()) == set(PUBLISHED) == set(TINY)
+    assert set(catalog_names()) == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("entry", catalog_entries(), ids=lambda entry: entry.name)
-def test_catalog_model_is_the_published_one(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what the catalog says of it is so, without the network."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr("socket.getaddrinfo", refuse)
-    plan = planned(model=entry.name)
-    assert (plan.architecture, plan.task, plan.parameters) == PUBLISHED[entry.name]
+def test_a_model_is_the_published_one_and_what_the_catalog_says_of_it_is_so(entry: Entry) -> None:
+    plan, content = planned(model=entry.name), read_configuration(entry.name)
     assert (plan.name, plan.source) == (entry.name, "catalog")
+    assert (plan.architecture, plan.task, plan.parameters) == PUBLISHED[entry.name]
+    assert (entry.architecture, entry.task, entry.parameters) == PUBLISHED[entry.name]
     assert plan.shape.sequence_length == LENGTHS.get(entry.name, 512)
-    assert (entry.kind, entry.architecture) == (plan.config.model_type, plan.architecture)
-    assert (entry.task, entry.parameters) == (plan.task, plan.parameters)
+    assert entry.kind == plan.config.model_type == content["model_type"]
+    assert "auto_map" not in content, "it runs no code"
     parts = [plan.config, *(getattr(plan.config, name, None) for name in ("text_config", "vision_config"))]
     hidden = tuple(size for part in parts if (size := getattr(part, "hidden_size", None)) is not None)
     assert entry.hidden == (hidden or None)
     assert entry.layers == (plan.stacks if hidden else None)  # the stages of ResNet are no layers of one kind
 
 
-@pytest.mark.parametrize(
-    ("asked", "name"),
-    [
-        ("google-bert/bert-large-uncased", "google-bert/bert-large-uncased"),
-        ("BERT-Large-Uncased", "google-bert/bert-large-uncased"),
-        ("facebookai/ROBERTA-base", "FacebookAI/roberta-base"),
-        ("gpt2", "openai-community/gpt2"),
-        ("someone/bert-large-uncased", None),
-        ("bert", None),
-        ("", None),
-    ],
-)
-def test_names(asked: str, name: str | None) -> None:
-    assert find_name(asked) == name
+NAMES = {
+    "google-bert/bert-large-uncased": "google-bert/bert-large-uncased", "gpt2": "openai-community/gpt2",
+    "BERT-Large-Uncased": "google-bert/bert-large-uncased", "gpt2-xl": "openai-community/gpt2-xl",
+    "facebookai/ROBERTA-base": "FacebookAI/roberta-base", "t5-base": "google-t5/t5-base",
+    "someone/bert-large-uncased": None, "bert": None, "": None,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("asked", "near"),
-    [
-        ("bert-lage-uncased", "google-bert/bert-large-uncased"), ("meta-llama/Llama-3-8B", "meta-llama/Llama-3.1-8B"),
-        ("huggyllama/llama-7b", "meta-llama/Llama-3.1-8B"), ("bert", "google-bert/bert-base-uncased"),
-        ("Qwen2", "Qwen/Qwen3-0.6B"), ("bert-bas", "google-bert/bert-base-uncased"),
-    ],
-)  # fmt: skip
-def test_near_names(asked: str, near: str) -> None:
-    assert near_names(asked)[0] == near
-    assert near_names("zzzzzz") == ()
+def test_names() -> None:
+    assert {asked: find_name(asked) for asked in NAMES} == NAMES
+
+
+LLAMA = ("meta-llama/Llama-3.1-8B",)
+NEAR = {
+    "bert": ("google-bert/bert-base-uncased", "google-bert/bert-large-uncased"), "llama": LLAMA,
+    "someone/gpt2": ("openai-community/gpt2", "openai-community/gpt2-xl"),
+    "Qwen2": ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-30B-A3B"),
+    "huggyllama/llama-7b": LLAMA, "meta-llama/Llama-3-8B": LLAMA, "meta/Llama-3.1-8B": LLAMA, "zzzzzz": (),
+}  # fmt: skip
+
+
+def test_near_names() -> None:
+    assert {asked: near_names(asked) for asked in NEAR} == NEAR
+    assert near_names("bert-lage-uncased")[0] == "google-bert/bert-large-uncased"
+    assert near_names("bert-bas")[0] == "google-bert/bert-base-uncased"
+
+
+def test_a_catalog_name_touches_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    monkeypatch.setattr(configuration, "download_configuration", refuse)
+    assert planned(model="gpt2").source == "catalog"
 
 
 @pytest.mark.parametrize(("larger", "smaller"), SISTERS.items())
@@ -176,9 +175,9 @@ def test_a_word_that_no_model_has(words: tuple[str, ...], said: str, capsys: pyt
     assert captured.out == ""
 
 
-def test_the_catalog_imports_no_torch() -> None:
+def test_neither_the_catalog_nor_a_plan_imports_torch() -> None:
     code = (
-        "import sys; from opanatomy.__main__ import main; main(['catalog']);"
+        "import sys, opanatomy.capture.model.workload; from opanatomy.__main__ import main; main(['catalog']);"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ import torch.nn.functional as F
 
 from opanatomy.cost.elementwise import MAPS
 from opanatomy.cost.registry import cost
+from opanatomy.records.signature import Cost
+from opanatomy.trace.signatures import parse_signature
 from tests.observer import Call, Observer
 
 aten = torch.ops.aten
@@ -90,29 +95,17 @@ def test_a_map_moves_its_operands_and_its_result(name: str) -> None:
         calls = [c for c in calls if not any(t.shape == () and t.dtype in numbers for t in c.signature.tensors())]
         assert_same_bytes(calls)
         tried += len(calls)
-    composite = {
-        "true_divide",
-        "multiply",
-        "subtract",
-        "clip",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "not_equal",
-    }
-    assert tried or name in composite | _NEEDS_MORE, name
+    assert tried or name in _NEEDS_MORE, name
 
 
-#: Maps whose operators take other arguments than tensors in the first places; their own rows are in CALLS.
+#: Composites, and maps whose operators take other arguments than tensors in the first places; they have rows in CALLS.
 _NEEDS_MORE = {
+    "true_divide", "multiply", "subtract", "clip", "greater", "greater_equal", "less", "less_equal", "not_equal",
     "threshold", "softshrink_backward", "hardshrink_backward", "threshold_backward", "leaky_relu_backward",
     "softplus_backward", "hardtanh_backward", "native_dropout_backward", "_masked_scale", "relu6", "selu",
     "positive", "square", "conj_physical", "logical_not", "isinf", "isfinite", "logaddexp", "__and__", "__or__",
-    "__xor__",
-    "__iand__", "__ior__", "__ixor__", "_conj_physical", "rsub", "complex", "polar", "logit_backward", "lerp",
-    # it has a row in test_cost_sweep
-    "linalg_cross",
+    "__xor__", "__iand__", "__ior__", "__ixor__", "_conj_physical", "rsub", "complex", "polar", "logit_backward",
+    "lerp", "linalg_cross",
 }  # fmt: skip
 
 
@@ -123,65 +116,64 @@ def _f(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.rand(shape).to(dtype)
 
 
+def _bf(*shape: int) -> torch.Tensor:
+    return _f(*shape, dtype=torch.bfloat16)
+
+
 def _i(*values: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype)
 
 
+def _spd(*shape: int) -> torch.Tensor:
+    x = torch.rand(shape)
+    return x @ x.mT + shape[-1] * torch.eye(shape[-1])
+
+
+def _q(*shape: int) -> torch.Tensor:
+    return torch.quantize_per_tensor(torch.rand(shape), 0.1, 0, torch.quint8)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
-    # contractions
-    "mm": lambda: aten.mm(_f(3, 4), _f(5, 4).t()),
-    "mm of a broadcast": lambda: aten.mm(_f(1, 4).expand(3, 4), _f(4, 5)),
-    "mm out": lambda: torch.mm(_f(3, 4), _f(4, 5), out=torch.empty(3, 5)),
-    "addmm": lambda: aten.addmm(_f(5), _f(3, 4), _f(4, 5)),
-    "addmm_": lambda: aten.addmm_(_f(3, 5), _f(3, 4), _f(4, 5), beta=2),
-    "addmm out": lambda: torch.addmm(_f(5), _f(3, 4), _f(4, 5), out=torch.empty(3, 5)),
-    "_addmm_activation": lambda: aten._addmm_activation(_f(5), _f(3, 4), _f(4, 5), use_gelu=True),
-    "bmm": lambda: aten.bmm(_f(2, 3, 4), _f(2, 4, 5)),
-    "baddbmm": lambda: aten.baddbmm(_f(2, 1, 5), _f(2, 3, 4), _f(2, 4, 5)),
-    "baddbmm beta 0": lambda: aten.baddbmm(_f(2, 3, 5), _f(2, 3, 4), _f(2, 4, 5), beta=0),
-    "addbmm": lambda: aten.addbmm(_f(3, 5), _f(2, 3, 4), _f(2, 4, 5)),
-    "mv dot addmv addr": lambda: (
-        aten.mv(_f(3, 4), _f(4)), aten.dot(_f(4), _f(4)), aten.vdot(_f(4), _f(4)), aten.addmv(_f(3), _f(3, 4), _f(4)),
-        aten.addr(_f(3, 4), _f(3), _f(4)),
+    "products": lambda: (
+        aten.mm(_f(3, 4), _f(5, 4).t()), aten.mm(_f(1, 4).expand(3, 4), _f(4, 5)),
+        torch.mm(_f(3, 4), _f(4, 5), out=torch.empty(3, 5)), aten.addmm(_f(5), _f(3, 4), _f(4, 5)),
+        aten.addmm_(_f(3, 5), _f(3, 4), _f(4, 5), beta=2),
+        torch.addmm(_f(5), _f(3, 4), _f(4, 5), out=torch.empty(3, 5)),
+        aten._addmm_activation(_f(5), _f(3, 4), _f(4, 5), use_gelu=True), aten.bmm(_f(2, 3, 4), _f(2, 4, 5)),
+        aten.baddbmm(_f(2, 1, 5), _f(2, 3, 4), _f(2, 4, 5)), aten.addbmm(_f(3, 5), _f(2, 3, 4), _f(2, 4, 5)),
+        aten.baddbmm(_f(2, 3, 5), _f(2, 3, 4), _f(2, 4, 5), beta=0), aten.mv(_f(3, 4), _f(4)), aten.dot(_f(4), _f(4)),
+        aten.vdot(_f(4), _f(4)), aten.addmv(_f(3), _f(3, 4), _f(4)), aten.addr(_f(3, 4), _f(3), _f(4)),
+        aten._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)),
     ),
-    "_int_mm": lambda: aten._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)),
-    "_grouped_mm": lambda: aten._grouped_mm(
-        _f(6, 16, dtype=torch.bfloat16), _f(3, 16, 8, dtype=torch.bfloat16), _i(2, 4, 6, dtype=torch.int32)
+    "_grouped_mm": lambda: (
+        aten._grouped_mm(_bf(6, 16), _bf(3, 16, 8), _i(2, 4, 6, dtype=torch.int32)),
+        aten._grouped_mm(_bf(16, 32), _bf(32, 8), _i(8, 24, 32, dtype=torch.int32)),  # of the weight
     ),
-    "_grouped_mm of the weight": lambda: aten._grouped_mm(
-        _f(16, 32, dtype=torch.bfloat16), _f(32, 8, dtype=torch.bfloat16), _i(8, 24, 32, dtype=torch.int32)
-    ),
-    # convolutions
-    "conv2d": lambda: F.conv2d(_f(2, 4, 9, 8), _f(6, 2, 3, 3), _f(6), stride=2, padding=(1, 0), dilation=2, groups=2),
-    "conv1d": lambda: F.conv1d(_f(2, 4, 9), _f(6, 4, 3)),
-    "conv3d": lambda: F.conv3d(_f(2, 4, 5, 6, 7), _f(6, 4, 3, 3, 3)),
-    "conv_transpose2d": lambda: F.conv_transpose2d(_f(2, 4, 5, 6), _f(4, 3, 3, 3), None, 2, 1, 1, groups=2),
-    "mkldnn_convolution": lambda: aten.mkldnn_convolution(
-        _f(2, 4, 9, 8), _f(6, 4, 3, 3), None, [1, 1], [1, 1], [1, 1], 1
-    ),
-    "_slow_conv2d_forward": lambda: aten._slow_conv2d_forward(
-        _f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [2, 1], [1, 0]
-    ),
-    "slow_conv_dilated2d": lambda: aten.slow_conv_dilated2d(
-        _f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [1, 1], [0, 0], [2, 2]
-    ),
-    "slow_conv_transpose2d": lambda: aten.slow_conv_transpose2d(
-        _f(2, 4, 5, 6), _f(4, 3, 3, 3), [3, 3], None, [2, 2], [1, 1], [1, 1]
+    "convolutions": lambda: (
+        F.conv2d(_f(2, 4, 9, 8), _f(6, 2, 3, 3), _f(6), stride=2, padding=(1, 0), dilation=2, groups=2),
+        F.conv1d(_f(2, 4, 9), _f(6, 4, 3)), F.conv3d(_f(2, 4, 5, 6, 7), _f(6, 4, 3, 3, 3)),
+        F.conv_transpose2d(_f(2, 4, 5, 6), _f(4, 3, 3, 3), None, 2, 1, 1, groups=2),
+        aten.mkldnn_convolution(_f(2, 4, 9, 8), _f(6, 4, 3, 3), None, [1, 1], [1, 1], [1, 1], 1),
+        aten._slow_conv2d_forward(_f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [2, 1], [1, 0]),
+        aten.slow_conv_dilated2d(_f(2, 4, 9, 8), _f(6, 4, 3, 3), [3, 3], None, [1, 1], [0, 0], [2, 2]),
+        aten.slow_conv_transpose2d(_f(2, 4, 5, 6), _f(4, 3, 3, 3), [3, 3], None, [2, 2], [1, 1], [1, 1]),
     ),
     # softmax, normalizations, losses
     "softmax": lambda: (
-        aten._softmax(_f(3, 4), -1, False), aten._safe_softmax(_f(3, 4), -1), F.log_softmax(_f(3, 4), 0)
+        aten._softmax(_f(3, 4), -1, False), aten._safe_softmax(_f(3, 4), -1), F.log_softmax(_f(3, 4), 0),
+        aten._softmax_backward_data(_f(3, 4), _f(3, 4), -1, torch.float32),
     ),
-    "softmax to float32": lambda: aten._softmax_backward_data(_f(3, 4), _f(3, 4), -1, torch.float32),
-    "layer_norm": lambda: aten.native_layer_norm(_f(2, 3, 4), [3, 4], _f(3, 4), None, 1e-5),
-    "layer_norm mixed": lambda: aten.native_layer_norm(_f(2, 4, dtype=torch.bfloat16), [4], _f(4), _f(4), 1e-5),
-    "layer_norm backward": lambda: aten.native_layer_norm_backward(
-        _f(2, 3, 4), _f(2, 3, 4), [4], _f(2, 3, 1), _f(2, 3, 1), _f(4), _f(4), [True, True, False]
-    ),
-    "rms_norm": lambda: aten._fused_rms_norm(_f(2, 3, 4, dtype=torch.bfloat16), [4], _f(4, dtype=torch.bfloat16), 1e-5),
-    "group_norm": lambda: aten.native_group_norm(_f(2, 6, 5), _f(6), _f(6), 2, 6, 5, 3, 1e-5),
-    "group_norm backward": lambda: aten.native_group_norm_backward(
-        _f(2, 6, 5), _f(2, 6, 5), _f(2, 3), _f(2, 3), _f(6), 2, 6, 5, 3, [True, True, True]
+    "layer_norm, rms_norm, group_norm": lambda: (
+        aten.native_layer_norm(_f(2, 3, 4), [3, 4], _f(3, 4), None, 1e-5),
+        aten.native_layer_norm(_bf(2, 4), [4], _f(4), _f(4), 1e-5),
+        aten.native_layer_norm_backward(
+            _f(2, 3, 4), _f(2, 3, 4), [4], _f(2, 3, 1), _f(2, 3, 1), _f(4), _f(4), [True, True, False]
+        ),
+        aten._fused_rms_norm(_bf(2, 3, 4), [4], _bf(4), 1e-5),
+        aten.native_group_norm(_f(2, 6, 5), _f(6), _f(6), 2, 6, 5, 3, 1e-5),
+        aten.native_group_norm_backward(
+            _f(2, 6, 5), _f(2, 6, 5), _f(2, 3), _f(2, 3), _f(6), 2, 6, 5, 3, [True, True, True]
+        ),
     ),
     "batch_norm": lambda: (
         aten.native_batch_norm(_f(4, 3, 5), _f(3), _f(3), _f(3), _f(3), True, 0.1, 1e-5),
@@ -244,9 +236,9 @@ CALLS: dict[str, Callable[[], Any]] = {
         aten.div_(_f(3), _f(3)), torch.div(_f(3), _f(3), out=torch.empty(3)), 1 / _f(3), 1 - _f(3),
     ),
     "numbers": lambda: (
-        _f(3) + 1, _f(3, dtype=torch.bfloat16) * 2.5, _i(1, 2) * 2.5, _i(1, 2) > 1, torch.pow(2, _i(1, 2)), _f(3) ** 2,
+        _f(3) + 1, _bf(3) * 2.5, _i(1, 2) * 2.5, _i(1, 2) > 1, torch.pow(2, _i(1, 2)), _f(3) ** 2,
         torch.add(_f(3), _f(3), alpha=2), torch.add(_f(3), _f(3), out=torch.empty(3)), _f(3) + _f(), _f() + _f(3),
-        _f(3, dtype=torch.bfloat16) + _f(), _i(1, 2) + _f(),
+        _bf(3) + _f(), _i(1, 2) + _f(),
     ),
     "activations": lambda: (
         aten.gelu(_f(3)), aten.gelu_backward(_f(3), _f(3), approximate="tanh"), aten.threshold(_f(3), 0.5, 0),
@@ -266,7 +258,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         F.dropout(_f(3, 4), 0.5),
     ),
     "selection": lambda: (
-        torch.where(_f(3, 1) > 0, _f(4), 0.0), torch.where(_f(3) > 0, _f(3), _f(3, dtype=torch.bfloat16)),
+        torch.where(_f(3, 1) > 0, _f(4), 0.0), torch.where(_f(3) > 0, _f(3), _bf(3)),
         torch.where(_f(3) > 0, _i(1, 2, 3), -100), aten.masked_fill(_f(3, 4), _f(4) > 0, 0),
         aten.masked_fill_(_f(3, 4), _f(4) > 0, _f()), aten.lerp(_f(3), _f(3), 0.5), aten.lerp(_f(3), _f(3), _f(3)),
         aten.addcmul(_f(3), _f(3), _f(3), value=2), aten.addcdiv_(_f(3), _f(3), _f(3)),
@@ -276,7 +268,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     # movement
     "copies": lambda: (
         _f(3, 4).t().contiguous(), _f(1, 4).expand(3, 4).clone(), _f(3).to(torch.bfloat16), _f(3).copy_(_i(1, 2, 3)),
-        torch.cat([_f(3, 4), _f(1, 4, dtype=torch.bfloat16)]), torch.stack([_f(3), _f(3)]), _f(3, 4).repeat(2, 1, 3),
+        torch.cat([_f(3, 4), _bf(1, 4)]), torch.stack([_f(3), _f(3)]), _f(3, 4).repeat(2, 1, 3),
         torch.roll(_f(3, 4), 1, 0), torch.flip(_f(3, 4), [0]), torch.tril(_f(3, 4)), torch.triu(_f(3, 4)).triu_(),
         _f(1).item(), aten.split_with_sizes_copy(_f(5), [2, 3]), aten.expand_copy(_f(1, 4), [3, -1]),
         torch.repeat_interleave(_f(3, 4), 2, 0),
@@ -365,19 +357,65 @@ CALLS: dict[str, Callable[[], Any]] = {
             _f(2, 3, 6, 7), _f(2, 3, 4, 5), _f(2, 6, 7, 2), 0, 0, False, [True, True]
         ),
         aten._weight_int8pack_mm(
-            _f(3, 32, dtype=torch.bfloat16), torch.ones(16, 32, dtype=torch.int8), _f(16, dtype=torch.bfloat16)
+            _bf(3, 32), torch.ones(16, 32, dtype=torch.int8), _bf(16)
         ),
     ),
-    # attention
-    "flash on the CPU": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
-        _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8)
+    # what a sweep of torch's single operators found without a cost
+    "special functions": lambda: (
+        torch.special.bessel_j0(_f(6, 5)), torch.special.modified_bessel_k1(_f(6, 5)), torch.special.erfcx(_f(6, 5)),
+        torch.special.i1e(_f(6, 5)), torch.special.zeta(_f(6, 5) + 1, _f(6, 5)), torch.igamma(_f(6, 5), _f(5)),
+        torch.polygamma(1, _f(6, 5)), torch.angle(torch.complex(_f(6, 5), _f(6, 5))), torch.frexp(_f(6, 5)),
+        torch.linalg.cross(_f(6, 3), _f(6, 3)), aten._prelu_kernel_backward(_f(6, 5), _f(6, 5), _f(1, 5)),
+        torch._standard_gamma(_f(6, 5)), aten._standard_gamma_grad(_f(6, 5), _f(6, 5)),
+        aten._transform_bias_rescale_qkv(_f(2, 6, 24), _f(24), 2),
     ),
-    "flash on the CPU, mask": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
-        _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8), attn_mask=_f(1, 1, 6, 5).expand(2, 4, 6, 5)
+    "reductions and losses in rare use": lambda: (
+        torch.dist(_f(6, 5), _f(6, 5)), torch.renorm(_f(6, 5), 2, 0, 1.0), torch.histogram(_f(6), 4),
+        torch.segment_reduce(_f(6, 5), "sum", lengths=_i(1, 2, 3)),
+        aten._segment_reduce_backward(_f(2, 5), _f(2, 5), _f(6, 5), "mean", lengths=_i(2, 4)),
+        F.soft_margin_loss(_f(6, 5), _f(6, 5)), aten.soft_margin_loss_backward(_f(), _f(6, 5), _f(6, 5), 1),
+        F.multi_margin_loss(_f(6, 5), _i(*[0] * 6)),
+        aten.multi_margin_loss_backward(_f(), _f(6, 5), _i(*[0] * 6), 1, 1),
+    ),
+    "movement in rare use": lambda: (
+        F.max_unpool2d(*F.max_pool2d(_f(2, 3, 6, 4), 2, return_indices=True), 2), torch.diag_embed(_f(6, 5), 1),
+        F.fractional_max_pool2d(_f(2, 3, 6, 6), 2, output_size=3), torch.block_diag(_f(6, 5), _f(2, 3), _f(4)),
+        torch.tril_indices(5, 5), torch.put(_f(6, 5), _i(0, 1, 2), _f(3), True),
+        torch.index_reduce(_f(6, 5), 0, _i(0, 2), _f(2, 5), "amax"), torch.isin(_i(1, 2, 3), _i(2, 5)),
+        F.interpolate(_f(2, 3, 8, 8), size=(4, 4), mode="bilinear", antialias=True),
+        F.interpolate(_f(2, 3, 5, 8), size=(5, 4), mode="bicubic", antialias=True),
+        torch.conv_tbc(_f(7, 2, 4), _f(3, 4, 5), _f(5)),
+        aten._jagged_to_padded_dense_forward(_f(5, 4), [_i(0, 2, 5)], [3]),
+    ),
+    "linear algebra": lambda: (
+        torch.linalg.cholesky_ex(_spd(2, 4, 4)), torch.cholesky_inverse(_spd(4, 4)),
+        torch.linalg.lu_factor_ex(_f(2, 4, 4)), torch.linalg.lu(_f(2, 4, 4)),
+        torch.lu_unpack(*torch.linalg.lu_factor(_f(4, 4))), aten._linalg_det(_f(2, 4, 4)),
+        torch.linalg.inv_ex(_spd(4, 4)), torch.geqrf(_f(6, 4)),
+        torch.linalg.householder_product(_f(6, 4), _f(4)), torch.ormqr(_f(6, 4), _f(4), _f(6, 5)),
+        torch.linalg.solve_ex(_spd(2, 4, 4), _f(2, 4, 5)),
+        torch.lu_solve(_f(4, 5), *torch.linalg.lu_factor(_spd(4, 4))), torch.cholesky_solve(_f(4, 5), _spd(4, 4)),
+        torch.triangular_solve(_f(4, 5), _spd(4, 4)),
+    ),
+    "in and out of 8 bits": lambda: (
+        _q(6, 5).dequantize(), F.max_pool2d(_q(2, 3, 6, 4), 2),
+        torch.quantize_per_channel(_f(6, 5), torch.full((6,), 0.1).double(), _i(*[0] * 6), 0, torch.qint8),
+        torch.fake_quantize_per_tensor_affine(_f(6, 5), 0.1, 0, 0, 255),
+        torch.fake_quantize_per_channel_affine(_f(6, 5), _f(6), torch.zeros(6, dtype=torch.int32), 0, 0, 255),
+        torch._fake_quantize_learnable_per_tensor_affine(_f(6, 5), _f(1), _f(1), 0, 255),
+        aten._fake_quantize_learnable_per_tensor_affine_backward(_f(6, 5), _f(6, 5), _f(1), _f(1), 0, 255),
+    ),
+    # attention
+    "flash on the CPU": lambda: (
+        aten._scaled_dot_product_flash_attention_for_cpu(_f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8)),
+        aten._scaled_dot_product_flash_attention_for_cpu(
+            _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8), attn_mask=_f(1, 1, 6, 5).expand(2, 4, 6, 5)
+        ),
     ),
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.*(deprecated|in beta).*:UserWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_bytes_are_those_of_the_real_tensors(name: str) -> None:
     assert_same_bytes(observe(CALLS[name]))
@@ -427,3 +465,39 @@ def test_optimizers(dtype: torch.dtype) -> None:
         optimizer.zero_grad(set_to_none=False)
 
     assert_same_bytes(observe(steps))
+
+
+# ------------------------------------------------------------------------------------------------- what a trace records
+
+
+def _step() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(4, 6, requires_grad=True)
+    y = F.layer_norm(
+        F.linear(x, torch.rand(6, 6, requires_grad=True), torch.rand(6)), (6,), torch.rand(6), torch.rand(6)
+    )
+    y = F.dropout(F.relu(y) * 2 + 1.5, 0.1) / torch.tensor(3.0)
+    y = torch.cat([y, F.softmax(y.to(torch.bfloat16), -1)]).masked_fill(torch.ones(8, 6) > 2, 0.5)
+    y = y + F.embedding(torch.arange(8) % 3, torch.rand(3, 6, requires_grad=True))
+    y = y + F.conv1d(y[None], torch.rand(8, 8, 3, requires_grad=True), padding=1)[0].mean(0, keepdim=True)
+    F.cross_entropy(y, torch.zeros(8, dtype=torch.int64)).backward()
+
+
+def test_kineto_records_what_a_formula_needs(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        _step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    recorded: dict[str, list[Cost | None]] = defaultdict(list)
+    keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+    for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]:
+        if event.get("cat") == "cpu_op" and "Input Dims" in event["args"]:
+            dims, types, strides, constants = (json.dumps(event["args"][key]).encode() for key in keys)
+            signature = parse_signature((dims, types, strides, constants, ""))
+            recorded[event["name"]].append(None if signature is None else cost(event["name"], signature))
+    # gradients are added in place when no dispatch mode watches; a trace does not say the data type of a list
+    seen = [call for call in observe(_step) if call.operator not in ("aten::add", "aten::cat")]
+    assert len(seen) > 60
+    for call in seen:
+        want = cost(call.operator, call.signature)
+        assert want is not None, call
+        assert want in recorded[call.operator], f"{call.operator}({call.signature})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
@@ -23,19 +24,36 @@ from opanatomy.options import RunOptions
 from opanatomy.records.workload import Environment
 from tests.fake_cuda import FakeGpu, FakeMachine, install
 
+
+class Watched(nn.Linear):
+    """Notes each forward pass."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__(2, 2)
+        self.order = order
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.order.append("step")
+        return super().forward(x)
+
+
 TWO = (FakeGpu(), FakeGpu(uuid="22222222-0000-0000-0000-000000000000"))
 
 # ----------------------------------------------------------------------------------------------------- current device
 
 
-def test_the_device_of_the_run_is_current_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_of_the_run_is_current_and_put_back_and_each_gpu_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     machine = install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
     with current_device("cuda:1"):
         assert torch.cuda.current_device() == 1
     assert torch.cuda.current_device() == 0
     with current_device("cpu"):
         pass
-    assert machine.calls == ["current cuda:1", "current cuda:0"]
+    synchronize(("cuda:0", "cuda:1"))
+    synchronize(("cpu",))
+    assert machine.calls == ["current cuda:1", "current cuda:0", "synchronize cuda:0", "synchronize cuda:1"]
 
 
 def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,27 +84,16 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
 
 
 def test_a_borrowed_module_leaves_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opanatomy.capture.run import recorder
-
     order: list[str] = []
 
-    class Guard:
-        def __init__(self, device: str) -> None:
-            self.device = device
+    @contextmanager
+    def guard(device: str) -> Iterator[None]:
+        order.append(f"enter {device}")
+        yield
+        order.append(f"leave {device}")
 
-        def __enter__(self) -> None:
-            order.append(f"enter {self.device}")
-
-        def __exit__(self, *error: object) -> None:
-            order.append(f"leave {self.device}")
-
-    class Watched(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            order.append("step")
-            return super().forward(x)
-
-    monkeypatch.setattr(recorder, "current_device", Guard)
-    opanatomy.profile(Watched(2, 2), torch.ones(1, 2), warmup=1)
+    monkeypatch.setattr(step_runner, "current_device", guard)
+    opanatomy.profile(Watched(order), torch.ones(1, 2), warmup=1)
     assert (order[0], order[-1]) == ("enter cpu", "leave cpu")
     assert set(order[1:-1]) == {"step"}
 
@@ -128,21 +135,11 @@ def test_all_devices_are_waited_for_around_each_reading_of_the_clock(monkeypatch
     """The last layers of a sharded model run on its last device: the first alone is done before them."""
     order: list[str] = []
 
-    class Watched(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            order.append("step")
-            return super().forward(x)
-
     clock = step_runner.time.perf_counter_ns
-
-    def read() -> int:
-        order.append("clock")
-        return clock()
-
     monkeypatch.setattr(step_runner, "devices_of", lambda module, device: ("cpu", "cuda:1"))
     monkeypatch.setattr(step_runner, "synchronize", lambda held: order.append(f"wait {' '.join(held)}"))
-    monkeypatch.setattr(step_runner.time, "perf_counter_ns", read)
-    anatomy = opanatomy.profile(Watched(2, 2), torch.ones(1, 2), warmup=1)
+    monkeypatch.setattr(step_runner.time, "perf_counter_ns", lambda: (order.append("clock"), clock())[1])
+    anatomy = opanatomy.profile(Watched(order), torch.ones(1, 2), warmup=1)
     text = " ".join(order)
     steps = order.count("step")
     assert steps > 3
@@ -150,13 +147,6 @@ def test_all_devices_are_waited_for_around_each_reading_of_the_clock(monkeypatch
     profiled = 1  # begins with its range's clock, after the wait at the end of the step before it
     assert text.count("wait cpu cuda:1 clock step wait cpu cuda:1 clock") == steps - profiled
     assert "the model is on cpu, cuda:1: the peak of memory is that of cpu alone" in anatomy.warnings
-
-
-def test_each_gpu_is_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
-    synchronize(("cuda:0", "cuda:1"))
-    synchronize(("cpu",))
-    assert machine.calls == ["synchronize cuda:0", "synchronize cuda:1"]
 
 
 # ------------------------------------------------------------------------------------------------------------ weights
@@ -213,20 +203,24 @@ def test_random_weights_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) 
 # ----------------------------------------------------------------------------------------------------------- ceilings
 
 
-@pytest.mark.parametrize(("multiprocessors", "device"), [(304, "Instinct MI300X"), (None, None)])
-def test_ceilings_are_matched_on_our_own_record(multiprocessors: int | None, device: str | None) -> None:
-    """ROCm's traces have no numSms, and some of its devices no name."""
-    environment = Environment(
-        device="AMD Radeon Graphics", device_kind="rocm", device_memory_bytes=192 * GIB, multiprocessors=multiprocessors
+A100, GFX = "NVIDIA A100-SXM4-80GB", "AMD Radeon Graphics"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "gib", "multiprocessors", "device", "why_not"),
+    [
+        # ROCm's traces have no numSms, and some of its devices no name: our own record tells
+        (GFX, "rocm", 192, 304, "Instinct MI300X", ""),
+        (GFX, "rocm", 192, None, None, ""),
+        (A100, "cuda", 80, 108, "A100 SXM4 80 GB", ""),
+        (A100, "cuda", 80, 42, None, f"no ceilings: {A100} has 42 multiprocessors here and 108 on its"),
+    ],
+)
+def test_ceilings_are_matched_on_our_own_record(
+    name: str, kind: str, gib: int, multiprocessors: int | None, device: str | None, why_not: str
+) -> None:
+    found = ceilings_for(
+        Environment(device=name, device_kind=kind, device_memory_bytes=gib * GIB, multiprocessors=multiprocessors)
     )
-    found = ceilings_for(environment)
-    assert (found.ceilings.device if found.ceilings else None) == device
-
-
-def test_a_gpu_with_fewer_multiprocessors_than_its_sheet_has_no_ceilings() -> None:
-    whole = Environment(device="NVIDIA A100-SXM4-80GB", device_kind="cuda", device_memory_bytes=80 * GIB)
-    assert ceilings_for(replace(whole, multiprocessors=108)).ceilings is not None
-    found = ceilings_for(replace(whole, multiprocessors=42))
-    assert found.ceilings is None
-    assert found.why_not is not None
-    assert found.why_not.startswith("no ceilings: NVIDIA A100-SXM4-80GB has 42 multiprocessors here and 108 on its")
+    assert (found.ceilings and found.ceilings.device) == device
+    assert (found.why_not or "").startswith(why_not)

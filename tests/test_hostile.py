@@ -13,22 +13,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from opanatomy.__main__ import main
-from opanatomy.capture.memory.measurement import available_bytes
-from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.run import profile
-from opanatomy.capture.run.export import export_trace
-from opanatomy.cli.progress import Display
-from opanatomy.errors import ModelError, OutOfMemory, OutputError
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.errors import ModelError, OutOfMemory
 from opanatomy.options import RunOptions
-from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.trace.files import output_file
 from tests.handmade import training_step
 from tests.tiny import message_of, on_cpu
 
@@ -66,6 +59,7 @@ def leaves(): sys.exit(7)
 def leaves_later(): return Exits(), X
 def on_meta(): return nn.Linear(4, 4, device="meta"), X
 def lazy(): return nn.LazyLinear(4), X
+def huge(): raise MemoryError
 """
 
 
@@ -82,35 +76,7 @@ def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith(("  ", "no GPU in use"))]
 
 
-# ------------------------------------------------------------------------------------------------------------- usage
-
 TINY = ("profile", "bert-base-uncased", "--device", "cpu", "--layers", "1")
-WRONG: list[tuple[tuple[str, ...], str]] = [
-    ((*TINY, "--seed", "-1"), "--seed -1: must be at least 0"),
-    ((*TINY, "--seed", "4294967296"), "--seed 4294967296: must be at most 4294967295"),
-    ((*TINY, "--batch", "99999999999999999999"), "--batch 99999999999999999999: must be at most"),
-    ((*TINY, "--optimizer", "lion"), "--optimizer lion: not known - one of adamw"),
-    ((*TINY, "--optimizer", ""), "not known - one of adamw"),
-    ((*TINY, "--device", "tpu"), "--device tpu: torch knows no such device"),
-    ((*TINY, "--device", "meta"), "--device meta: no step runs on meta"),
-    ((*TINY, "-o", ""), "-o: the name is empty"),
-    ((*TINY, "--trace", ""), "--trace: the name is empty"),
-    ((*TINY, "--trace", "x.json", "-o", "./x.json"), "that is the trace - choose another name for the report"),
-    ((*TINY, "--set", "model_type=gpt2"), "name another MODEL"),
-    ((*TINY, "--set", "dtype=float16"), "use --dtype"),
-    ((*TINY, "--set", "_attn_implementation=eager"), "use --attention"),
-    ((*TINY, "--set", "is_decoders=true"), "--set is_decoders=true: bert has no 'is_decoders'"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(row[0][5:]) for row in WRONG])
-def test_wrong_usage(arguments: tuple[str, ...], words: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(lines_of(err)) == 1, err
-    assert words in err
-    assert left_in(here) == []
 
 
 def test_the_report_never_takes_the_place_of_the_trace(
@@ -131,6 +97,7 @@ MADE: list[tuple[str, int, str]] = [
     ("on_meta", 1, "weight is on the meta device"),
     ("lazy", 1, "weight has no shape yet"),
     ("detached", 1, "loss does not require a gradient"),
+    ("huge", 1, "have it return a smaller module or smaller inputs"),
     ("vector_loss", 0, ""),
 ]
 
@@ -148,28 +115,8 @@ def test_functions_of_all_kinds(
         assert len(lines_of(err)) == 1, err
         assert out == ""
         assert not Path("t.json").exists()
-
-
-@pytest.mark.parametrize("option", ["--batch", "--seq"])
-def test_a_function_brings_its_own_batch(
-    option: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "hostile_models.py").write_text(MODELS)
-    monkeypatch.syspath_prepend(str(here))
-    assert main(["profile", "hostile_models:prints", "--device", "cpu", option, "8"]) == 2
-    assert f"{option} does not apply to hostile_models:prints" in capsys.readouterr().err
-
-
-def test_what_a_model_prints_is_not_in_the_report(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "hostile_models.py").write_text(MODELS)
-    monkeypatch.syspath_prepend(str(here))
-    assert main(["profile", "hostile_models:prints", "--device", "cpu", "-f", "json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["schema"] == 1
-    assert "hello from the function" in err
-    assert "hello from forward" in err
+    assert main(["profile", f"hostile_models:{name}", "--device", "cpu", "--batch", "8"]) == 2
+    assert f"--batch does not apply to hostile_models:{name}" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------------------------------------------------- models
@@ -180,10 +127,8 @@ BERT_TINY = {
 }  # fmt: skip
 CONFIGURATIONS: list[tuple[str, str, str]] = [
     ("numbers for architectures", json.dumps({**BERT_TINY, "architectures": [5]}), "no list of names"),
-    ("text for architectures", json.dumps({**BERT_TINY, "architectures": "Bert"}), "no list of names"),
     ("deep", '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
     ("layers in a list", json.dumps({**BERT_TINY, "num_hidden_layers": [5]}), "cannot build"),
-    ("labels of text", json.dumps({**BERT_TINY, "id2label": "x"}), "cannot build"),
 ]
 
 
@@ -193,19 +138,10 @@ def test_a_damaged_configuration(text: str, words: str, tmp_path: Path) -> None:
     assert words in message_of(on_cpu(model=str(tmp_path), batch=1, seq=4), ModelError)
 
 
-@pytest.mark.parametrize("heads", [None, ["BertForMaskedLM"]])
-def test_a_configuration_with_a_byte_order_mark(heads: list[str] | None, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**BERT_TINY, "architectures": heads}), encoding="utf-8-sig")
-    assert prepare(on_cpu(model=str(tmp_path), batch=1, seq=4)).batch == 1
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("model.safetensors", b"\x80\x01\x00\x00\x00\x00\x00\x00{"),
-        ("model.safetensors", b""),
-        ("pytorch_model.bin", b"no pickle"),
-        ("pytorch_model.bin", b""),
         ("pytorch_model.bin", b"PK\x03\x04 cut off"),
     ],
 )
@@ -219,43 +155,22 @@ def test_damaged_weights(name: str, content: bytes, tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
 def test_too_little_memory_to_build_names_what_to_lower(
-    error: Exception, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, inside = resource.getrlimit(resource.RLIMIT_DATA), []
 
     def fail(*_: object) -> None:
         inside.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
-        raise error
+        raise MemoryError
 
     monkeypatch.setattr("opanatomy.capture.model.workload.make_batch", fail)
     assert main(TINY) == 1
     err = capsys.readouterr().err
     assert "out of memory while bert-base-uncased and its inputs were being built" in err
     assert all(option in err for option in ("--batch", "--seq", "--layers"))
-    assert inside != [resource.RLIM_INFINITY]
+    assert inside != [resource.RLIM_INFINITY], "a limit stops a build that would take all memory"
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-
-
-def test_a_function_without_memory(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "hungry_models.py").write_text("def huge():\n    raise MemoryError\n")
-    monkeypatch.syspath_prepend(str(here))
-    assert main(["profile", "hungry_models:huge", "--device", "cpu"]) == 1
-    assert "have it return a smaller module or smaller inputs" in capsys.readouterr().err
-
-
-def fitting(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(profile, "available_bytes", lambda: 10**8)
-    shown: list[str] = []
-    progress: Any = SimpleNamespace(stage=shown.append, advance=None)
-    wanted = RunOptions(model="bert-base-uncased", device="cpu", **options)
-    with pytest.raises(OutOfMemory) as caught:
-        profile.capture_model(wanted, Path("t.json"), progress, lambda text: None)
-    assert shown == ["building bert-base-uncased"]
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -264,31 +179,17 @@ def fitting(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
         ({}, "0.876 GB (weights and gradients)"),
         ({"inference": True}, "0.438 GB (weights)"),
         ({"optimizer": "adamw"}, "1.75 GB (weights, gradients and optimizer state)"),
-        ({"optimizer": "adafactor"}, "0.876 GB (weights and gradients)"),
-        ({"dtype": "bf16"}, "0.438 GB (weights and gradients)"),
     ],
 )
 def test_what_cannot_fit_says_what_takes_the_memory(
-    options: dict[str, Any], parts: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], parts: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = fitting(options, monkeypatch)
-    assert parts in message
-    assert ("--dtype bfloat16" in message) == ("dtype" not in options)
-
-
-@pytest.mark.parametrize("kind", [resource.RLIMIT_DATA, resource.RLIMIT_AS])
-def test_the_limits_of_the_process_are_known(kind: int) -> None:
-    before = resource.getrlimit(kind)
-    resource.setrlimit(kind, (64 << 30, before[1]))
-    try:
-        limited = available_bytes()
-        resource.setrlimit(kind, (1, before[1]))
-        none = available_bytes()
-    finally:
-        resource.setrlimit(kind, before)
-    assert limited is not None
-    assert 0 < limited < 64 << 30
-    assert none == 0
+    monkeypatch.setattr(profile, "available_bytes", lambda: 10**8)
+    wanted = RunOptions(model="bert-base-uncased", device="cpu", **options)
+    with pytest.raises(OutOfMemory) as caught:
+        profile.capture_model(wanted, Path("t.json"), NullProgress(), lambda text: None)
+    assert parts in str(caught.value)
+    assert "--dtype bfloat16" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +197,6 @@ def test_the_limits_of_the_process_are_known(kind: int) -> None:
     [
         MemoryError(),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
-        RuntimeError("can't start new thread"),
         ImportError("lib.so: failed to map segment from shared object"),
     ],
 )
@@ -325,11 +225,6 @@ def test_names_that_are_no_text(here: Path, trace: str, capfd: pytest.CaptureFix
     assert capfd.readouterr().err == "report: r\ufffd.json\n"
 
 
-def test_an_empty_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", ""]) == 2
-    assert "the name of a trace is empty" in capsys.readouterr().err
-
-
 def test_a_name_that_is_too_long(here: Path, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", trace, "-o", "x" * 300 + ".json"]) == 1
     assert "File name too long - choose another name" in capsys.readouterr().err
@@ -342,7 +237,7 @@ def test_a_link_stays_a_link_and_leads_somewhere(here: Path, trace: str, capsys:
     Path("nowhere.json").symlink_to("gone/x.json")
     assert main(["analyze", trace, "-o", "link.json", "--force"]) == 0
     assert Path("link.json").is_symlink()
-    assert json.loads(Path("real.json").read_text())["schema"] == 1
+    assert json.loads(Path("real.json").read_text())["schema"] == 2
     assert main(["analyze", trace, "-o", "nowhere.json"]) == 1
     assert "does not exist - create it first" in capsys.readouterr().err
     assert left_in(here) == ["link.json", "nowhere.json", "real.json"]
@@ -360,38 +255,10 @@ def test_a_pipe_is_written_and_stays_one(here: Path, trace: str) -> None:
     assert left_in(here) == ["pipe"]
 
 
-def test_a_disk_that_fills_up_leaves_nothing(here: Path) -> None:
-    def write() -> None:
-        with output_file(Path("x.json")).written() as partial:
-            partial.write_text("half")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(OutputError, match=r"cannot write x\.json: No space left on device - free some space"):
-        write()
-    assert left_in(here) == []
-
-
-def test_an_error_about_another_file_is_not_called_a_full_disk(here: Path) -> None:
-    def read() -> None:
-        with output_file(Path("x.json")).written():
-            Path("model.safetensors").read_bytes()
-
-    with pytest.raises(FileNotFoundError, match="safetensors"):
-        read()
-
-
-def test_a_profiler_that_could_not_write_is_told(here: Path) -> None:
-    silent = SimpleNamespace(export_chrome_trace=lambda path: None)
-    told = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
-    with pytest.raises(OutputError, match="MB are free - free some space or choose another folder"):
-        export_trace(silent, told, here / "x.json.gz")
-    assert left_in(here) == []
-
-
 # -------------------------------------------------------------------------------------------------------------- streams
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii"])
 def test_a_terminal_without_the_marks_of_the_report(
     encoding: str, here: Path, trace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,35 +275,22 @@ def test_a_terminal_without_the_marks_of_the_report(
             assert max(map(len, out.decode(encoding).splitlines())) <= 80
 
 
-def test_a_full_stdout_is_an_error(
-    here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("gone", [("stdin", "stdout", "stderr"), ("stdout",), ("stderr",)], ids=" ".join)
+def test_streams_that_are_closed(
+    gone: tuple[str, ...], here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words in (["analyze", trace], ["explain", "aten::mm"]):
-        with open("/dev/full", "w") as full:
-            monkeypatch.setattr(sys, "stdout", full)
-            assert main(words) == 1
-        assert "cannot write the report to stdout: No space left on device" in capsys.readouterr().err
-
-
-def test_closed_streams(here: Path, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stdin", "stdout", "stderr"):
+    for name in gone:
         monkeypatch.setattr(sys, name, None)
     assert main(["analyze", trace, "-o", "x.json"]) == 0
     assert main(["analyze", "nowhere.json"]) == 1
-    for name in ("stdin", "stdout", "stderr"):
+    if gone == ("stdout",):  # which is told before the work
+        for words in (["analyze", trace], ["explain", "aten::mm"], TINY):
+            capsys.readouterr()
+            assert main(words) == 1
+            assert "cannot write the report to stdout: it is closed" in capsys.readouterr().err
+    assert left_in(here) == ["x.json"]
+    for name in gone:
         getattr(sys, name).close()
-
-
-@pytest.mark.parametrize("verb", ["analyze", "explain", "profile"])
-def test_a_closed_stdout_is_told_before_the_work(
-    verb: str, here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = {"analyze": [trace], "explain": ["aten::mm"], "profile": [*TINY[1:]]}[verb]
-    monkeypatch.setattr(sys, "stdout", None)
-    assert main([verb, *words]) == 1
-    assert "cannot write the report to stdout: it is closed" in capsys.readouterr().err
-    assert left_in(here) == []
-    sys.stdout.close()
 
 
 def test_a_stderr_that_takes_nothing_stops_nothing(here: Path, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,14 +301,6 @@ def test_a_stderr_that_takes_nothing_stops_nothing(here: Path, trace: str, monke
     monkeypatch.setattr(sys, "stderr", Gone())
     assert main(["analyze", trace, "-o", "x.json"]) == 0
     assert main(["analyze", "nowhere.json"]) == 1
-
-
-@pytest.mark.parametrize("width", [30, 40, 80])
-def test_the_live_line_is_one_line(width: int) -> None:
-    display = Display(on_terminal=False)
-    display.stage("building some/very-long-name-of-a-model-that-is-wider-than-most", expected_ns=10**12)
-    console = Console(width=width, file=io.StringIO())
-    assert len(console.render_lines(display.line(), pad=False)) == 1
 
 
 # -------------------------------------------------------------------------------------------------------------- signals

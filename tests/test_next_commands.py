@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,18 +14,12 @@ import pytest
 
 from opanatomy.__main__ import main
 from opanatomy.api import comparison_of
-from opanatomy.cli.output import Destination, wanted_page
+from opanatomy.cli.output import wanted_page
 from opanatomy.cli.parser import make_parser
-from opanatomy.cli.verbs.profile import _of_all_ranks
-from opanatomy.records.comparison import Cause, Part
-from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.formats import format_named
 from opanatomy.report.notebook import first_screen_html
 from opanatomy.report.section import Page
-from opanatomy.report.sections import HEADINGS
-from opanatomy.report.sections.comparison import Group, groups_of
-from opanatomy.report.sections.digest import findings_of_comparison, further_of
-from opanatomy.trace.files import OutputFile
+from opanatomy.report.sections.comparison import groups_of
 from tests import anatomies
 
 FOLDER = Path(__file__).parent / "traces"
@@ -57,22 +50,17 @@ def words_of(command: str) -> list[str]:
     return [os.fsdecode(word) for word in printed.stdout.split(b"\0")[:-1]]
 
 
-def on_stdin(monkeypatch: pytest.MonkeyPatch, trace: Path) -> None:
-    stdin = io.TextIOWrapper(trace.open("rb"))
-    monkeypatch.setattr(sys, "stdin", stdin)
-
-
 # ------------------------------------------------------------------------------------------------------- one report
 
 
-@pytest.mark.parametrize("format_name", ["terminal", "markdown", "digest"])
+@pytest.mark.parametrize("format_name", ["terminal", "digest"])
 @pytest.mark.parametrize("how", ["stdin", "descriptor", "redacted"])
 def test_what_cannot_be_named_gets_options_alone(
     how: str, format_name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with TRACE.open("rb") as file:
         if how == "stdin":
-            on_stdin(monkeypatch, TRACE)
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(TRACE.open("rb")))
         words = {"stdin": ["-"], "descriptor": [f"/dev/fd/{file.fileno()}"], "redacted": [str(TRACE), "--redact"]}[how]
         page = page_of(capsys, "analyze", *words, "-f", format_name)
     assert "opanatomy analyze" not in page
@@ -122,35 +110,6 @@ def test_the_command_that_is_printed_runs(here: Path, capsys: pytest.CaptureFixt
         assert re.findall(r"\w+", shown)
 
 
-def test_a_trace_that_profile_writes_is_called_by_where_it_is(here: Path) -> None:
-    arguments = make_parser().parse_args(["profile", "gpt2"])
-    folder = here / "below"
-    folder.mkdir()
-    for trace, source in (
-        (here / "t.json", "t.json"), (folder / "a t.json", "'below/a t.json'"),
-        (here.parent / "t.json", str(here.parent / "t.json")),
-    ):  # fmt: skip
-        assert wanted_page(arguments, "terminal", [trace]).source == source
-    assert wanted_page(arguments, "terminal", []).source is None
-    redacting = make_parser().parse_args(["profile", "gpt2", "--redact"])
-    assert wanted_page(redacting, "terminal", [here / "t.json"]).source is None
-
-
-@pytest.mark.parametrize(
-    ("there", "redact", "source"),
-    [(3, False, "gpt2.rank*.trace.json.gz"), (3, True, None), (2, False, None)],  # one is on another machine
-)
-def test_a_run_on_ranks_is_called_by_the_traces_of_all(
-    there: int, redact: bool, source: str | None, here: Path
-) -> None:
-    for rank in range(there):
-        (here / f"gpt2.rank{rank}.trace.json.gz").touch()
-    path = Path("gpt2.rank0.trace.json.gz")
-    output = OutputFile(path=path, target=path, force=False, numbered=False, is_stream=False)
-    where = Destination(format="terminal", stream=io.StringIO(), page=Page(source="gpt2.rank0.trace.json.gz"))
-    assert _of_all_ranks(where, output, 3, redact=redact).page.source == source
-
-
 def test_a_notebook_names_no_file() -> None:
     """What an anatomy knows of its trace is a name without a folder."""
     anatomy = anatomies.llama_on_gpu()
@@ -191,48 +150,3 @@ def test_a_side_that_cannot_be_named_gets_options_alone(how: str, capsys: pytest
     assert len(found) == 3
     assert all(options.startswith("--section ") for options in found)
     assert "opanatomy analyze" not in page
-
-
-def test_a_side_that_comes_through_a_pipe_has_no_name() -> None:
-    arguments = make_parser().parse_args(["compare", "/dev/stdin", "/dev/fd/7", "/proc/self/fd/7"])
-    assert wanted_page(arguments, "digest", []).sides == (None, None, None)
-
-
-def test_several_runs_of_a_side_are_no_trace(here: Path) -> None:
-    """`analyze` reads no folder of the reports of several runs."""
-    runs = here / "runs"
-    runs.mkdir()
-    (runs / "run-1.report.json").write_text(format_named("json").write(anatomies.llama_on_gpu(), Page()))
-    ranks = here / "ranks"
-    ranks.mkdir()
-    shutil.copy(RANKS[0], ranks)
-    arguments = make_parser().parse_args(["compare", "runs", "ranks", "a b.json"])
-    assert wanted_page(arguments, "digest", []).sides == (None, "ranks", "'a b.json'")
-
-
-@pytest.mark.parametrize("cause", Cause)
-@pytest.mark.parametrize("item", [OperatorClass.COMMUNICATION, OperatorClass.TENSOR_CONTRACTION])
-def test_every_cause_has_a_section_that_there_is(cause: Cause, item: OperatorClass) -> None:
-    pair = ("communication", "compute") if cause is Cause.OVERLAP else None
-    part = Part(cause=cause, before_ns=1, after_ns=2, operator_class=item if cause.is_work else None, pair=pair)
-    group = Group(name="x", cause=cause, operator_class=part.operator_class, parts=(part,))
-    for several in (False, True):
-        wanted = further_of(group, several=several)
-        sections = [further.section for further in wanted]
-        assert set(sections) <= set(HEADINGS)
-        assert ("waiting" in sections) == (several and cause.is_work and item is OperatorClass.COMMUNICATION)
-        words = shlex.split(" ".join(further.options for further in wanted))
-        make_parser().parse_args(["analyze", "t.json", *words])
-
-
-def test_the_side_that_takes_longer() -> None:
-    comparison = comparison_of((RANKS[1], RANKS[0]))
-    turned = comparison_of(RANKS)
-    for made, sides in ((comparison, ("a", "b")), (turned, ("b", "a"))):
-        assert made.decomposition is not None
-        for finding, group in zip(
-            findings_of_comparison(made, sides), groups_of(made.decomposition.parts), strict=False
-        ):
-            assert finding.next is not None
-            longer = sides[abs(group.after_ns) >= abs(group.before_ns)]
-            assert finding.next.text.startswith(f"opanatomy analyze {longer} --section ")

@@ -1,7 +1,8 @@
-"""The time anatomy of real traces next to what the field's tools say of them, where they have figures."""
+"""The time anatomy and the costs of real traces next to what the field's tools say of them, where they have figures."""
 
 from __future__ import annotations
 
+import ast
 import csv
 import gzip
 import json
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from opanatomy.cost.registry import cost
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.trace.signatures import parse_signature
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 PLUGIN = SHARED / "reference" / "tensorboard_plugin_resnet50.json"
@@ -73,22 +76,15 @@ def test_how_full_the_device_is() -> None:
 
 
 def of_the_step(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The host's events in the one annotated step and the work launched there, without the annotation; all events where
-    there is none."""
-    steps = [
-        event for event in events if str(event.get("name")).startswith("ProfilerStep") and event["cat"][:3] != "gpu"
-    ]
+    """The host's events in the one annotated step and the work launched there; all events where there is none."""
+    steps = [one for one in events if str(one.get("name")).startswith("ProfilerStep") and one["cat"][:3] != "gpu"]
     if not steps:
         return events
     begin, end = steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]
-    inside = [event for event in events if event not in steps and begin <= event.get("ts", begin) <= end]
-    launched = {
-        event["args"]["correlation"] for event in inside if event.get("cat", "").endswith(("_runtime", "_driver"))
-    }
-    work = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    return [event for event in inside if event not in work] + [
-        event for event in work if event["args"]["correlation"] in launched
-    ]
+    work = [one for one in events if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    inside = [one for one in events if one not in steps and begin <= one.get("ts", begin) <= end]
+    launched = {one["args"]["correlation"] for one in inside if one.get("cat", "").endswith(("_runtime", "_driver"))}
+    return [one for one in inside if one not in work] + [one for one in work if one["args"]["correlation"] in launched]
 
 
 @BESIDE_TRACELENS
@@ -114,3 +110,33 @@ def test_device_timeline(path: Path, tmp_path: Path) -> None:
     left_out = anatomy.ledger.device_work_ns - anatomy.ledger.linked_ns
     assert left_out == anatomy.ledger.outside_window_ns
     assert anatomy.timeline.kernel_time_ns == anatomy.ledger.linked_ns
+
+
+COUNTED = ("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_dot_product_flash_attention")
+
+
+def test_costs_of_operators() -> None:
+    rows = []
+    for path in sorted((SHARED / "reference" / "tracelens").glob("*.csv")):
+        with path.open(newline="") as file:
+            rows += [row for row in csv.DictReader(file) if row.get("name") in COUNTED and row["GFLOPS"]]
+    assert len(rows) > 30
+    for row in rows:
+        dims, types, constants = (
+            json.dumps(ast.literal_eval(row[key])).encode() for key in ("Input Dims", "Input type", "Concrete Inputs")
+        )
+        signature = parse_signature((dims, types, b"", constants, ""))
+        assert signature is not None
+        found = cost(row["name"], signature)
+        assert found is not None, row
+        theirs = round(float(row["GFLOPS"]) * 1e9)
+        if row["name"] == "aten::addmm":
+            # it counts the bias: one add per output element
+            theirs -= signature.tensor(1).shape[0] * signature.tensor(2).shape[1]
+        assert (found.flops if found.causal_flops is None else found.causal_flops) == theirs, row
+        moved = found.read_bytes + found.written_bytes
+        if "attention" in row["name"]:
+            # it leaves out the log-sum-exp, which float32 makes 4 bytes a row and head
+            b, h, s, _ = signature.tensor(0).shape
+            moved -= 4 * b * h * s
+        assert moved / 2**20 == pytest.approx(float(row["Data Moved (MB)"])), row

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.command import Fork
+from tests.command import ENVIRONMENT, Fork
 from tests.handmade import training_step
 
-ROOT = Path(__file__).parent.parent
 MODELS = """
 import atexit, ctypes, os, signal, subprocess, sys, torch
 from torch import nn
@@ -44,6 +44,7 @@ def prints():
 def plain():
     return nn.Linear(4, 4), torch.ones(2, 4)
 """
+COMMAND = [sys.executable, "-m", "opanatomy"]
 #: Runs `python -m opanatomy WORDS...` and interrupts it where it begins to import `sys.argv[1]`.
 INTERRUPTED = """
 import os, runpy, signal, sys
@@ -60,15 +61,11 @@ runpy.run_module("opanatomy", run_name="__main__", alter_sys=True)
 """
 
 
-def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def run(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return started([sys.executable, "-m", "opanatomy", *words], folder)
+def ended(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 300, **options}
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **ENVIRONMENT}, text=True, check=False, **options
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -115,15 +112,15 @@ def test_of_runs_at_once_that_want_one_name_one_has_it(here: Path, trace: str) -
 
 
 def test_nothing_but_the_report_is_on_stdout(here: Path) -> None:
-    process = run(here, "profile", "run_models:prints", "--device", "cpu", "-f", "json")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert json.loads(out)["schema"] == 2
+    done = ended([*COMMAND, "profile", "run_models:prints", "--device", "cpu", "-f", "json"], here)
+    err = done.stderr
+    assert done.returncode == 0, err
+    assert json.loads(done.stdout)["schema"] == 2
+    assert "leaked" not in err  # by triton's nanobind, where torch has it
     for who in ("a child", "a write", "C", "Python"):
         assert f"hello from {who}\n" in err
     for who in ("a child", "C", "Python"):
         assert f"goodbye from {who}\n" in err
-    assert "leaked" not in err  # by triton's nanobind, where torch has it
     assert made_in(here) == ["run_models-prints.trace.json.gz"]
 
 
@@ -170,39 +167,33 @@ def harsh():
 
 def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -> None:
     (here / "harsh.py").write_text(HARSH)
-    process = run(here, "profile", "harsh:harsh", "--device", "cpu", "--no-trace", "-f", "json")
-    assert process.stdout is not None
-    out, err = process.communicate(timeout=300)  # the survivor would hold stdout for 600 seconds
-    assert process.returncode == 0, err
+    # The survivor would hold stdout for 600 seconds.
+    done = ended([*COMMAND, "profile", "harsh:harsh", "--device", "cpu", "--no-trace", "-f", "json"], here)
+    err = done.stderr
+    assert done.returncode == 0, err
     os.kill(int(re.search(r"survivor (\d+)", err)[1]), signal.SIGKILL)  # which fails if it has been waited for
-    assert json.loads(out)["schema"] == 2
+    assert json.loads(done.stdout)["schema"] == 2
     assert f"child ended with {-signal.SIGTERM}\n" in err
     assert "fork ended with 3\n" in err
     for word in ("Traceback", "KeyboardInterrupt", "SystemExit", "lost sys.stderr"):
         assert word not in err
 
 
-MOMENTS = (
-    "opanatomy.cli.verbs", "opanatomy.cli.main", "argparse", "traceback", "opanatomy.trace.files", "numpy",
-    "opanatomy.report.sections",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupt_while_importing_is_one_line(moment: str, here: Path, trace: str) -> None:
-    process = started([sys.executable, "-c", INTERRUPTED, moment, "analyze", trace, "-o", "r.txt"], here)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (130, "", "opanatomy: interrupted; nothing was written\n")
-    assert made_in(here) == []
-
-
-def test_an_interrupt_in_a_profile_leaves_nothing(here: Path) -> None:
-    words = ["profile", "run_models:plain", "--device", "cpu"]
-    process = started([sys.executable, "-c", INTERRUPTED, "torch.nn", *words], here)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1].startswith("opanatomy: interrupted")
-    assert "Traceback" not in err
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        ("opanatomy.cli.main", ["analyze", "TRACE", "-o", "r.txt"]),
+        ("numpy", ["analyze", "TRACE", "-o", "r.txt"]),
+        ("opanatomy.report.sections", ["analyze", "TRACE", "-o", "r.txt"]),
+        ("torch.nn", ["profile", "run_models:plain", "--device", "cpu"]),
+    ],
+)
+def test_an_interrupt_at_any_moment_is_one_line(moment: str, words: list[str], here: Path, trace: str) -> None:
+    words = [trace if word == "TRACE" else word for word in words]
+    done = ended([sys.executable, "-c", INTERRUPTED, moment, *words], here)
+    assert (done.returncode, done.stdout) == (130, "")
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("  ", "no GPU in use"))]
+    assert [line.startswith("opanatomy: interrupted") for line in lines] == [True], done.stderr
     assert made_in(here) == []
 
 
@@ -212,20 +203,15 @@ def test_an_interrupt_after_all_is_done_changes_nothing(here: Path, trace: str) 
         "sys.addaudithook(hook)",
         "import atexit; atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))",
     )
-    process = started([sys.executable, "-c", code, "-", "analyze", trace, "-o", "r.txt"], here)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (0, "", "report: r.txt\n")
+    done = ended([sys.executable, "-c", code, "-", "analyze", trace, "-o", "r.txt"], here)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "report: r.txt\n")
 
 
-@pytest.mark.parametrize("words", [("--help",), ("--version",), ("profile", "--help"), ("explain", "aten::mm")])
-def test_a_full_stdout_is_one_line(words: tuple[str, ...]) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "opanatomy", *words],
-            env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.startswith("opanatomy: cannot write")
-    assert "No space left on device - free some space" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_full_stdout_is_one_line(here: Path) -> None:
+    for words in (["--help"], ["explain", "aten::mm"]):
+        with open("/dev/full", "w") as full:
+            done = ended([*COMMAND, *words], here, stdout=full)
+        assert done.returncode == 1
+        assert done.stderr.startswith("opanatomy: cannot write")
+        assert "No space left on device - free some space" in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -27,7 +27,6 @@ from opanatomy.predict.workers import run_jobs
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
-from opanatomy.trace.redact import Texts
 from opanatomy.trace.write import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import FORMS, SPELLINGS, TOLD, TOLD_VALUES, VALUES, VARIABLES, leaks, leaks_in
@@ -431,64 +430,6 @@ def test_the_report_of_the_redacted_trace_is_the_redacted_report(tmp_path: Path)
     }  # fmt: skip
 
 
-# -------------------------------------------------------------------------------------------- what is no secret stays
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("MY_TOKEN", "bfloat16"), ("MY_SECRET", "backward"), ("X_KEY", "transformer"), ("A_PASS", "12345678"),
-        ("SSH_AUTH_SOCK", "/tmp/agent.12345"), ("TOKEN_FILE", "aten::linear"), ("X_TOKEN", "short"),
-        ("TLS_KEY", "/etc/ssl/private/host.pem"), ("PWD", "aten::linear"), ("BOS_TOKEN", "aten::linear"),
-        ("API_KEY", "********"), ("USE_AUTH", "disabled"),
-    ],
-)  # fmt: skip
-def test_what_is_no_secret_of_the_environment(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, value)
-    text = f"step of {value} in backward: bfloat16[2,3]"
-    assert Texts().text(text) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "opanatomy profile gpt2 --set num_key_value_heads=2 --set pad_token_id=0 --seq 512", "max_token: 512",
-        "opanatomy profile gpt2 --set bos_token=<s> --task token-classification", "model.embed_tokens.weight",
-        "pad_token_id None -> 0", "vocab_size 50257 -> 160", "aten::tokenize", "tokenizer: fast", "key: float[8, 4]",
-        "void kernel<key, value>(Params::Token::kHash)", "triton_poi_fused_0123456789abcdef0123456789abcdef_0",
-        "cls_token: Parameter[1, 1, 768]", "forward_pass: step", "backward: matrix products, tokens per second",
-        "vllm::unified_attention key_cache: bfloat16[2,3]", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)",
-    ],
-)  # fmt: skip
-def test_what_only_looks_like_a_secret(text: str) -> None:
-    assert Texts().sentence(text) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("--set auth_token=abc --batch 4", "--set auth_token=<redacted> --batch 4"),
-        ("--set 'auth_token=a b c' --batch 4", "--set 'auth_token=<redacted>' --batch 4"),
-        ("auth_token None -> a b", "auth_token <redacted> -> <redacted>"),
-        (
-            "--set auth_token=12ab34cd: '12ab34cd' is not a number",
-            "--set auth_token=<redacted>: '<redacted>' is not a number",
-        ),
-        ('{"db_pwd": "x y", "n": 1}', '{"db_pwd": "<redacted>", "n": 1}'),
-        ("note: my_secret=abc", "note: my_secret=<redacted>"),
-        ("PGPASSWORD=abc psql", "PGPASSWORD=<redacted> psql"),
-        ("Cookie: a=b; c=d", "Cookie: <redacted>"),
-    ],
-)
-def test_secrets_by_key(text: str, told: str) -> None:
-    assert Texts().sentence(text) == told
-
-
-def test_a_message_that_ends_within_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("X_SECRET", "abcdefgh-ijklmnop-qrstuvwx")
-    assert Texts().line("login with abcdefgh-ijklmnop-qr...") == "login with <redacted>"
-
-
 # ------------------------------------------------------------------------------------------- as Kineto writes a trace
 
 CAPTURE = Capture(version="0", command="x", created="", environment=Environment(), workload=Workload())
@@ -514,10 +455,10 @@ def test_a_trace_without_secrets_keeps_the_text_of_its_events() -> None:
 
 
 def test_a_key_that_is_no_json_is_left_out_and_no_event_lost() -> None:
-    """`add_metadata` writes a quote as it is; the host's name is behind 2 MB of other keys."""
-    metadata = f'"long": "{"x" * (2 << 20)}",\n"plain": "va/"lue",\n"host_name": "me",'
+    """`add_metadata` writes a quote as it is; a key of the profiler is behind 2 MB of other keys."""
+    metadata = f'"long": "{"x" * (2 << 20)}",\n"plain": "va/"lue",\n"host_name": "me",\n"with_stack": 1,'
     told = json.loads(copied(f'{{\n{metadata}\n"traceEvents": [\n  {{\n    "name": "a"\n  }}\n  ],"traceName": "x"}}'))
-    assert (sorted(told), told["traceEvents"]) == (["long", "opanatomy", "traceEvents"], [{"name": "a"}])
+    assert (sorted(told), told["traceEvents"]) == (["opanatomy", "traceEvents", "with_stack"], [{"name": "a"}])
 
 
 def test_a_trace_that_ends_early_is_an_error() -> None:

@@ -10,9 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.api import comparison_of
-from opanatomy.cli.repeat import Run, _spread, median_run
+from opanatomy.capture.run.progress import NullProgress
+from opanatomy.cli.repeat import Repetition, Run, median_run, repeated
+from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import CaptureError
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
+from opanatomy.predict.workers import JobFailed
 from opanatomy.report.gates import gates_of, judged
 from tests.command import run, run_code
 
@@ -72,11 +76,6 @@ def test_runs_are_one_side_of_a_comparison(several_runs: tuple[Path, int, str, s
 def test_a_run_that_fails_keeps_those_before_it(
     several_runs: tuple[Path, int, str, str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from opanatomy.cli.repeat import Repetition, repeated
-    from opanatomy.devices.overrides import Overrides
-    from opanatomy.options import RunOptions
-    from opanatomy.predict.workers import JobFailed
-
     trace = TRACES / "bert_cpu.json.gz"
     begun: list[str] = []
 
@@ -86,9 +85,6 @@ def test_a_run_that_fails_keeps_those_before_it(
             raise JobFailed("its process was ended by SIGKILL")
         shutil.copy(trace, path)
 
-    class Quiet:
-        def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None: ...
-
     monkeypatch.setattr("opanatomy.cli.repeat.run_job", captured)
     (here / "runs").mkdir()
     (here / "runs" / "run-2.report.json").write_text("another's")
@@ -97,34 +93,22 @@ def test_a_run_that_fails_keeps_those_before_it(
         options=RunOptions(model="m"), runs=4, folder=here / "runs", traces=here, command="c", ceilings=Overrides()
     )
     with pytest.raises(CaptureError, match=r"^run 3 of 4: its process was ended by SIGKILL$"):
-        repeated(repetition, Quiet(), kept.append)
+        repeated(repetition, NullProgress(), kept.append)
     assert [run.report.name for run in kept] == ["run-1.report.json", "run-3.report.json"]
     assert (here / "runs" / "run-2.report.json").read_text() == "another's"
     assert sorted(file.name for file in here.glob("*.gz")) == ["run-1.trace.json.gz", "run-3.trace.json.gz"]
     assert not (here / "runs" / "run-4.report.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("times", "shown", "says"),
-    [
-        ((5, 9), 9, "median step 7 ns, 5 ns to 9 ns (57.1 % of it): a.json to a.json; shown is a.json, the slower of"
-                    " the two in the middle"),
-        ((4, 1, 3, 2), 3, ", the slower of the two in the middle"),
-        ((3, 1, 2), 2, "shown is a.json"),
-        ((1,), 1, "1 run, step 1 ns: a.json"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("times", "shown"), [((5, 9), 9), ((4, 1, 3, 2), 3), ((3, 1, 2), 2), ((1,), 1)])
 def test_of_an_even_number_of_runs_the_slower_middle_one_is_shown_and_judged(
-    times: tuple[int, ...], shown: int, says: str
+    times: tuple[int, ...], shown: int
 ) -> None:
     """By the faster of two runs a gate on the time would judge the better one, always."""
     anatomy = analyze_trace(TRACES / "bert_cpu.json.gz")
-    step = anatomy.step
-    runs = [Run(report=Path("a.json"), anatomy=replace(anatomy, step=replace(step, unprofiled_wall_ns=ns)))
-            for ns in times]  # fmt: skip
-    middle = median_run(runs)
-    assert middle.step_ns == shown
-    assert _spread(runs, middle).endswith(says)
+    steps = [replace(anatomy.step, unprofiled_wall_ns=ns) for ns in times]
+    runs = [Run(report=Path("a.json"), anatomy=replace(anatomy, step=step)) for step in steps]
+    assert median_run(runs).step_ns == shown
 
 
 @pytest.mark.parametrize(
@@ -132,7 +116,6 @@ def test_of_an_even_number_of_runs_the_slower_middle_one_is_shown_and_judged(
     [
         (["--runs", "2"], "--runs 2 keeps a report of each run: give a folder for them, -o runs/"),
         (["--runs", "2", "-o", "report.json"], "-o report.json: --runs 2 needs a folder"),
-        (["--runs", "2", "-o", "-"], "-o -: --runs 2 needs a folder"),
         (["--runs", "2", "-o", "runs/", "--trace", "a.json.gz"], "--trace a.json.gz: --runs 2 needs a folder"),
         (["--runs", "2", "-o", "runs/", "--processes", "2"], "--runs 2 starts each run itself"),
         (["--runs", "0", "-o", "runs/"], "--runs 0: must be at least 1"),

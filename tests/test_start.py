@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -61,13 +60,6 @@ FAILURES = {
         f" torch {VERSION} (CUDA 13.0) has sm_75, sm_80, sm_86, sm_90, sm_100, sm_120"
         " - install its build for CUDA 12.6, which has kernels for sm_70, or give --device cpu",
     ),
-    "no kernel image, no build": (
-        FakeMachine(
-            gpus=(replace(V100, name="Tesla K80", capability=(3, 7)),), kernel_error=fake_cuda.NO_KERNEL_IMAGE
-        ),
-        f"cuda:0 cannot run this torch's kernels: Tesla K80 is sm_37, torch {VERSION} (CUDA 13.0) has sm_75, sm_80,"
-        " sm_86, sm_90, sm_100, sm_120 - install a build of torch with kernels for sm_37, or give --device cpu",
-    ),
     "HIP without kernels": (
         FakeMachine(
             gpus=(replace(H100, name="AMD Radeon RX 6600", gcn="gfx1032:sramecc+:xnack-"),), cuda=None, hip="6.4",
@@ -83,31 +75,11 @@ FAILURES = {
         " with --device, or have the mode set to default (nvidia-smi -c 0) (CUDA error: CUDA-capable device(s) is/are"
         " busy or unavailable)",
     ),
-    "prohibited": (
-        FakeMachine(gpus=(replace(H100, compute_mode=2),), context_error="CUDA error: all CUDA-capable devices are busy"
-                    " or unavailable"),
-        "cuda:0 is busy: NVIDIA H100 80GB HBM3 (sm_90), 0.0 of 85.9 GB used; its compute mode is prohibited - have it"
-        " set to default (nvidia-smi -c 0), or choose another GPU (CUDA error: all CUDA-capable devices are busy or"
-        " unavailable)",
-    ),
     "full": (
         FakeMachine(gpus=(FULL,), context_error=fake_cuda.CONTEXT_OUT_OF_MEMORY),
         "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used, 42.9 GB by"
         " python (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free it, or"
         f" choose another with --device {SAID}",
-    ),
-    "full, no NVML": (
-        FakeMachine(
-            gpus=(FULL,), kernel_error=fake_cuda.CONTEXT_OUT_OF_MEMORY,
-            nvml_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        ),
-        "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used - free it, or"
-        f" choose another with --device {SAID}",
-    ),
-    "full, nothing is told": (
-        FakeMachine(gpus=(FULL,), context_error=fake_cuda.CONTEXT_OUT_OF_MEMORY, nvml_error="package"),
-        "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90) - free it, or choose another with"
-        f" --device {SAID}",
     ),
     "broken": (
         FakeMachine(context_error=fake_cuda.UNCORRECTABLE),
@@ -124,18 +96,9 @@ def test_a_gpu_that_cannot_be_used_is_one_line(
     machine, line = FAILURES[case]
     install(dataclasses.replace(machine, calls=[]), monkeypatch)
     assert line_of(BERT, capsys) == line
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("case", ["busy", "full", "no kernel image"])
-def test_ceilings_of_a_gpu_that_cannot_be_used(
-    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Else it would have no units for any data type."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    machine, line = FAILURES[case]
-    install(dataclasses.replace(machine, calls=[]), monkeypatch)
-    assert line_of(["ceilings"], capsys) == line
+    assert line_of(["ceilings"], capsys) == line  # else it would have no units for any data type
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
@@ -172,40 +135,15 @@ UNUSED = {
         "driver 550.54.15 (CUDA 12.4) is too old for this torch (CUDA 13.0) to use the GPU (NVIDIA H100 80GB HBM3)",
         "update the driver, or install a build of torch for an older CUDA",
     ),
-    "hidden by nothing": (
-        FakeMachine(gpus=TWO, cuda_order=()), "",
-        "CUDA_VISIBLE_DEVICES is empty and hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
-        "unset it, or number them from 0",
-    ),
-    "hidden by -1": (
-        FakeMachine(cuda_order=()), "-1",
-        "CUDA_VISIBLE_DEVICES=-1 names none of the GPU (NVIDIA H100 80GB HBM3)", "unset it, or number them from 0",
-    ),
     "hidden by a wrong number": (
         FakeMachine(gpus=TWO, cuda_order=()), "2,0",
         "CUDA_VISIBLE_DEVICES=2,0 names none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
         "unset it, or number them from 0",
     ),
-    "hidden by a wrong UUID": (
-        FakeMachine(cuda_order=()), "GPU-77",
-        "CUDA_VISIBLE_DEVICES=GPU-77 names none of the GPU (NVIDIA H100 80GB HBM3)", "unset it, or number them from 0",
-    ),
-    "hidden by Slurm": (
-        FakeMachine(gpus=TWO, cuda_order=()), "NoDevFiles",
-        "CUDA_VISIBLE_DEVICES=NoDevFiles names none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+    "hidden by nothing": (
+        FakeMachine(gpus=TWO, cuda_order=()), "",
+        "CUDA_VISIBLE_DEVICES is empty and hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
         "unset it, or number them from 0",
-    ),
-    "hidden by naming one twice": (
-        FakeMachine(gpus=TWO, cuda_order=()), "0, 0",
-        "CUDA_VISIBLE_DEVICES=0, 0 names a GPU twice, which hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
-        "unset it, or number them from 0",
-    ),
-    "does not start": (
-        FakeMachine(cuda_order=(), warning="CUDA initialization: CUDA unknown error - this may be due to an incorrectly"
-                    " set up environment"), "0",
-        "CUDA does not start on the GPU (NVIDIA H100 80GB HBM3): CUDA unknown error - this may be due to an incorrectly"
-        " set up environment",
-        "look at nvidia-smi, and start a container with its GPUs (--gpus all)",
     ),
     "fabric manager": (
         FakeMachine(gpus=(H100,) * 8, cuda_order=(), warning=fake_cuda.NOT_READY), None,
@@ -234,44 +172,16 @@ def test_a_gpu_that_is_not_used_says_why(
     assert line_of([*BERT, "--device", "cuda"], capsys) == f"--device cuda: {why} - {do}, or use --device cpu"
 
 
-def test_a_driver_of_the_same_major_version_is_not_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minor version compatibility: what was built for CUDA 13.2 runs on a driver for 13.0."""
-    install(FakeMachine(cuda="13.2", driver_cuda=13000, cuda_order=()), monkeypatch)
-    assert no_gpu_note("auto").startswith("no GPU in use, CUDA does not start on the GPU (NVIDIA H100 80GB HBM3):")
-
-
-@pytest.mark.parametrize(
-    ("error", "why", "do"),
-    [
-        (
-            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-            "the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has detected an NVML/RM"
-            " version mismatch)",
-            "restart after an update of the driver",
-        ),
-        (
-            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-            "the driver's libraries for the GPU (NVIDIA RTX A6000) are missing: NVML does not answer (NVML Shared"
-            " Library Not Found)",
-            "install the driver, and start a container with its GPUs (--gpus all)",
-        ),
-    ],
-    ids=["mismatch", "container"],
-)
-def test_a_gpu_is_named_where_nvml_does_not_answer(
-    error: int, why: str, do: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(FakeMachine(cuda_order=(), nvml_error=error), monkeypatch)
+def test_a_gpu_is_named_where_nvml_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeMachine(cuda_order=(), nvml_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH), monkeypatch)
     folder = tmp_path / "gpus" / "0000:01:00.0"
     folder.mkdir(parents=True)
     (folder / "information").write_text("Model: \t\t NVIDIA RTX A6000\nIRQ:   \t\t 183\n")
-    assert no_gpu_note("auto") == f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
-
-
-@pytest.mark.parametrize("build", ["12.6", None], ids=["CUDA build", "CPU build"])
-def test_no_gpu_at_all_needs_no_reason(build: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(FakeMachine(gpus=(), cuda_order=(), cuda=build), monkeypatch)
-    assert no_gpu_note("auto") == f"no GPU in use: the CPU is the device ({processor_name()})"
+    assert no_gpu_note("auto") == (
+        "no GPU in use, the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has detected"
+        f" an NVML/RM version mismatch): the CPU is the device ({processor_name()}) - restart after an update of the"
+        " driver"
+    )
 
 
 def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,18 +195,15 @@ def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "is a build for the CPU and does not use an AMD GPU" in no_gpu_note("auto")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "line"),
-    [
-        ("cuda:2", "--device cuda:2: there are 2 GPUs - count from cuda:0"),
-        ("cuda:x", "--device cuda:x: there are 2 GPUs - count from cuda:0"),
-        ("cuda:\u00b2", "--device cuda:\u00b2: there are 2 GPUs - count from cuda:0"),
-    ],
-)
-def test_a_number_that_is_none(wanted: str, line: str, monkeypatch: pytest.MonkeyPatch,
-                               capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_a_number_that_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
-    assert line_of([*BERT, "--device", wanted], capsys) == line
+    for wanted in ("cuda:2", "cuda:x"):
+        line = f"--device {wanted}: there are 2 GPUs - count from cuda:0"
+        assert line_of([*BERT, "--device", wanted], capsys) == line
+    install(FakeMachine(gpus=TWO, cuda_order=(1,)), monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    line = "--device cuda:1: there is 1 GPU (CUDA_VISIBLE_DEVICES=1) - count from cuda:0"
+    assert line_of([*BERT, "--device", "cuda:1"], capsys) == line
 
 
 @pytest.mark.parametrize(("wanted", "device"), [("cuda", "cuda:0"), ("cuda:01", "cuda:1"), ("cuda:1", "cuda:1")])
@@ -304,23 +211,6 @@ def test_a_number_is_as_torch_takes_it(wanted: str, device: str, monkeypatch: py
     """torch refuses leading zeros."""
     install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
     assert str(torch.device(choose_device(wanted))) == device
-
-
-def test_tf32_that_the_driver_libraries_are_told_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = SimpleNamespace(fp32_precision="tf32")
-    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-    assert environment._float32(asked) == "tf32"
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    assert environment._float32(asked) == "ieee"
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert environment._float32(asked) == "tf32"
-
-
-def test_a_number_that_is_hidden(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    install(FakeMachine(gpus=TWO, cuda_order=(1,)), monkeypatch)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    line = "--device cuda:1: there is 1 GPU (CUDA_VISIBLE_DEVICES=1) - count from cuda:0"
-    assert line_of([*BERT, "--device", "cuda:1"], capsys) == line
 
 
 TINY = """
@@ -349,11 +239,9 @@ def test_the_command_notes_why_and_runs(
 @pytest.mark.parametrize(
     ("architecture", "code", "runs"),
     [
-        ("sm_90", "sm_90", True), ("sm_89", "sm_86", True), ("sm_86", "sm_89", False), ("sm_70", "sm_75", False),
-        ("sm_80", "sm_75", False), ("sm_121", "sm_120", True), ("sm_120", "compute_90", True),
+        ("sm_89", "sm_86", True), ("sm_86", "sm_89", False), ("sm_120", "compute_90", True),
         ("sm_70", "compute_75", False), ("sm_100", "sm_90a", False), ("sm_90", "sm_90a", True),
-        ("sm_120", "compute_90a", False), ("sm_103", "sm_100f", True), ("sm_120", "sm_100f", False),
-        ("sm_87", "sm_80", False), ("sm_110", "sm_101", True), ("sm_101", "sm_110", True),
+        ("sm_103", "sm_100f", True), ("sm_101", "sm_110", True), ("sm_120", "sm_100f", False),
         ("gfx942", "gfx942", True), ("gfx942", "gfx90a", False),
     ],
 )  # fmt: skip

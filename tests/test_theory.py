@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from msgspec import to_builtins
+from torch.nn.modules import module as hooks
 
 from opanatomy.capture.run.gradients import observed_gradients
 from opanatomy.capture.step.ranges import module_ranges, phase_range
@@ -22,11 +22,12 @@ MM = OperatorClass.TENSOR_CONTRACTION
 ALL = Workload(parameters=10, trainable_parameters=10)
 
 
-def captured(gradients: dict[str, str], workload: Workload = ALL) -> Capture:
-    return Capture(
-        version="0", command="", created="", environment=Environment(device_kind="cpu"), workload=workload,
-        gradients=gradients,
-    )  # fmt: skip
+def metadata(gradients: dict[str, str], workload: Workload = ALL) -> dict[str, object]:
+    environment = Environment(device_kind="cpu")
+    capture = Capture(
+        version="0", command="", created="", environment=environment, workload=workload, gradients=gradients
+    )
+    return {METADATA_KEY: to_builtins(capture)}
 
 
 def contraction(path: Path) -> Ratio:
@@ -47,7 +48,7 @@ LAYERS = (
 
 def step(gradients: dict[str, str], workload: Workload = ALL, layers: int = 2) -> HandMade:
     trace = HandMade()
-    trace.metadata[METADATA_KEY] = to_builtins(captured(gradients, workload))
+    trace.metadata |= metadata(gradients, workload)
     trace.annotation("ProfilerStep#0", 0, 1000)
     trace.host("opanatomy.phase/forward", 0, 400)
     for place, (name, operator, arguments) in enumerate(LAYERS[:layers]):
@@ -59,57 +60,49 @@ def step(gradients: dict[str, str], workload: Workload = ALL, layers: int = 2) -
     return trace
 
 
+BOTH, PART, NO_LOOK = {"stem": "both", "head": "both"}, Workload(parameters=10, trainable_parameters=4), {}
+CHECKPOINTED = Workload(parameters=10, trainable_parameters=10, checkpointing="yes")
+
+
 @pytest.mark.parametrize(
-    ("gradients", "layers", "expected"),
+    ("gradients", "layers", "workload", "expected"),
     [
-        ({"stem": "both", "head": "both"}, 2, 2.0),
-        ({"stem": "weight", "head": "both"}, 2, (128 + 2 * 512) / 640),  # a first layer
-        ({"stem": "none", "head": "weight"}, 2, 512 / 640),  # frozen but the head
-        ({"stem": "none", "head": "none"}, 2, 0.0),
-        ({"stem": "weight", "head": "input"}, 2, 1.0),
-        ({"stem": "both", "head": "both", "attention": "both"}, 3, (2 * 640 + 2.5 * 2048) / 2688),
-        ({"stem": "none", "head": "none", "attention": "none"}, 3, 0.0),
-        ({"stem": "both"}, 2, None),  # nobody looked at the other
-        ({"stem": "both", "head": "?"}, 2, None),
+        (BOTH, 2, ALL, 2.0),
+        ({"stem": "weight", "head": "both"}, 2, ALL, (128 + 2 * 512) / 640),  # a first layer
+        ({"stem": "none", "head": "weight"}, 2, ALL, 512 / 640),  # frozen but the head
+        ({"stem": "none", "head": "none"}, 2, ALL, 0.0),
+        ({"stem": "weight", "head": "input"}, 2, ALL, 1.0),
+        (BOTH | {"attention": "both"}, 3, ALL, (2 * 640 + 2.5 * 2048) / 2688),
+        ({"stem": "none", "head": "none", "attention": "none"}, 3, ALL, 0.0),
+        ({"stem": "both"}, 2, ALL, None),  # nobody looked at the other
+        ({"stem": "both", "head": "?"}, 2, ALL, None),
+        ({"stem": "none", "head": "both"}, 2, PART, 1.6),
+        ({"stem": "weight", "head": "both"}, 2, Workload(checkpointing="yes"), 2.8),
+        # without a look it is that of all trained
+        (NO_LOOK, 2, ALL, 2.0),
+        (NO_LOOK, 2, PART, None),
+        (NO_LOOK, 2, Workload(), None),
+        (NO_LOOK, 2, CHECKPOINTED, 3.0),
     ],
 )
-def test_theory_of_this_step(gradients: dict[str, str], layers: int, expected: float | None, tmp_path: Path) -> None:
+def test_theory_of_this_step(
+    gradients: dict[str, str], layers: int, workload: Workload, expected: float | None, tmp_path: Path
+) -> None:
     """It said 2.00 whatever needed a gradient."""
-    found = contraction(step(gradients, layers=layers).write(tmp_path / "trace.json"))
+    found = contraction(step(gradients, workload, layers).write(tmp_path / "trace.json"))
     assert found.theory_flops == (None if expected is None else pytest.approx(expected))
-    assert found.theory_bytes == (2.0 if set(gradients.values()) == {"both"} else None)
+    if gradients:
+        assert found.theory_bytes == (2.0 if set(gradients.values()) == {"both"} else None)
 
 
-def test_a_product_of_nothing_takes_nothing_from_the_theory(tmp_path: Path) -> None:
+def test_a_product_of_nothing_takes_nothing_from_the_theory_and_one_in_no_module_all(tmp_path: Path) -> None:
     """A batch without a row has a cost, of 0 FLOPs: that is known."""
     trace = step({"stem": "weight", "head": "both", "empty": "both"})
     trace.host("opanatomy.module/empty", 200, 90)
     trace.host("aten::mm", 210, 50, shapes=[[0, 4], [4, 2]], types=["float", "float"])
     assert contraction(trace.write(tmp_path / "trace.json")).theory_flops == pytest.approx((128 + 2 * 512) / 640)
-
-
-def test_a_contraction_in_no_module_leaves_no_theory(tmp_path: Path) -> None:
-    trace = step({"stem": "both", "head": "both"})
     trace.host("aten::mm", 350, 10, **LAYERS[0][2])  # type: ignore[arg-type]
     assert contraction(trace.write(tmp_path / "trace.json")).theory_flops is None
-
-
-@pytest.mark.parametrize(
-    ("workload", "gradients", "expected"),
-    [
-        (ALL, {}, 2.0),
-        (Workload(parameters=10, trainable_parameters=4), {}, None),
-        (Workload(), {}, None),
-        (Workload(parameters=10, trainable_parameters=10, checkpointing="yes"), {}, 3.0),
-        (Workload(parameters=10, trainable_parameters=4), {"stem": "none", "head": "both"}, 1.6),
-        (Workload(checkpointing="yes"), {"stem": "weight", "head": "both"}, 2.8),
-    ],
-)
-def test_without_a_look_it_is_that_of_all_trained(
-    workload: Workload, gradients: dict[str, str], expected: float | None, tmp_path: Path
-) -> None:
-    found = contraction(step(gradients, workload).write(tmp_path / "trace.json"))
-    assert found.theory_flops == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_trace_of_others_says_nothing_of_gradients(tmp_path: Path) -> None:
@@ -152,14 +145,6 @@ class Attention(torch.nn.Module):
         return (query @ key.transpose(1, 2)).softmax(-1) @ value
 
 
-def only(*names: str) -> Callable[[Block], None]:
-    def freeze(block: Block) -> None:
-        for name, parameter in block.named_parameters():
-            parameter.requires_grad_(name.startswith(names))
-
-    return freeze
-
-
 def recorded(module: torch.nn.Module, images: torch.Tensor, folder: Path) -> Path:
     """A step as a capture records it, after one that was watched."""
     with observed_gradients(module) as gradients:
@@ -172,27 +157,27 @@ def recorded(module: torch.nn.Module, images: torch.Tensor, folder: Path) -> Pat
             loss.backward()
     profiler.export_chrome_trace(str(path))
     trace = json.loads(path.read_text())
-    path.write_text(json.dumps(trace | {METADATA_KEY: to_builtins(captured(gradients, Workload()))}))
+    path.write_text(json.dumps(trace | metadata(gradients, Workload())))
     return path
 
 
 @pytest.mark.parametrize(
-    ("prepare", "image_gradient"),
+    ("trained", "image_gradient"),
     [
-        (only(""), False),  # all is trained; the stem's input needs nothing
-        (only(""), True),
-        (only("head"), False),
-        (only("adapter"), False),  # an adapter behind frozen layers
-        (only("adapter", "query", "key", "value"), False),
-        (only("head.bias"), False),
+        ("", False),  # all is trained; the stem's input needs nothing
+        ("", True),
+        ("head", False),
+        ("adapter", False),  # an adapter behind frozen layers
+        (("adapter", "query", "key", "value"), False),
+        ("head.bias", False),
     ],
-    ids=["all", "all and the image", "head", "adapter", "attention and adapter", "bias"],
 )
-def test_theory_is_what_torch_runs(prepare: Callable[[Block], None], image_gradient: bool, tmp_path: Path) -> None:
+def test_theory_is_what_torch_runs(trained: str | tuple[str, ...], image_gradient: bool, tmp_path: Path) -> None:
     """Measured from the backward's products, by theory from the forward's: neither looks at the other."""
     torch.manual_seed(0)
     block = Block()
-    prepare(block)
+    for name, parameter in block.named_parameters():
+        parameter.requires_grad_(name.startswith(trained))
     images = torch.randn(2, 3, 8, 8, requires_grad=image_gradient)
     anatomy = analyze_trace(recorded(block, images, tmp_path))
     found = [one for one in anatomy.ratios if one.operator_class is MM]
@@ -203,22 +188,13 @@ def test_theory_is_what_torch_runs(prepare: Callable[[Block], None], image_gradi
     assert found[0].theory_flops != 2.0 or image_gradient
 
 
-def test_watching_leaves_nothing_behind() -> None:
-    from torch.nn.modules import module as hooks
-
-    block = Block()
-    before = len(hooks._global_forward_hooks)
-    with observed_gradients(block) as gradients, torch.no_grad():
-        block(torch.randn(1, 3, 8, 8))
-    assert set(gradients.values()) == {"none"}
-    assert len(hooks._global_forward_hooks) == before
-    assert not any(child._forward_hooks or child._forward_pre_hooks for child in block.modules())
-
-
-def test_what_needs_a_gradient_in_one_call_needs_it() -> None:
-    block = Block()
+def test_what_needs_a_gradient_in_one_call_needs_it_and_watching_leaves_nothing_behind() -> None:
+    block, before = Block(), len(hooks._global_forward_hooks)
     with observed_gradients(block) as gradients:
         with torch.no_grad():
             block(torch.randn(1, 3, 8, 8))
+        assert set(gradients.values()) == {"none"}
         block(torch.randn(1, 3, 8, 8))
     assert (gradients["stem"], gradients["query"], gradients["attention"]) == ("weight", "both", "both")
+    assert len(hooks._global_forward_hooks) == before
+    assert not any(child._forward_hooks or child._forward_pre_hooks for child in block.modules())

@@ -1,10 +1,13 @@
-"""Redact the records of a report, from which every format is made."""
+"""Redact the records of a report, from which every format is made.
+
+Numbers, terms of an enumeration and packed columns are written as they are; every text is masked.
+"""
 
 from __future__ import annotations
 
 import re
 from enum import Enum
-from functools import cache
+from operator import is_not
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -16,143 +19,80 @@ from opanatomy.trace.redact import PATH, REDACTED, Texts, is_plain_constant, wor
 
 Record = TypeVar("Record")
 
-
-#: Fields of our own words and figures; nothing in them comes from a trace, a model or a machine.
-_OURS: Final = words(
-    "Anatomy.conventions OperatorRow.rule KernelRow.rule MemoryTerm.component MemoryTerm.term MemoryTerm.formula"
-    " MemoryComponent.component MemoryComponent.formula MemoryInference.component MemoryInference.rule"
-    " MemoryBlocks.component MemoryBlocks.rule MemorySaving.technique MemorySaving.option PublishedFigure.figure"
-    " PublishedFigure.unit PublishedFigure.published_device Memory.measured_by Check.quantity Check.source Check.unit"
-    " Difference.cause Spread.figure DeviceFigures.source DeviceFigures.peak_flops_per_second"
-    " ExceededCeiling.ceiling ExceededCeiling.option"
-    " DeviceFigures.vector_flops_per_second DeviceFigures.mfu_dtype Provenance.opanatomy Provenance.created"
-    " Provenance.trace_sha256 Rank.trace_sha256 Capture.created Capture.version Capture.list_arguments"
-    " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
-    " StorageColumns.components TextObservations.padding TextFigures.padding"
-    " Waiting.no_straggler"
+#: Fields of our own words, which are written as they are.
+OWN: Final = words("source formula rule term quantity unit conventions created")
+#: Fields with names of operators, kernels, data types, devices and versions, which are masked as in the trace; all
+#: other texts are sentences.
+NAMES: Final = words(
+    "operator operators part_of first_operator kernel kernels saved_by collective dtype kind head activation device"
+    " other_devices device_kind torch cuda driver transformers python processor lists list_arguments profiler_times_ns"
 )
+#: Fields with paths of modules, which are masked as their ranges in the trace.
+MODULES: Final = words("module modules gradients")
+#: What `everything` leaves of fields that say who ran what from where; of several ranks their number stays.
+PLACES: Final = {"command": REDACTED, "trace": PATH, "max_trace": PATH, "file": PATH}
+#: Fields with the arguments of a call.
+ARGUMENTS: Final = words("signature signatures")
 
-
-#: Fields that hold the path of a module, written like the ranges in the trace.
-_MODULES: Final = words(
-    "ModuleRow.module MemoryBlocks.module SavedActivations.module Capture.modules Capture.gradients"
-    " ContextColumns.modules ModuleCommunication.module ExpectedCommunication.module SharedWeights.module"
-    " Breakdown.modules"
-)
-
-
-#: Names of operators, kernels, data types and devices, as a trace writes them.
-_NAMES: Final = words(
-    "OperatorRow.operator OperatorRow.part_of KernelRow.kernel KernelRow.operators MemoryBlocks.operator"
-    " SavedActivations.operator SavedActivations.saved_by Difference.operator Collective.collective"
-    " ObservedCall.operator ObservedCount.operator Capture.profiler_times_ns Capture.lists ModuleRow.kind"
-    " Environment.device Environment.device_kind Environment.torch Environment.cuda Environment.driver"
-    " Environment.transformers Environment.python Environment.processor Rank.device MemoryDevice.device"
-    " Collective.dtype SavedActivations.dtype MemorySnapshot.name ModelShape.kind ModelShape.head"
-    " ModelShape.activation ContextColumns.operators TensorType.dtype StepObservations.device"
-    " MemoryObservations.device MemoryObservations.other_devices ModuleCommunication.collective"
-    " ExpectedCommunication.collective MatchedCollective.collective MatchedCollective.dtype Breakdown.operators"
-    " Breakdown.kernels ExceededCeiling.operator IdleRow.name"
-)
-
-
-#: With `everything`, what remains of fields that say who ran what from where.
-_PLACES: Final = {
-    "Provenance.command": REDACTED, "Capture.command": REDACTED, "Rank.trace": PATH,
-    "Spread.max_trace": PATH, "TextObservations.file": PATH, "TextFigures.file": PATH,
-    "RankWaiting.trace": PATH, "Straggler.trace": PATH,
-}  # fmt: skip
-
-
-_RANKS: Final = re.compile(r"^(\d+ ranks): .*", re.DOTALL)
-
-
-_ARGUMENTS: Final = words("OperatorRow.signature Breakdown.signatures")
-
-
-_TENSOR: Final = re.compile(r"^(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without strides)?\]*$")
+_RANKS: Final = re.compile(r"(\d+ ranks): .*", re.DOTALL)
+_TENSOR: Final = re.compile(r"(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without strides)?\]*")
 
 
 def redacted(record: Record, texts: Texts) -> Record:
-    """Return the record, and all records in it, redacted; the same object if nothing is left out."""
-    result: Record = _value(record, type(record).__name__, texts)
+    """Return the record, and all records in it, redacted; the same object if nothing is masked."""
+    result: Record = _value(record, "", texts)
     return result
 
 
-def _value(value: Any, place: str, texts: Texts) -> Any:
+def _value(value: Any, field: str, texts: Texts) -> Any:
+    if value is None or field in OWN or isinstance(value, (int, float, Enum)):
+        return value
     if isinstance(value, str):
-        return value if isinstance(value, Enum) or place in _OURS else _text(value, place, texts)
+        masked = _text(value, field, texts)
+        return value if masked == value else masked
     if isinstance(value, bytes):
         return value if is_packed(value) else b""
     if isinstance(value, Struct):
         return _record(value, texts)
     if isinstance(value, (tuple, list)):
-        items = [_value(item, place, texts) for item in value]
-        return value if all(map(_same, items, value)) else type(value)(items)
-    if isinstance(value, dict) and place not in _OURS:
-        return _mapping(value, place, texts)
-    return value
+        items = [_value(item, field, texts) for item in value]
+        return type(value)(items) if any(map(is_not, items, value)) else value
+    return _mapping(value, field, texts) if isinstance(value, dict) else value
 
 
 def _record(record: Any, texts: Texts) -> Any:
-    kind: Any = type(record)
-    changed = {}
-    for name, place in _fields_of(kind):
-        value = getattr(record, name)
-        if value is None or isinstance(value, (int, float)):
-            continue
-        redacted = _value(value, place, texts)
-        if not _same(redacted, value):
-            changed[name] = redacted
-    if texts.everything and kind.__name__ == "Workload" and record.model_source in ("folder", "function"):
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    changed = {name: new for name, value in values.items() if (new := _value(value, name, texts)) is not value}
+    if texts.everything and values.get("model_source") in ("folder", "function"):
         changed["model"] = PATH
     return replace(record, **changed) if changed else record
 
 
-@cache
-def _fields_of(kind: type[Any]) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a record, each with its name in the tables above."""
-    return tuple((name, f"{kind.__name__}.{name}") for name in kind.__struct_fields__)
-
-
-def _mapping(mapping: dict[Any, Any], place: str, texts: Texts) -> dict[Any, Any]:
+def _mapping(mapping: dict[Any, Any], field: str, texts: Texts) -> dict[Any, Any]:
     """Return the mapping redacted; add up the times of names that become equal."""
     result: dict[Any, Any] = {}
     for key, value in mapping.items():
-        name, redacted = _value(key, place, texts), _value(value, place, texts)
-        result[name] = result[name] + redacted if name in result and type(redacted) is int else redacted
+        name, masked = _value(key, field, texts), _value(value, field, texts)
+        result[name] = result[name] + masked if name in result and type(masked) is int else masked
     return mapping if result == mapping else result
 
 
-def _text(text: str, place: str, texts: Texts) -> str:
-    if place in _NAMES:
-        return texts.text(text)
-    if place in _MODULES:
+def _text(text: str, field: str, texts: Texts) -> str:
+    if field in ARGUMENTS:
+        return SignatureText(", ".join(map(_argument, text.split(", "))) if texts.everything else texts.text(text))
+    if field in MODULES:
         return texts.module(text)
-    if place in _ARGUMENTS:
-        return SignatureText(_arguments(text, texts))
-    if texts.everything:
-        if place in _PLACES:
-            return _PLACES[place]
-        if place == "Provenance.trace":
-            ranks = _RANKS.match(text)
-            return ranks[1] if ranks else PATH
+    if field in NAMES:
+        return texts.text(text)
+    if field in PLACES and texts.everything:
+        ranks = _RANKS.fullmatch(text)
+        return ranks[1] if ranks else PLACES[field]
     return texts.sentence(text)
 
 
-def _arguments(signature: str, texts: Texts) -> str:
-    """Return a signature; with `everything`, without texts among its arguments, as in the redacted trace."""
-    if not texts.everything:
-        return texts.text(signature)
-    return ", ".join(map(_argument, signature.split(", ")))
-
-
 def _argument(text: str) -> str:
+    """Return an argument of a call; without its text, as in the redacted trace."""
     core = text.lstrip("[")
-    if core.rstrip("]") == "-" or _TENSOR.match(core) or is_plain_constant(core.rstrip("]")):
+    if core.rstrip("]") == "-" or _TENSOR.fullmatch(core) or is_plain_constant(core.rstrip("]")):
         return text
     return text[: len(text) - len(core)] + "-" + core[len(core.rstrip("]")) :]
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other or (isinstance(one, str) and one == other)

@@ -31,7 +31,7 @@ def all_figures(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
 def _held(run: Run, *checks: Callable[[Anatomy], Figure]) -> Iterator[tuple[str, Figure]]:
     """The figures of a run that ended well; else one figure that says how it ended."""
     if run.anatomy is None or run.code:
-        yield run.command, Figure(name="ends well", found=f"exit {run.code}: {run.last_line}", wanted="0", holds=False)
+        yield run.command, Figure("ends well", f"exit {run.code}: {run.last_line}", "0", False)
         return
     for check in checks:
         yield run.command, check(run.anatomy)
@@ -45,15 +45,10 @@ def _main_job(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
     yield from _held(
         run,
         lambda anatomy: figures.device_is_named(anatomy, device),
-        figures.kernels_recorded,
-        figures.kernels_launched,
-        figures.work_is_classed,
-        figures.second_sources_agree,
-        figures.context_is_plausible,
-        figures.peak_is_the_allocators,
-        figures.contractions_within_peak,
+        figures.kernels_recorded, figures.kernels_launched, figures.work_is_classed, figures.second_sources_agree,
+        figures.context_is_plausible, figures.peak_is_the_allocators, figures.contractions_within_peak,
         lambda anatomy: figures.product_type(anatomy, "float32"),
-    )
+    )  # fmt: skip
 
 
 def _peaks(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
@@ -71,11 +66,8 @@ def _checkpointing(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
     yield plain.command, figures.same_flops_by_module(plain.anatomy, host.anatomy, "as on the CPU")
     for kind in ("non-reentrant", "reentrant"):
         other = profile(kind, folder, *_SMALL, "--checkpointing", kind)
-        yield from _held(
-            other,
-            figures.second_sources_agree,
-            partial(figures.same_backward_modules, plain.anatomy, what=kind),
-        )
+        same = partial(figures.same_backward_modules, plain.anatomy, what=kind)
+        yield from _held(other, figures.second_sources_agree, same)
 
 
 def _mixed_precision(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
@@ -83,21 +75,15 @@ def _mixed_precision(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
         run = profile(f"amp-{amp}", folder, *_SMALL, "--amp", amp, "--optimizer", "adamw", "--steps", "3", "--memory")
         yield from _held(
             run,
-            figures.second_sources_agree,
-            figures.work_is_classed,
-            figures.every_step_updates,
-            figures.peak_is_the_allocators,
-            partial(figures.product_type, dtype=dtype),
-        )
+            figures.second_sources_agree, figures.work_is_classed, figures.every_step_updates,
+            figures.peak_is_the_allocators, partial(figures.product_type, dtype=dtype),
+        )  # fmt: skip
 
 
 def _no_room(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
     run = profile("too-large", folder, f"{_MODELS}:too_large")
     if run.anatomy is None:
-        yield (
-            run.command,
-            Figure(name="out of memory", found=f"exit {run.code}: {run.last_line}", wanted="a report", holds=False),
-        )
+        yield run.command, Figure("out of memory", f"exit {run.code}: {run.last_line}", "a report", False)
         return
     yield run.command, figures.failure_is_reported(run.anatomy, Phase.FORWARD)
 

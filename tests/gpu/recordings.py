@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-
-from msgspec.structs import asdict, replace
 
 from opanatomy.cli.main import main
 from tests.allocator import FOLDER as ALLOCATOR
@@ -30,7 +27,6 @@ def renew(runs: Path, folder: Path) -> Iterator[str]:
         yield _recorded(name, settings, folder / "allocator")
     for name in ("plain", "non-reentrant", "amp-bf16"):
         yield _kept_trace(runs / f"{name}.trace.json.gz", folder / "traces" / f"gpu_bert_{name}.json.gz")
-    yield _answers(folder / "gpu" / "answers.json")
 
 
 def _names() -> dict[str, str]:
@@ -64,24 +60,4 @@ def _kept_trace(trace: Path, kept: Path) -> str:
     if code or kept.stat().st_size > _LARGEST:
         kept.unlink(missing_ok=True)
         return f"NOT renewed: {kept.name}: exit {code}, or more than {_LARGEST:,} B"
-    return f"renewed {kept}"
-
-
-def _answers(kept: Path) -> str:
-    """What `torch.cuda` and NVML answer of the device, to hold the fixtures of `tests/fake_cuda.py` against."""
-    import torch
-
-    from opanatomy.capture.device import nvml
-
-    properties = torch.cuda.get_device_properties(0)
-    answer = nvml.answer(0)
-    device = None if answer.device is None else asdict(replace(answer.device, processes=(), uuid="<uuid>"))
-    found = {
-        "torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
-        "architectures": torch.cuda.get_arch_list(), "name": properties.name,
-        "total_memory": properties.total_memory, "multi_processor_count": properties.multi_processor_count,
-        "capability": list(torch.cuda.get_device_capability(0)), "nvml": device, "why_not": answer.why_not,
-    }  # fmt: skip
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(found, indent=1) + "\n")
     return f"renewed {kept}"
