@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,9 @@ from opanatomy.capture.run.profile import capture_model
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.capture.run.unprofiled import step_times
 from opanatomy.capture.step.stepper import make_optimizer
+from opanatomy.cli import main as command_line
+from opanatomy.cli import parser, verbs
+from opanatomy.cli.main import main
 from opanatomy.cli.parser import make_parser
 from opanatomy.cli.verbs.profile import run_options
 from opanatomy.errors import EstimateError, UsageError
@@ -186,3 +190,36 @@ def test_a_flag_and_an_argument_are_refused_in_one_wording(name: str, value: Any
 def test_inference_has_no_backward(other: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out \w+='?[\w.]+'?$"):
         RunOptions(inference=True, **other)
+
+
+# --------------------------------------------------------------------------------------------------------------- verbs
+
+GREET = """
+from opanatomy.options import Kind, Option
+DESCRIPTION = "Say a name back."
+OPTIONS = (Option(name="name", positional="1", metavar="NAME", kind=Kind.TEXT, help="whom to greet"),)
+EXAMPLES = ()
+
+def run(arguments):
+    print("hello", arguments.name)
+"""
+
+
+def test_a_file_and_a_line_are_a_new_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file beside them that is no verb breaks nothing."""
+    (tmp_path / "greet.py").write_text(GREET)
+    (tmp_path / "stray.py").write_text("this is no Python")
+    monkeypatch.setattr(verbs, "__path__", [*verbs.__path__, str(tmp_path)])
+    for module in (verbs, parser, command_line):
+        monkeypatch.setattr(module, "VERBS", {**verbs.VERBS, "greet": "say a name back"})
+    monkeypatch.delitem(sys.modules, "opanatomy.cli.verbs.greet", raising=False)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert re.search(r"^    greet +say a name back$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["greet", "you"]) == 0
+    assert capsys.readouterr().out == "hello you\n"
+    with pytest.raises(SystemExit):
+        main(["grete", "you"])
+    assert "did you mean 'greet'?" in capsys.readouterr().err
