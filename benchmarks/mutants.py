@@ -42,7 +42,7 @@ TESTS = {
     "trace_devices",
     "classification": "classification roofline golden_traces | causality trace_devices timeline",
     "cost": "cost_worked formulas cost_registry cost_flops cost_bytes cost_sparse golden_traces | cost_models",
-    "memory": "memory_theory memory_device report golden_traces | memory_replaced memory_trace memory_live",
+    "memory": "memory_theory memory_allocator report golden_traces | memory_trace memory_live",
     "analysis": "timeline roofline theory golden_traces ranks waiting comparison causality communication checks gates "
     "report_verdict | report generation attribution",
     "trace": "trace golden_traces writer attribution redaction | trace_devices hostile pipes secrets",

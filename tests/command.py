@@ -150,7 +150,7 @@ def serve(connection: Connection) -> None:
 def _fork_jobs() -> None:
     """The processes that a command begins (`run_job`) are forks of it: it has the imports that their server would make.
 
-    `test_techniques.py` and `technique_pairs.py` begin theirs with the server itself.
+    `test_techniques.py` begins its own with the server itself.
     """
     from opanatomy.predict import workers
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import read_anatomy
 from tests.command import Fork
-from tests.tiny import BERT, TINY
+from tests.tiny import BERT, tiny
 
 GPT2: Final = "openai-community/gpt2"
 #: A module that sleeps in forward on rank 1, and one that fails there, as a user may have them.
@@ -76,17 +76,6 @@ def contents(trace: Path) -> dict[str, Any]:
     from isal import igzip
 
     return json.loads(igzip.decompress(trace.read_bytes()))
-
-
-def tiny_words(model: str) -> tuple[str, ...]:
-    """The words that make a model tiny, and its batch."""
-    settings = [word for key, value in TINY[model] for word in ("--set", f"{key}={value}")]
-    return (*settings, "--seq", "16", "--batch", "2", "--device", "cpu")
-
-
-def tiny(model: str, *more: str) -> tuple[str, ...]:
-    """The words that profile a tiny model."""
-    return (model, *tiny_words(model), *more)
 
 
 def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:

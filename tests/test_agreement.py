@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import opanatomy
-from opanatomy.analysis.checks import require_agreement
 from opanatomy.errors import GateError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -113,11 +110,6 @@ def penalty(w: Tensor, x: Tensor) -> Tensor:
     return gradient.pow(2).sum()
 
 
-def ctc(w: Tensor, x: Tensor) -> Tensor:
-    targets, lengths = torch.ones(2, 3, dtype=torch.long), torch.tensor([3, 3])
-    return F.ctc_loss(F.log_softmax(x * w, -1), targets, torch.tensor([6, 6]), lengths)
-
-
 def made(function: Callable[..., Any], parameters: tuple[Tensor, ...], *inputs: Tensor) -> Made:
     return Function(function, *parameters), inputs
 
@@ -131,64 +123,26 @@ CASES: dict[str, Callable[[], Made]] = {
     "gradient penalty": lambda: made(penalty, (R(8, 8),), grad((4, 8))),
     "custom function": lambda: made(lambda w, x: Product.apply(x, w), (R(8, 8),), R(4, 8)),
     "lstm": lambda: (First(nn.LSTM(8, 8, 2, bidirectional=True)), (R(5, 3, 8),)),
-    "gru": lambda: (First(nn.GRU(8, 8)), (R(5, 3, 8),)),
-    "rnn": lambda: (First(nn.RNN(8, 8)), (R(5, 3, 8),)),
-    "lstm cell": lambda: (First(nn.LSTMCell(8, 8)), (R(3, 8),)),
     "attention": lambda: (First(nn.MultiheadAttention(16, 4, batch_first=True), same=True), (R(2, 5, 16),)),
     "encoder layer": lambda: (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), (R(2, 5, 16),)),
     "bilinear": lambda: (nn.Bilinear(6, 5, 4), (grad((3, 6)), grad((3, 5)))),
     "cdist": lambda: made(lambda w, x: torch.cdist(x, w), (R(30, 8),), R(40, 8)),
-    "embedding bag": lambda: made(lambda w, i: F.embedding_bag(i, w), (R(20, 8),), torch.randint(0, 20, (4, 5))),
-    "sparse embedding": lambda: (nn.Embedding(20, 8, sparse=True), (torch.randint(0, 20, (4, 5)),)),
     "batch norm": lambda: (
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2)), (R(2, 3, 10, 10),),
     ),
-    "in place": lambda: (
-        nn.Sequential(nn.Linear(4, 4), nn.SiLU(True), nn.Linear(4, 4), nn.Hardswish(True)), (R(3, 4),),
-    ),
-    "depthwise": lambda: (nn.Conv2d(8, 8, 3, groups=8), (R(2, 8, 10, 10),)),
     "transposed 1d": lambda: (nn.ConvTranspose1d(8, 6, 3), (R(2, 8, 10),)),
-    "transposed 3d": lambda: (nn.ConvTranspose3d(4, 6, 3), (R(2, 4, 6, 6, 6),)),
-    "bfloat16 convolution": lambda: (nn.Conv2d(8, 8, 3).bfloat16(), (R(2, 8, 10, 10).bfloat16(),)),
     "checkpoint": lambda: made(checkpointed(lambda w, v, x: torch.tanh(x @ w) @ v), (R(8, 8), R(8, 8)), grad((4, 8))),
     "checkpoint that ends in a map": lambda: made(
         checkpointed(lambda w, v, x: (x @ w).tanh() * v), (R(8, 8), R(8)), grad((4, 8))
-    ),
-    "checkpoint that ends in a map after maps of numbers": lambda: made(
-        checkpointed(lambda w, v, x: (x @ w * 2).tanh() * v), (R(8, 8), R(8)), grad((4, 8))
     ),
     "reentrant checkpoint": lambda: made(
         checkpointed(lambda w, v, x: torch.tanh(x @ w) @ v, reentrant=True), (R(8, 8), R(8, 8)), grad((4, 8))
     ),
     "checkpoint partly without gradients": lambda: made(partly_without_gradients, (R(8, 8), R(8, 8)), grad((4, 8))),
     "offloading": lambda: made(offloaded, (R(8, 8),), grad((4, 8))),
-    "sparse product": lambda: made(lambda w, x: torch.sparse.mm(x, w), (R(8, 6),), torch.eye(8).to_sparse()),
     "compressed product": lambda: made(lambda w, x: x @ w, (R(8, 6),), torch.eye(8).to_sparse_csr()),
-    "complex": lambda: made(
-        lambda w, x: (x @ w).abs(), (R(8, 6, dtype=torch.cfloat),), R(4, 8, dtype=torch.cfloat)
-    ),
-    "vectors": lambda: made(lambda w, x: (x @ w).dot(x[:, 0]), (R(8),), R(8, 8)),
-    "addbmm": lambda: made(lambda w, x: torch.addbmm(w, x, x), (R(8, 8),), R(3, 8, 8)),
-    "matrix power": lambda: made(lambda w, x: torch.matrix_power(w, 3) + x, (R(8, 8),), R(8, 8)),
-    "solve": lambda: made(lambda w, x: torch.linalg.solve(w + 8 * torch.eye(8), x), (R(8, 8),), R(8, 2)),
-    "fft": lambda: made(lambda w, x: torch.fft.rfft(x * w).abs(), (R(8),), R(3, 8)),
-    "ctc": lambda: made(ctc, (R(5),), R(6, 2, 5)),
     "ragged": lambda: (Ragged(), (grad((6, 8)),)),
     "indices": lambda: made(lambda w, x: x[x > 0].sum() * w.sum() + torch.where(x > 0)[0].sum(), (R(8),), R(4, 8)),
-    "maximum": lambda: made(lambda w, x: torch.max(x, w) + torch.min(x, w) + x.max(-1, True)[0], (R(8),), R(4, 8)),
-    "logsumexp": lambda: made(lambda w, x: torch.logsumexp(x * w, -1), (R(8),), R(4, 8)),
-    "repeat": lambda: made(lambda w, x: (x * w).repeat_interleave(3, dim=0), (R(8),), R(4, 8)),
-    "weight norm": lambda: (nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), (R(4, 8),)),
-    "spectral norm": lambda: (nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)), (R(4, 8),)),
-    "grid": lambda: made(
-        lambda w, x: F.grid_sample(x, F.affine_grid(w, [2, 3, 6, 6], False), align_corners=False), (R(2, 2, 3),),
-        R(2, 3, 6, 6),
-    ),
-    "unfold": lambda: made(lambda w, x: F.unfold(x, 3).transpose(1, 2) @ w, (R(27, 4),), R(2, 3, 6, 6)),
-    "losses": lambda: made(
-        lambda w, x: F.cross_entropy(x @ w, torch.tensor([0, 1, 2, 3])) + F.mse_loss(x @ w, torch.zeros(4, 6)),
-        (R(8, 6),), R(4, 8),
-    ),
     "adaptive softmax": lambda: (AdaptiveSoftmax(), (R(6, 16),)),
     "table of the first step": lambda: (Cached(), (R(4, 8),)),
 }  # fmt: skip
@@ -239,23 +193,17 @@ def test_contractions_that_were_wrong(name: str) -> None:
     assert found == right != wrong
 
 
-def test_what_is_checked_under_autocast_and_in_inference() -> None:
+def test_other_kinds_of_steps_are_checked_too() -> None:
     encoder = CASES["encoder layer"]
     assert disagreements(profiled(encoder, amp="bf16", optimizer="adamw")) == []
-    module, inputs = encoder()
-    fast = opanatomy.profile(module.eval(), inputs, inference=True)
-    assert disagreements(fast) == []
-    assert "aten::_addmm_activation" in {row.operator for row in fast.operators}
-
-
-def test_what_one_step_made_is_compared_with_all_steps() -> None:
-    anatomy = profiled(CASES["checkpoint"], steps=3)
-    assert len(anatomy.step.steps) == 3
-    assert disagreements(anatomy) == []
+    assert disagreements(profiled(encoder, inference=True)) == []
+    several = profiled(CASES["checkpoint"], steps=3)
+    assert len(several.step.steps) == 3
+    assert disagreements(several) == []
 
 
 def test_without_a_warm_up_nothing_was_watched() -> None:
-    checks = {check.quantity: check for check in profiled(CASES["depthwise"], warmup=0).checks}
+    checks = {check.quantity: check for check in profiled(CASES["gradient penalty"], warmup=0).checks}
     for quantity in ("call counts", "contraction FLOPs"):
         assert checks[quantity].compared == 0
         assert checks[quantity].not_checked == "there was no warm-up step to watch"
@@ -300,29 +248,6 @@ def test_a_step_that_does_not_repeat_itself_is_said_and_fails_the_check() -> Non
     assert steps > watched * 2 * 4 * 8 * 8
     with pytest.raises(GateError, match=r"^check: 6 figures are not confirmed; the first: "):
         opanatomy.profile(Unsteady(), (R(4, 8),), check=True)
-    # Which one is first goes by the times that they touch: here by times that no other process has a part in.
-    with pytest.raises(GateError, match=r"^check: 6 figures are not confirmed; the first: call counts of aten::addmm"):
-        require_agreement(timed(anatomy, {"aten::addmm": 0.4, "aten::mm": 0.2, "aten::add": 0.1, "aten::sum": 0.1}))
-    with pytest.raises(GateError, match=r"; the first: call counts of aten::mm"):
-        require_agreement(timed(anatomy, {"aten::addmm": 0.2, "aten::mm": 0.4, "aten::add": 0.1, "aten::sum": 0.1}))
-
-
-def timed(anatomy: Anatomy, shares: dict[str, float]) -> Anatomy:
-    """Return the anatomy with differences that touch these shares of its work, by operator."""
-    work_ns = sum(row.time_ns for row in anatomy.classes)
-    return replace(
-        anatomy,
-        checks=tuple(
-            replace(
-                check,
-                differences=tuple(
-                    replace(difference, time_ns=round(work_ns * shares[difference.operator]))
-                    for difference in check.differences
-                ),
-            )
-            for check in anatomy.checks
-        ),
-    )
 
 
 @torch.library.custom_op("opanatomy_tests::squared_product", mutates_args=())

@@ -19,7 +19,7 @@ from opanatomy.capture.model.catalog import (
 )
 from opanatomy.capture.model.workload import prepare
 from opanatomy.cli.main import main
-from tests.tiny import SISTERS, planned, tiny_request
+from tests.tiny import SISTERS, TINY, planned, tiny_request
 
 #: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints
 #: hold pre-training heads too: 110,106,428 and 336,226,108 less the pooler (h * h + h) and the classifier of the next
@@ -56,7 +56,7 @@ LENGTHS = {
 
 
 def test_every_embedded_model_is_checked_here() -> None:
-    assert set(catalog_names()) == set(PUBLISHED)
+    assert set(catalog_names()) == set(PUBLISHED) == set(TINY)
 
 
 @pytest.mark.parametrize("entry", catalog_entries(), ids=lambda entry: entry.name)

@@ -1,24 +1,18 @@
-"""A step followed on fake tensors next to the same step run: what it allocates, what its products cost."""
+"""A step followed on fake tensors, and the time that is predicted of it from that of the baseline's calls."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.capture.run.profile import capture_model
-from opanatomy.capture.run.progress import NullProgress
-from opanatomy.capture.silence import quiet_libraries
-from opanatomy.errors import EstimateError, OpanatomyError
-from opanatomy.memory.observed import memory_of_observations
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.errors import EstimateError
 from opanatomy.options import RunOptions
-from opanatomy.pipeline import analyze_traces
-from opanatomy.predict.experiment import contraction_flops, measured_figures
-from opanatomy.predict.fake import fake_tensors, recording, simulate
+from opanatomy.predict.fake import simulate
 from opanatomy.predict.price import (
     FACTOR,
     CallTimes,
@@ -30,109 +24,23 @@ from opanatomy.predict.price import (
     tensors_of,
     work_of,
 )
-from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.experiment import Basis, SimulatedCall, SimulatedStep
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import MemoryObservations, Workload
 from tests.handmade import HandMade
-from tests.tiny import BERT, tiny_request
+from tests.tiny import BERT, tiny, tiny_request
 
-#: Every technique on every model is in test_techniques_models.py.
-WAYS: dict[str, dict[str, Any]] = {
-    "plain": {}, "checkpointing": {"checkpointing": "non-reentrant"},
-    "inference": {"inference": True, "optimizer": None},
-}  # fmt: skip
-
-
-def options_of(way: str) -> RunOptions:
-    request = tiny_request(BERT, device="cpu", optimizer="adamw", memory=True)
-    return replace(request, **WAYS[way])
-
-
-class Tied(torch.nn.Module):
-    """A table of ten vectors that is the head too, with branches between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10, bias=False)
-        self.head.weight = self.table.weight
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        states = self.table(ids)
-        branch = torch.relu(states) + states
-        logits: torch.Tensor = self.head(states.exp() + 2 * states + branch)
-        return logits.sum()
-
-
-def captured(options: RunOptions, path: Path) -> Anatomy:
-    capture_model(options, path, NullProgress(), lambda text: None)
-    return analyze_traces([path])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_memory_and_products_are_those_of_the_step_that_was_run(way: str, tmp_path: Path) -> None:
-    options = options_of(way)
-    followed = simulate(options)
-    anatomy = captured(options, tmp_path / "step.json")
-    predicted, measured = memory_of_observations(followed.memory), anatomy.memory
-    assert predicted.peak_bytes is not None
-    assert measured.peak_bytes is not None
-    assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.02)
-    assert predicted.peak_at == measured.peak_at
-    ours = {row.component: row.measured_bytes for row in predicted.components}
-    theirs = {row.component: row.measured_bytes for row in measured.components}
-    for component in ("weights", "gradients", "optimizer_state", "buffers", "inputs"):
-        assert ours.get(component) == theirs.get(component), component
-    assert ours.get("forward_activations", 0) == pytest.approx(theirs.get("forward_activations", 0), rel=0.02)
-    assert contraction_flops(followed) == measured_figures(anatomy).flops
+OPTIONS = tiny_request(BERT, optimizer="adamw", memory=True)
 
 
 def test_following_a_step_leaves_the_process_as_it_was() -> None:
     torch.manual_seed(7)
     before, get_rng_state = torch.get_rng_state(), torch.get_rng_state
-    simulate(options_of("checkpointing"))
+    simulate(replace(OPTIONS, checkpointing="non-reentrant"))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_rng_state is get_rng_state
     assert type(torch.ones(1)) is torch.Tensor
-
-
-def test_a_model_that_cannot_be_is_said_as_by_a_run() -> None:
-    with pytest.raises(OpanatomyError, match="no model"):
-        simulate(RunOptions(model="no/such-model", device="cpu"))
-
-
-def test_compiled_code_is_not_followed() -> None:
-    with pytest.raises(EstimateError, match="decided when it compiles"):
-        simulate(replace(options_of("plain"), compile=True))
-
-
-def test_gradients_are_summed_in_place_where_a_real_step_does() -> None:
-    """Sums of branches, and of a table that is the head too: the first of its gradients is a view, no place for it."""
-    with fake_tensors(), quiet_libraries():
-        module = Tied()
-        with recording(module, "cpu", lambda: Phase.BACKWARD) as record:
-            record.start(frozenset())
-            module(torch.zeros(3, dtype=torch.int64)).backward()
-    followed = Counter[tuple[str, Any]]()
-    for one in record.simulated_calls():
-        followed[one.operator, one.signature.tensors()[0].shape if one.signature.tensors() else ()] += one.calls
-    with torch.profiler.profile(record_shapes=True) as profile:
-        Tied()(torch.zeros(3, dtype=torch.int64)).backward()
-    ran = Counter((event.name, tuple(event.input_shapes[0])) for event in profile.events() if event.input_shapes)
-    for name in ("aten::add", "aten::add_"):
-        sums = {key: calls for key, calls in followed.items() if key[0] == name}
-        assert sums == {key: calls for key, calls in ran.items() if key[0] == name}
-        assert sums
-
-
-def test_what_depends_on_values_is_answered() -> None:
-    with fake_tensors():
-        tensor = torch.ones(3, 4)
-        assert tensor.sum().item() == 0.0
-        assert tensor.nonzero().shape == (12, 2)
-        assert tensor[tensor > 0].shape == (12,)
-        assert not torch.equal(tensor, tensor)
 
 
 def test_what_cannot_run_without_values_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +58,8 @@ def test_what_cannot_run_without_values_says_why(tmp_path: Path, monkeypatch: py
     )
     with pytest.raises(EstimateError, match="cannot run on fake tensors"):
         simulate(RunOptions(model="needs_values:make", device="cpu"))
+    with pytest.raises(EstimateError, match="decided when it compiles"):
+        simulate(replace(OPTIONS, compile=True))
 
 
 # ------------------------------------------------------------------------------------------------------------- times
@@ -274,13 +184,15 @@ def test_times_of_a_phase_are_those_of_its_calls_with_all_that_they_call(tmp_pat
     }  # fmt: skip
 
 
-def test_times_of_a_trace_are_those_of_its_operators(tmp_path: Path) -> None:
-    options = options_of("plain")
-    anatomy = captured(options, tmp_path / "step.json")
-    known = call_times(tmp_path / "step.json")
-    followed = simulate(options)
+def test_times_of_a_trace_are_those_of_its_operators(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = tiny(BERT, "--optimizer", "adamw", "--memory", "--trace", "step.json", "-o", "report.json")
+    assert main(["profile", *words]) == 0
+    anatomy = opanatomy.read("report.json")
+    known = call_times(here / "step.json")
+    followed = simulate(OPTIONS)
     seen = sum(one.calls for one in followed.calls if (one.operator, tensors_of(one.signature)) in known.exact)
     assert seen >= 0.95 * sum(one.calls for one in followed.calls)
-    assert anatomy.step.unprofiled_wall_ns is not None
-    rates = rates_of(known, followed, anatomy.step.unprofiled_wall_ns, {})
-    assert predicted_time(followed, rates).time_ns == pytest.approx(anatomy.step.unprofiled_wall_ns, rel=0.01)
+    assert isinstance(anatomy, opanatomy.Anatomy)
+    step_ns = anatomy.step.unprofiled_wall_ns or 0
+    rates = rates_of(known, followed, step_ns, {})
+    assert predicted_time(followed, rates).time_ns == pytest.approx(step_ns, rel=0.01)

@@ -17,7 +17,7 @@ from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from tests import anatomies
-from tests.test_techniques import experiment_of
+from tests.experiments import experiment
 
 ALEXNET = Path(__file__).parent / "traces" / "gpu_a100_alexnet.json.gz"
 MEASURED = Measured(machine=Machine(device="x", kind="cpu"))
@@ -105,7 +105,7 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
         pytest.param(
             gzip.compress(b'{"schema": 1, "provenance": {}, "step":' + b" " * (17 << 20)), "gzip bomb", id="bomb"
         ),
-        pytest.param(json_report(experiment_of()), "a report of techniques", id="techniques"),
+        pytest.param(json_report(experiment()), "a report of techniques", id="techniques"),
         pytest.param('{"comparison_schema": 2, "sides": []}', "has schema 2, this opanatomy reads", id="comparison"),
         pytest.param('{"comparison_schema": 1, "sides": 3}', "not a comparison of opanatomy", id="type of comparison"),
         pytest.param('{"schema": 1, "provenance": {}, "traceEvents": []}', "has no operator", id="trace"),

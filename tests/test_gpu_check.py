@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.records.anatomy import Anatomy, Check, Difference
+from opanatomy.records.anatomy import Anatomy, Check
 from opanatomy.records.memory import AllocatorFigures, MemoryComponent, MemoryFailure
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.command import run_code
@@ -51,33 +51,8 @@ def _with_ledger(anatomy: Anatomy, **changes: int) -> Anatomy:
     return replace(anatomy, ledger=replace(anatomy.ledger, **changes))
 
 
-def _faster(anatomy: Anatomy) -> Anatomy:
-    """Contractions in a tenth of the time that the peak allows."""
-    rows = [
-        replace(row, bound_ns=10 * row.bounded_ns)
-        if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.bound_ns
-        else row
-        for row in anatomy.operators
-    ]
-    return replace(anatomy, operators=tuple(rows))
-
-
-def _lost_kernels(anatomy: Anatomy) -> Anatomy:
-    launching = anatomy.timeline.launching
-    assert launching is not None
-    return replace(
-        anatomy, timeline=replace(anatomy.timeline, launching=replace(launching, delayed=launching.delayed - 1))
-    )
-
-
 def _memory(anatomy: Anatomy, **changes: object) -> Anatomy:
     return replace(anatomy, memory=replace(anatomy.memory, **changes))  # type: ignore[arg-type]  # fields of a test
-
-
-def _unlike(anatomy: Anatomy) -> Anatomy:
-    difference = Difference(operator="aten::mm", phase=Phase.FORWARD, ours=2, other=1)
-    first, *others = anatomy.checks
-    return replace(anatomy, checks=(replace(first, differences=(difference,), equal=2), *others))
 
 
 def _moved(anatomy: Anatomy) -> Anatomy:
@@ -92,75 +67,37 @@ def _moved(anatomy: Anatomy) -> Anatomy:
     return replace(anatomy, modules=tuple(rows))
 
 
-def _without_optimizer(anatomy: Anatomy) -> Anatomy:
-    first, *others = anatomy.step.steps
-    without = replace(first, phase_ns={**first.phase_ns, Phase.OPTIMIZER: 0})
-    return replace(anatomy, step=replace(anatomy.step, steps=(without, *others)))
-
-
 PLANTS: dict[str, tuple[Callable[[Anatomy], Figure], Callable[[Anatomy], Anatomy]]] = {
     "no kernel": (figures.kernels_recorded, lambda one: replace(one, kernels=())),
-    "kernels without an operator": (
-        figures.kernels_recorded,
-        lambda one: _with_ledger(one, linked_ns=one.ledger.device_work_ns // 2),
-    ),
-    "a lost kernel": (figures.kernels_launched, _lost_kernels),
     "unknown kernels": (
         figures.work_is_classed,
         lambda one: _with_ledger(
             one, classed_ns=one.ledger.classed_ns * 9 // 10, unknown_ns=one.ledger.classed_ns // 10
         ),
     ),
-    "a count that differs": (figures.second_sources_agree, _unlike),
     "no count at all": (figures.second_sources_agree, lambda one: replace(one, checks=())),
     "another device": (
         lambda one: figures.device_is_named(one, H100),
         lambda one: replace(one, environment=replace(one.environment, device="NVIDIA T4")),
     ),
-    "no ceilings": (
-        lambda one: figures.device_is_named(one, H100),
-        lambda one: replace(one, device=replace(one.device, peak_flops_per_second={})),
-    ),
-    "another peak": (
-        lambda one: figures.product_type(one, "float32"),
-        lambda one: replace(one, device=replace(one.device, mfu_dtype="tf32")),
-    ),
     "faster than the peak": (
         lambda one: figures.product_type(one, "float32"),
         lambda one: replace(one, device=replace(one.device, mfu=1.5)),
     ),
-    "an operator faster than the peak": (figures.contractions_within_peak, _faster),
     "no context": (figures.context_is_plausible, lambda one: _memory(one, components=())),
-    "a context of 3 GB": (
-        figures.context_is_plausible,
-        lambda one: _memory(
-            one, components=(MemoryComponent(component="device_context", measured_bytes=3_000_000_000),)
-        ),
-    ),
     "a peak 512 B too high": (figures.peak_is_the_allocators, lambda one: _memory(one, peak_bytes=10_512)),
-    "a peak without the allocator's": (figures.peak_is_the_allocators, lambda one: _memory(one, allocator=None)),
     "a backward module elsewhere": (lambda one: figures.same_backward_modules(right(), one, "x"), _moved),
-    "FLOPs in another module": (lambda one: figures.same_flops_by_module(one, right(), "x"), _moved),
-    "a skipped update": (
-        figures.every_step_updates,
-        lambda one: replace(one, warnings=("the update was skipped in 1 of 2 profiled steps",)),
-    ),
-    "a step without optimizer": (figures.every_step_updates, _without_optimizer),
     "no report of a failure": (
         lambda one: figures.failure_is_reported(one, Phase.FORWARD),
         lambda one: _memory(one, failure=None),
     ),
-    "a failure in another phase": (lambda one: figures.failure_is_reported(one, Phase.BACKWARD), lambda one: one),
 }
-#: These have no plant that only changes the report: what they are given is another phase.
-_RIGHT_DIFFERS = {"a failure in another phase"}
 
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_figure_that_is_wrong_does_not_hold(name: str) -> None:
     figure, plant = PLANTS[name]
-    if name not in _RIGHT_DIFFERS:
-        assert figure(right()).holds, figure(right())
+    assert figure(right()).holds, figure(right())
     wrong = figure(plant(right()))
     assert not wrong.holds
     assert wrong.found

@@ -17,17 +17,15 @@ import pytest
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.capture.distributed.launched import Launched, launched
-from opanatomy.capture.distributed.ranks import asked_of_launcher, meant_by, parallel_of
+from opanatomy.capture.distributed.ranks import asked_of_launcher, parallel_of
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import read_anatomy
-from opanatomy.trace.files import name_of_rank, numbered_name
 from tests import command
 from tests.distributed_runs import (
     GPT2,
-    SLEEP_SECONDS,
     UNLIKE_RANKS,
     Runs,
     contents,
@@ -35,10 +33,8 @@ from tests.distributed_runs import (
     free_port,
     profile_ranks,
     start_ranks,
-    tiny,
-    tiny_words,
 )
-from tests.tiny import BERT
+from tests.tiny import BERT, tiny, tiny_words
 
 PAGE = Path(__file__).parent.parent / "docs" / "distributed.md"
 
@@ -171,7 +167,10 @@ def test_processes_of_a_notebook(here: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- what ranks share
 
 
-@pytest.mark.parametrize(("name", "parallel", "ranks"), [("ddp", "ddp", 2), ("ddp4", "ddp", 4), ("fsdp2", "fsdp2", 2)])
+@pytest.mark.parametrize(
+    ("name", "parallel", "ranks"),
+    [("ddp", "ddp", 2), ("ddp4", "ddp", 4), ("fsdp2", "fsdp2", 2), ("accumulate", "ddp", 2)],
+)
 def test_every_rank_is_in_the_report(distributed_runs: Runs, name: str, parallel: str, ranks: int) -> None:
     run = distributed_runs[name]
     workload = run.anatomy.workload
@@ -181,88 +180,29 @@ def test_every_rank_is_in_the_report(distributed_runs: Runs, name: str, parallel
     assert [contents(trace)["distributedInfo"]["rank"] for trace in run.traces] == list(range(ranks))
     assert all(rank.stdout == "" for rank in run.ranks)
     assert all(rank.stderr == "" for rank in run.ranks[1:])
-
-
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
-def test_weights_are_the_same_and_samples_are_not(distributed_runs: Runs, name: str) -> None:
-    """Losses differ, as samples do; what DDP leaves of gradients is the same for all, as the weights after it."""
-    run = distributed_runs[name]
-    assert len({rank.trace_sha256 for rank in run.anatomy.ranks}) == 2
-    assert run.anatomy.workload.parameters == opanatomy.analyze(run.traces[1]).workload.parameters
-
-
-@pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate"])
-def test_modules_are_those_of_the_model(distributed_runs: Runs, name: str) -> None:
-    """No path and no class of a wrapper; all that a step of one process has."""
-    run = distributed_runs[name]
-    paths = {row.module: row.kind for row in run.anatomy.modules}
-    layer = "transformer.h.0" if name == "ddp4" else "bert.encoder.layer.0"
-    assert any(path.startswith(layer) for path in paths)
-    assert not [path for path in paths if "module" in path or "_wrapped" in path]
-    modules = run.metadata(0)["modules"]
-    assert modules[layer] == ("GPT2Block" if name == "ddp4" else "BertLayer")
-    assert not [kind for kind in modules.values() if kind.startswith(("FSDP", "Distributed"))]
-
-
-@pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate", "slow"])
-def test_all_ranks_run_as_many_steps(distributed_runs: Runs, name: str) -> None:
-    run = distributed_runs[name]
-    captures = [run.metadata(rank) for rank in range(len(run.traces))]
+    # Samples differ, and the number of steps does not.
+    assert len({rank.trace_sha256 for rank in run.anatomy.ranks}) == ranks
+    captures = [run.metadata(rank) for rank in range(ranks)]
     assert len({len(capture["unprofiled_step_ns"]) for capture in captures}) == 1
-    assert len({capture["observed_step"] for capture in captures}) == 1
-    assert captures[0]["observed_step"] == 3
-
-
-@pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate"])
-def test_the_calls_of_a_rank_are_counted_a_second_time(distributed_runs: Runs, name: str) -> None:
-    """Every operator that computes; what the weights that are shared need to be communicated is."""
-    run = distributed_runs[name]
-    assert run.metadata(1)["not_observed"] is None
+    # Every operator that computes is counted a second time, and every byte that is communicated.
+    assert captures[1]["not_observed"] is None
     checks = {check.quantity: check for check in run.anatomy.checks}
     assert checks["call counts"].compared > 60
     assert checks["communicated bytes"].compared >= 2
     assert not [check for check in run.anatomy.checks if check.unexplained or check.not_checked]
     assert not run.anatomy.warnings
-
-
-def test_gradients_are_reduced_in_the_last_micro_step_only(distributed_runs: Runs) -> None:
-    run = distributed_runs["accumulate"]
-    for rank in range(2):
-        backwards = [event for event in run.events(rank, "opanatomy.phase/backward") if "dur" in event]
-        launches = [event for event in run.events(rank, "c10d::allreduce_") if event["ph"] == "X"]
-        assert len(backwards) == 2
-        assert launches
-        assert all(event["ts"] > backwards[1]["ts"] for event in launches)
-        assert all(event["ts"] < backwards[1]["ts"] + backwards[1]["dur"] for event in launches)
-
-
-def test_buckets_are_as_large_as_asked(distributed_runs: Runs) -> None:
-    """Of 0.03 MiB each: more than one, and as many bytes as the gradients have."""
-    run = distributed_runs["ddp"]
-    launches = [event for event in run.events(0, "c10d::allreduce_") if event["ph"] == "X"]
-    elements = [event["args"]["Input Dims"][0][0][0] for event in launches]
-    assert len(elements) > 1
-    assert sum(elements) == run.anatomy.workload.trainable_parameters
-    (reduced,) = (row for row in run.anatomy.collectives if row.collective == "all_reduce")
-    assert reduced.bytes == 2 * 4 * sum(elements)
-
-
-def test_a_sharded_rank_has_a_share_of_the_weights(distributed_runs: Runs) -> None:
-    run = distributed_runs["fsdp2"]
-    assert run.anatomy.workload.parameters is not None
+    # No path and no class of a wrapper.
+    paths = {row.module for row in run.anatomy.modules}
+    layer = "transformer.h.0" if name == "ddp4" else "bert.encoder.layer.0"
+    assert any(path.startswith(layer) for path in paths)
+    assert not [path for path in paths if "module" in path or "_wrapped" in path]
+    modules = captures[0]["modules"]
+    assert modules[layer] == ("GPT2Block" if name == "ddp4" else "BertLayer")
+    assert not [kind for kind in modules.values() if kind.startswith(("FSDP", "Distributed"))]
+    share = 2 if parallel == "fsdp2" else 1
     for trace in run.traces:
         components = {row.component: row.measured_bytes for row in opanatomy.analyze(trace).memory.components}
-        assert components["weights"] == components["gradients"] == 4 * run.anatomy.workload.parameters // 2
-
-
-def test_the_rank_that_sleeps_is_slow_in_its_own_forward(distributed_runs: Runs) -> None:
-    run = distributed_runs["slow"]
-    forward = [opanatomy.analyze(trace).step.phase_ns.get("forward", 0) for trace in run.traces]
-    assert forward[1] - forward[0] == pytest.approx(SLEEP_SECONDS * 1e9, rel=0.1)
-    walls = [rank.wall_ns or 0 for rank in run.anatomy.ranks]
-    assert max(walls) > SLEEP_SECONDS * 1e9
-    # The other one waits for it in backward, and ends with it; its own step may begin a little later.
-    assert min(walls) == pytest.approx(max(walls), rel=0.1)
+        assert components["weights"] == 4 * (workload.parameters or 0) // share
 
 
 def of_several_kinds(line: str) -> Any:
@@ -339,30 +279,19 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[Any]]]:
-    """What a loop of a user's own recorded on each of two ranks, and what a profile of its model gave there."""
-    folder = tmp_path_factory.mktemp("loop")
-    ended = [fork.wait() for fork in start_ranks(2, code=LOOP, cwd=folder)]
+def test_a_loop_records_itself_on_every_rank(tmp_path: Path) -> None:
+    """And a profile of its module is that of a rank too."""
+    ended = [fork.wait() for fork in start_ranks(2, code=LOOP, cwd=tmp_path)]
     assert [rank.returncode for rank in ended] == [0, 0], [rank.stderr for rank in ended]
-    assert sorted(path.name for path in folder.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"{name}.rank{rank}.json.gz" for name in ("shared", "step") for rank in range(2)
     ]
-    return [[json.loads(line) for line in rank.stdout.splitlines()] for rank in ended]
-
-
-def test_a_loop_records_itself_on_every_rank(recorded: list[list[list[Any]]]) -> None:
-    for number, (loop, _) in enumerate(recorded):
-        rank, world, trace, parallel, architecture, modules, phases, differences, warnings, bytes_ = loop
-        assert (rank, world, trace) == (number, 2, f"step.rank{number}.json.gz")
-        assert (parallel, architecture) == ("ddp", "Sequential")
-        assert modules == ["0", "1", "2"]
-        assert phases == [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER]
-        assert (differences, warnings, bytes_) == ([], [], [1])
-
-
-def test_a_module_that_ranks_share_is_profiled_on_each(recorded: list[list[list[Any]]]) -> None:
-    for number, (_, shared) in enumerate(recorded):
+    for number, rank in enumerate(ended):
+        loop, shared = (json.loads(line) for line in rank.stdout.splitlines())
+        assert loop == [
+            number, 2, f"step.rank{number}.json.gz", "ddp", "Sequential", ["0", "1", "2"],
+            [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER], [], [], [1],
+        ]  # fmt: skip
         assert shared == [number, f"shared.rank{number}.json.gz", "ddp", 0]
 
 
@@ -406,62 +335,22 @@ def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["python", "/bin/accelerate", "launch", "--cpu", "--num_processes", "3"],
-        ["/bin/accelerate-launch", "--num_processes=3", "--cpu"],
-        ["python", "-m", "accelerate.commands.launch", "--cpu", "--num-processes", "3"],
-        ["python", "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "3"],
-    ],
-)
-def test_what_accelerate_was_told_to_start(words: list[str]) -> None:
-    meant = meant_by([*words, "train.py", "--num_processes", "9"])
-    assert meant is not None
-    assert (meant.processes, meant.command) == (3, ("train.py", "--num_processes", "9"))
-
-
-def test_other_parents_mean_nothing() -> None:
-    assert meant_by(["bash"]) is None
-    assert meant_by(["python", "/bin/accelerate", "config"]) is None
-    assert meant_by(["python", "/bin/accelerate", "launch", "--no-such-option"]) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "named"),
-    [
-        ("bert.trace.json.gz", "bert.rank3.trace.json.gz"), ("step.json", "step.rank3.json"),
-        ("bert-2.rank0.trace.json.gz", "bert-2.rank3.trace.json.gz"), ("a/gpt2.json.gz", "a/gpt2.rank3.json.gz"),
-    ],
-)  # fmt: skip
-def test_the_file_of_a_rank(name: str, named: str) -> None:
-    assert name_of_rank(Path(name), 3) == Path(named)
-
-
-def test_files_of_ranks_count_up_together() -> None:
-    assert numbered_name(Path("bert.rank0.trace.json.gz"), 2) == Path("bert-2.rank0.trace.json.gz")
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--parallel", "fsdp2"), "--parallel fsdp2 needs several processes: add --processes 2, or start them with"),
-        (("--bucket-view",), "--bucket-view needs several processes"),
-        (("--processes", "2", "--parallel", "hsdp"), "2 processes make no two groups of several"),
-        (("--processes", "2", "--parallel", "fsdp2", "--bucket-mb", "1"), "is for DDP: leave out --parallel fsdp2"),
-        (("--processes", "2", "--device", "cuda:0"), "--device cuda:0 is one for all processes"),
+        ("--parallel fsdp2", "--parallel fsdp2 needs several processes: add --processes 2, or start them with"),
+        ("--bucket-view", "--bucket-view needs several processes"),
+        ("--processes 2 --parallel hsdp", "2 processes make no two groups of several"),
+        ("--processes 2 --parallel fsdp2 --bucket-mb 1", "is for DDP: leave out --parallel fsdp2"),
+        ("--processes 2 --device cuda:0", "--device cuda:0 is one for all processes"),
+        ("--processes 3 --device cpu", "--processes 3: a launcher has started 2 already - leave it out"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(here: Path, words: tuple[str, ...], message: str) -> None:
-    done = command.run("profile", *tiny(BERT)[:-2], *words, cwd=here)
+def test_steps_that_cannot_be_shared_are_refused(here: Path, words: str, message: str) -> None:
+    environment = environment_of(0, 2, 1) if "3" in words else None
+    done = command.run("profile", *tiny(BERT)[:-2], *words.split(), cwd=here, environment=environment)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_another_number_of_processes_than_the_launcher_started(here: Path) -> None:
-    done = command.run("profile", *tiny(BERT, "--processes", "3"), cwd=here, environment=environment_of(0, 2, 1))
-    assert done.returncode == 2
-    assert "--processes 3: a launcher has started 2 already - leave it out" in done.stderr
 
 
 def test_a_model_without_a_plan_cannot_be_cut(here: Path) -> None:

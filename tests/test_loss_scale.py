@@ -1,95 +1,82 @@
-"""The loss scale under float16: every spelling has one, no update is skipped, and one that is skipped is said."""
+"""Float16: the loss scale of every spelling, updates that are skipped, and gradients that become zero."""
 
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
 
-from opanatomy.api import analyze, profile
-from opanatomy.capture.model.workload import given, workload_of
-from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.step.stepper import Stepper
-from opanatomy.capture.subject import Subject
-from opanatomy.cli.parser import make_parser
-from opanatomy.errors import CaptureError
-from opanatomy.options import RunOptions
-from opanatomy.records.anatomy import Anatomy
+import opanatomy
+from opanatomy.api import Anatomy
+from opanatomy.records.experiment import ScaledGradients, Techniques, Underflow
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import Workload
-from tests.test_out_of_memory import Stages
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
+from tests.command import run
+from tests.experiments import experiment
 
 INPUT = torch.ones(4, 8)
+FIRST = 65_536
 
 
-class Loud(torch.nn.Module):
+class Loud(nn.Module):
     """The largest gradient, of the last bias (a float16 sum over 4 rows of a mean of 16), is loss scale * gain / 4."""
 
-    def __init__(self, gain: float) -> None:
+    def __init__(self, gain: float, profiled: tuple[int, ...] = ()) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.gain, self.first, self.last = gain, torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
-        self.drop = torch.nn.Dropout(0.5)
+        self.gain, self.first, self.last = gain, nn.Linear(8, 8), nn.Linear(8, 4)
+        self.drop = nn.Dropout(0.5)
         self.drawn: list[float] = []
+        #: The profiled steps in which gradients overflow, from 1 on, and how many there were.
+        self.loud, self.profiled = profiled, 0
 
-    def forward(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, values: Tensor) -> dict[str, Tensor]:
         kept = self.drop(torch.ones(64))
         self.drawn.append(float((kept * torch.arange(64.0)).sum()))
-        return {"loss": self.last(self.first(values)).float().mean() * self.gain}
+        self.profiled += torch.autograd._profiler_enabled()
+        gain = 1e6 if self.profiled in self.loud else self.gain
+        return {"loss": self.last(self.first(values)).float().mean() * gain}
 
 
 def operators(anatomy: Anatomy, phase: Phase) -> Counter[str]:
     """The calls of each operator in a step."""
-    found: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for row in anatomy.operators:
         if row.phase == phase:
-            found[row.operator] += row.calls
-    return Counter({name: calls // anatomy.step.count for name, calls in found.items()})
+            calls[row.operator] += row.calls
+    return Counter({name: count // anatomy.step.count for name, count in calls.items()})
 
 
-@pytest.mark.parametrize("spelling", ["fp16", "float16"])
-def test_every_spelling_has_a_scaler(spelling: str) -> None:
-    anatomy = profile(Loud(1.0), INPUT, amp=spelling, optimizer="adamw")
-    assert (anatomy.workload.amp, anatomy.workload.loss_scale) == ("fp16", 65536)
+@pytest.mark.parametrize("spelling", ["fp16", "float16", torch.float16])
+def test_every_spelling_has_a_scaler(spelling: Any) -> None:
+    anatomy = opanatomy.profile(Loud(1.0), INPUT, amp=spelling, optimizer="adamw")
+    assert (anatomy.workload.amp, anatomy.workload.loss_scale) == ("fp16", FIRST)
     phase = operators(anatomy, Phase.OPTIMIZER)
-    assert phase["aten::_amp_foreach_non_finite_check_and_unscale_"] == 1
-    assert phase["aten::_amp_update_scale_"] == 1
+    assert phase["aten::_amp_foreach_non_finite_check_and_unscale_"] == phase["aten::_amp_update_scale_"] == 1
     assert phase["aten::_fused_adamw_"] == 1
     assert anatomy.warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("options", "arguments"), [({}, ""), ({"amp": "bf16"}, "--amp bfloat16"), ({"amp": "fp16"}, "--amp float16")]
-)
-def test_a_spelling_is_one_name_from_the_entrance_on(options: dict[str, Any], arguments: str) -> None:
-    parsed = make_parser().parse_args(["profile", "gpt2", *arguments.split()])
-    assert parsed.amp == RunOptions(amp=parsed.amp).amp == options.get("amp")
-
-
-@pytest.mark.parametrize(("amp", "inference"), [("bf16", False), (None, False), ("fp16", True)])
-def test_no_other_run_has_a_scaler(amp: str | None, inference: bool) -> None:
-    module = Loud(1.0)
-    options = {"amp": amp, "inference": inference}
-    assert (
-        Stepper(module=module, parameters=(*module.parameters(),), inputs=(), device="cpu", **options).loss_scale
-        is None
-    )
+@pytest.mark.parametrize("options", [{"amp": "bf16"}, {}, {"amp": "fp16", "inference": True}], ids=str)
+def test_no_other_run_has_a_scaler(options: dict[str, Any]) -> None:
+    assert opanatomy.profile(Loud(1.0), INPUT, **options).workload.loss_scale is None
 
 
 @pytest.mark.parametrize(
-    ("gain", "scale"),
-    [(1.0, 2.0**16), (4.0, 2.0**14), (10.0, 2.0**13), (300.0, 2.0**8), (60000.0, 2.0), (2.0**20, 2.0**-4)],
+    ("gain", "scale"), [(4.0, 2.0**14), (10.0, 2.0**13), (300.0, 2.0**8), (60000.0, 2.0), (2.0**20, 2.0**-4)]
 )
 def test_the_first_scale_is_one_at_which_the_update_is_made(gain: float, scale: float) -> None:
     """The largest power of two whose product with gain / 4 float16 has (65,504 at most), halved below 65,536."""
-    module = Loud(gain)
-    anatomy = profile(module, INPUT, amp="fp16", optimizer="adamw-loop", steps=3)
+    anatomy = opanatomy.profile(Loud(gain), INPUT, amp="fp16", optimizer="adamw-loop", steps=3)
     assert anatomy.workload.loss_scale == scale
     assert anatomy.warnings == ()
     assert operators(anatomy, Phase.OPTIMIZER)["aten::addcdiv_"] == 4
@@ -98,10 +85,9 @@ def test_the_first_scale_is_one_at_which_the_update_is_made(gain: float, scale: 
 def test_a_model_whose_output_is_float16_has_a_scale_that_float16_has() -> None:
     """65,536 itself is inf there, and the gradient of the scaled output is the scale."""
     torch.manual_seed(0)
-    anatomy = profile(torch.nn.Linear(8, 4), INPUT, amp="fp16", optimizer="adamw-foreach")
-    assert anatomy.workload.loss_scale == 2.0**12
+    anatomy = opanatomy.profile(nn.Linear(8, 4), INPUT, amp="fp16", optimizer="adamw-foreach")
+    assert (anatomy.workload.loss_scale, anatomy.warnings) == (2.0**12, ())
     assert operators(anatomy, Phase.OPTIMIZER)["aten::_foreach_addcdiv_"] == 1
-    assert anatomy.warnings == ()
 
 
 def test_the_search_leaves_no_trace() -> None:
@@ -109,93 +95,155 @@ def test_the_search_leaves_no_trace() -> None:
     first, second = Loud(300.0), Loud(300.0)
     before = copy.deepcopy(first.state_dict())
     state = torch.get_rng_state()
-    one = profile(first, INPUT, amp="fp16", steps=2)
+    one = opanatomy.profile(first, INPUT, amp="fp16", steps=2)
     torch.set_rng_state(state)
-    other = profile(second, INPUT, amp="fp16", steps=2, optimizer="adamw-loop")
+    other = opanatomy.profile(second, INPUT, amp="fp16", steps=2, optimizer="adamw-loop")
     assert torch.equal(torch.get_rng_state(), state)
     assert first.drawn[0] == first.drawn[-1] == first.drawn[-2] == second.drawn[0] == second.drawn[-1]
-    assert len(second.drawn) > len(first.drawn) - 1
     assert operators(one, Phase.FORWARD) == operators(other, Phase.FORWARD)
     assert operators(one, Phase.BACKWARD) == operators(other, Phase.BACKWARD)
     assert all(torch.equal(value, before[name]) for name, value in first.state_dict().items())
     assert all(parameter.grad is None for parameter in (*first.parameters(), *second.parameters()))
 
 
-class LoudLater(Loud):
-    """Gradients overflow in the named stages only."""
-
-    def __init__(self, stages: Stages, loud: tuple[str, ...]) -> None:
-        super().__init__(1.0)
-        self.stages, self.loud = stages, loud
-
-    def forward(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
-        self.gain = 1e6 if self.stages.text.startswith(self.loud) else 1.0
-        return super().forward(values)
-
-
-@pytest.mark.parametrize(
-    ("loud", "expected"),
-    [
-        (("profiled step 2",), ["1 of 3 profiled steps at 65,536"]),
-        (("timed step 1 ", "timed step 3"), ["2 of 5 timed steps at 65,536"]),
-        (("timed step 1 ", "profiled"), ["1 of 5 timed steps at 65,536", "3 of 3 profiled steps at 32,768"]),
-        (("warm-up step",), []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("loud", "expected"), [((2,), ["1 of 3"]), ((1, 2, 3), ["3 of 3"]), ((), [])])
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-loop"])
 def test_an_update_that_is_skipped_is_said(
-    loud: tuple[str, ...], expected: list[str], optimizer: str, tmp_path: Path
+    loud: tuple[int, ...], expected: list[str], optimizer: str, tmp_path: Path
 ) -> None:
-    stages = Stages()
-    module = LoudLater(stages, loud)
-    trace = tmp_path / "step.json"
-    options = RunOptions(amp="fp16", optimizer=optimizer, steps=3)
-    record_step(Subject(module=module, inputs=(INPUT,), workload=Workload()), options, trace, stages)
-    anatomy = analyze(trace)
-    said = [line for line in anatomy.warnings if "skipped" in line]
-    form = re.compile(r"(.*) skipped the update: float16 gradients overflowed at a loss scale of ([\d,]+);")
-    assert [" at ".join(form.match(line).groups()) for line in said] == expected  # type: ignore[union-attr]
-    made = 3 - sum(int(line[0]) for line in said if "profiled" in line)
+    path = tmp_path / "step.json"
+    anatomy = opanatomy.profile(Loud(1.0, loud), INPUT, amp="fp16", optimizer=optimizer, steps=3, trace=path)
+    form = re.compile(r"(\d of \d) profiled steps skipped the update: float16 gradients overflowed at a loss scale of")
+    assert [match[1] for line in anatomy.warnings if (match := form.match(line))] == expected
     if optimizer == "adamw-loop":
-        names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
-        assert names.count("aten::addcdiv_") == 4 * made
+        assert path.read_text().count('"name": "aten::addcdiv_"') == 4 * (3 - len(loud))
 
 
 def test_gradients_that_overflow_at_every_scale_are_said() -> None:
-    anatomy = profile(Loud(float("inf")), INPUT, amp="fp16", optimizer="adamw")
+    anatomy = opanatomy.profile(Loud(float("inf")), INPUT, amp="fp16", optimizer="adamw")
     assert anatomy.warnings[0].startswith("gradients are not finite in float16 at any loss scale from 65,536 down")
     assert any(line.startswith("1 of 1 profiled steps skipped the update") for line in anatomy.warnings)
 
 
-class Turned(torch.nn.Module):
+class Turned(nn.Module):
     """A weight that is complex, whose gradient the scaler cannot unscale."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(8, 8, dtype=torch.complex64))
+        self.weight = nn.Parameter(torch.ones(8, 8, dtype=torch.complex64))
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: Tensor) -> Tensor:
         return (values.to(torch.complex64) @ self.weight).abs().sum()
 
 
 def test_gradients_that_cannot_be_unscaled_are_one_line() -> None:
     """The scale is looked for before the first step: what fails there is the model's failure as well."""
-    with pytest.raises(CaptureError, match=r"^the model failed in the optimizer phase: NotImplementedError: .*unscale"):
-        profile(Turned(), INPUT, amp="fp16", optimizer="sgd")
+    with pytest.raises(
+        opanatomy.CaptureError, match=r"^the model failed in the optimizer phase: NotImplementedError: "
+    ):
+        opanatomy.profile(Turned(), INPUT, amp="fp16", optimizer="sgd")
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw-loop", "sgd"])
 @pytest.mark.parametrize("amp", ["fp16", None])
-def test_float16_weights_run_unscaled_and_it_is_said(optimizer: str, amp: str | None) -> None:
+def test_float16_weights_run_unscaled_and_it_is_said(amp: str | None) -> None:
     torch.manual_seed(0)
-    module = torch.nn.Linear(8, 4).half()
-    anatomy = profile(module, INPUT.half(), amp=amp, optimizer=optimizer)
+    anatomy = opanatomy.profile(nn.Linear(8, 4).half(), INPUT.half(), amp=amp, optimizer="adamw")
     assert anatomy.workload.loss_scale is None
-    assert [line for line in anatomy.warnings if line.startswith("the weights are float16")] == [anatomy.warnings[0]]
-    assert sum(operators(anatomy, Phase.OPTIMIZER).values()) > 0
-    assert "aten::_amp_update_scale_" not in operators(anatomy, Phase.OPTIMIZER)
+    assert anatomy.warnings[0].startswith("the weights are float16")
+    updates = operators(anatomy, Phase.OPTIMIZER)
+    assert sum(updates.values()) > 0
+    assert "aten::_amp_update_scale_" not in updates
 
 
-@pytest.mark.parametrize("spelling", ["float16", "FP16", "half", torch.float16])
-def test_the_workload_has_one_name(spelling: Any) -> None:
-    assert workload_of(given(Loud(1.0), ()), RunOptions(amp=spelling)).amp == "fp16"
+# ------------------------------------------------------------------------------------------- gradients that become zero
+
+FUNCTIONS = """
+import torch
+from torch import nn
+
+class Weighted(nn.Module):
+    '''A loss whose gradient by each row of a 10 x 4 matrix is a given power of two.'''
+
+    def __init__(self, factors):
+        super().__init__()
+        self.linear = nn.Linear(4, 10, bias=False)
+        self.register_buffer("factors", torch.tensor(factors))
+
+    def forward(self, values):
+        return {"loss": (self.linear(values).float() * self.factors).sum()}
+
+def large_and_small():
+    return Weighted([2.0] * 3 + [2.0**-4] * 3 + [2.0**-26] * 4), torch.ones(1, 4)
+
+class Deep(nn.Module):
+    '''Layers whose gradients are of many sizes, under a loss of a millionth.'''
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+
+    def forward(self, values):
+        return {"loss": self.layers(values).float().square().mean() * 1e-6}
+
+def deep():
+    torch.manual_seed(3)
+    return Deep(), torch.randn(16, 32)
+"""
+
+
+def underflow_of(function: str, folder: Path) -> Underflow:
+    (folder / "small.py").write_text(FUNCTIONS)
+    words = ("--device", "cpu", "--optimizer", "sgd", "--only", "amp-fp16", "--repetitions", "1", "--loss-steps", "1")
+    done = run("techniques", f"small.py:{function}", *words, "-f", "json", cwd=folder, timeout=200)
+    assert done.returncode == 0, done.stderr
+    underflow = msgspec.json.decode(done.stdout, type=Techniques).rows[1].underflow
+    assert underflow is not None
+    return underflow
+
+
+def test_the_elements_that_float16_cannot_hold_are_counted(tmp_path: Path) -> None:
+    """Float16 holds 2^-14 to 65,504 in full, and nothing of 2^-26: each row of the matrix has four elements.
+
+    2 x 65,536 is too large, 2 x 32,768 as well; half of the largest that fits is 8,192.
+    """
+    assert underflow_of("large_and_small", tmp_path) == Underflow(
+        elements=40, nonzero=40, scaled=ScaledGradients(scale=8192, zeros=0, not_finite=0),
+        unscaled=ScaledGradients(scale=1, zeros=16, not_finite=0),
+        at_first_scale=ScaledGradients(scale=FIRST, zeros=0, not_finite=12),
+    )  # fmt: skip
+
+
+def by_hand(scale: float | None) -> dict[str, Tensor]:
+    """The gradients of `deep` in plain torch, with autocast and a scaled loss or in float32."""
+    names: dict[str, Any] = {}
+    exec(FUNCTIONS, names)
+    module, inputs = names["deep"]()
+    with torch.autocast("cpu", dtype=torch.float16, enabled=scale is not None):
+        loss = module(inputs)["loss"]
+    (loss * (scale or 1.0)).backward()
+    return {name: parameter.grad for name, parameter in module.named_parameters()}
+
+
+def test_the_zeros_of_a_model_are_those_of_plain_torch(tmp_path: Path) -> None:
+    underflow, exact = underflow_of("deep", tmp_path), by_hand(None)
+    assert underflow.nonzero == sum(int(gradient.ne(0).sum()) for gradient in exact.values())
+    for scaled, scale in ((underflow.unscaled, 1.0), (underflow.scaled, float(FIRST))):
+        half = by_hand(scale)
+        assert scaled.zeros == sum(int((half[name].eq(0) & exact[name].ne(0)).sum()) for name in exact)
+    assert underflow.scaled.zeros < 0.1 * underflow.nonzero < 0.9 * underflow.nonzero < underflow.unscaled.zeros
+
+
+def test_the_report_says_what_scaling_saves() -> None:
+    saved = Underflow(
+        elements=2_000, nonzero=1_000, scaled=ScaledGradients(scale=FIRST, zeros=2, not_finite=0),
+        unscaled=ScaledGradients(scale=1, zeros=381, not_finite=0),
+    )  # fmt: skip
+    loud = replace(saved, at_first_scale=ScaledGradients(scale=FIRST, zeros=0, not_finite=7))
+    hopeless = replace(saved, scaled=ScaledGradients(scale=FIRST, zeros=0, not_finite=9))
+    report = experiment()
+    rows = tuple(replace(row, underflow=one) for row, one in zip(report.rows, (None, saved, loud, hopeless)))  # noqa: B905
+    text = " ".join(format_named("terminal").write(replace(report, rows=rows), Page(width=100)).split())
+    assert "less: without scaling 38.10 % of 1,000 elements become zero, with it 0.20 %" in text
+    assert "slim: at the scaler's first scale, 65,536, 7 elements overflow" in text
+    assert "fast: 9 elements overflow at the scale of the run too: each update is skipped" in text

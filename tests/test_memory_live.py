@@ -1,332 +1,321 @@
-"""Memory of a live step: saved tensors against the allocator, sums, snapshots, torch's own profile, running out."""
+"""Memory of a live step: saved tensors against the allocator, sums, theory, torch's own profile, redaction."""
 
 from __future__ import annotations
 
 import gc
-import sys
+import json
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
-from msgspec import Struct
+from torch import nn
 
-from opanatomy.capture.memory.measurement import Snapshots
-from opanatomy.capture.memory.observer import ObservedStep, observe_step
-from opanatomy.capture.model.workload import Prepared, prepare
-from opanatomy.capture.run.recorder import record_step
+import opanatomy
+from opanatomy.api import Anatomy
+from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.silence import quiet_libraries
-from opanatomy.capture.step.stepper import Stepper, make_optimizer
-from opanatomy.capture.subject import Subject
-from opanatomy.memory.allocations import alike
-from opanatomy.memory.components import ACTIVATIONS, CHECKPOINT_ARGUMENTS, COMPONENTS, OUTPUTS, RNG_STATES, WEIGHT_CASTS
-from opanatomy.memory.observed import memory_of_observations, outside_the_allocator
-from opanatomy.options import RunOptions
-from opanatomy.records.memory import Memory, MemorySnapshot, requested_bytes
+from opanatomy.memory.observed import outside_the_allocator
+from opanatomy.records.memory import Memory, MemorySnapshot
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import MarkKind, Workload
-from opanatomy.trace.read import read_trace
-from tests.command import run_code
-from tests.memory_steps import curve, measured, memory_of_observed
-from tests.tiny import tiny_request
+from opanatomy.report.formats.json import json_report
+from tests.tiny import BERT, profiled, tiny, tiny_request
 
-BERT, GPT2, LLAMA = "google-bert/bert-base-uncased", "openai-community/gpt2", "meta-llama/Llama-3.1-8B"
-TEXT = (
-    BERT, GPT2, LLAMA, "FacebookAI/roberta-base", "microsoft/deberta-v3-base", "distilbert/distilbert-base-uncased",
-    "Qwen/Qwen3-0.6B", "mistralai/Mistral-7B-v0.1", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B",
-    "state-spaces/mamba-130m-hf", "google-t5/t5-base", "facebook/bart-base",
-)  # fmt: skip
+GPT2, LLAMA, T5 = "openai-community/gpt2", "meta-llama/Llama-3.1-8B", "google-t5/t5-base"
+MB = 1 << 20
+
+
+@cache
+def in_depth(name: str, *words: str) -> Anatomy:
+    return profiled(*tiny(name, "--memory", *words))
+
+
+def sizes(memory: Memory) -> dict[str, int]:
+    return {row.component: row.measured_bytes or 0 for row in memory.components}
+
+
+def at_peak(memory: Memory) -> dict[str, int]:
+    return {row.component: row.at_peak_bytes or 0 for row in memory.components}
+
+
+# ------------------------------------------------------------------------------------- what is saved is what lives
+
+ADAMW = ("--optimizer", "adamw")
+EAGER, SDPA, HALF, AUTOCAST = ("--attention", "eager"), ("--attention", "sdpa"), ("--dtype", "bf16"), ("--amp", "bf16")
 #: What lives through forward because of backward.
-SAVED = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS)
-
-
-class Seen(Struct, frozen=True):
-    prepared: Prepared
-    observed: ObservedStep
-    memory: Memory
-
-    def component(self, name: str) -> int | None:
-        return next((row.measured_bytes for row in self.memory.components if row.component == name), None)
-
-
-def freeze_half(module: torch.nn.Module) -> None:
-    parameters = list(module.parameters())
-    for parameter in parameters[: len(parameters) // 2]:
-        parameter.requires_grad_(False)
-
-
-def biases_only(module: torch.nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name.endswith("bias"))
-
-
-def seen(
-    name: str, *, change: Callable[[torch.nn.Module], None] | None = None, amp: str | None = None,
-    optimizer: str | None = "adamw", steps_before: int = 1, **request: Any,
-) -> Seen:  # fmt: skip
-    prepared = prepare(tiny_request(name, **request))
-    if change:
-        change(prepared.module)
-    made = make_optimizer(optimizer, prepared.module) if optimizer else None
-    stepper = Stepper(
-        module=prepared.module, parameters=tuple(prepared.module.parameters()), inputs=prepared.inputs, device="cpu",
-        amp=amp, optimizer=made,
-    )  # fmt: skip
-    with quiet_libraries():
-        for _ in range(steps_before):
-            stepper.run()
-        checkpointing = request.get("checkpointing") is not None
-        observed = observe_step(stepper, prepared.module, Snapshots("cpu"), checkpointing=checkpointing)
-    if observed.error:
-        raise observed.error
-    return Seen(prepared, observed, memory_of_observed(observed))
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "sdpa": {"attention": "sdpa"},
-    "eager": {"attention": "eager"},
-    "bf16": {"dtype": "bfloat16"},
-    "autocast": {"amp": "bf16"},
-    "frozen layers": {"change": freeze_half},
-    "biases only": {"change": biases_only},
-    "checkpointing": {"checkpointing": "non-reentrant"},
-    "reentrant checkpointing": {"checkpointing": "reentrant"},
-    "checkpointing in autocast": {"checkpointing": "non-reentrant", "amp": "bf16"},
-}
-#: DeBERTa shares a tensor between segments, which reentrant checkpointing cannot do.
-CASES = [
-    *((BERT, variant) for variant in VARIANTS),
-    *((GPT2, variant) for variant in ("eager", "autocast", "checkpointing")),  # tied weights
-    *((name, "bf16") for name in TEXT[2:]),
-    *((name, "checkpointing") for name in (LLAMA, "microsoft/deberta-v3-base", "google-t5/t5-base")),
-    (LLAMA, "reentrant checkpointing"),
+SAVED = ("forward_activations", "autocast_weight_casts", "rng_states", "checkpoint_arguments")
+#: Without a closed formula: other architectures, and checkpointing.
+SAVED_ALONE = [
+    (BERT, ("--checkpointing", "non-reentrant", *AUTOCAST)),
+    (BERT, ("--checkpointing", "reentrant")),
+    (GPT2, ("--checkpointing", "non-reentrant")),  # tied weights
+    ("microsoft/deberta-v3-base", ("--checkpointing", "non-reentrant")),
+    (T5, ("--checkpointing", "non-reentrant")),
+    *((name, HALF) for name in (T5, "mistralai/Mixtral-8x7B-v0.1", "state-spaces/mamba-130m-hf", "facebook/bart-base")),
 ]
+WIDE = {
+    BERT: ("--set", "hidden_size=128", "--set", "num_attention_heads=4", "--set", "intermediate_size=512",
+           "--set", "max_position_embeddings=128"),
+    GPT2: ("--set", "n_embd=128", "--set", "n_head=4", "--set", "n_positions=128"),
+}  # fmt: skip
+WITH_THEORY = [
+    *((name, words) for name in (BERT, GPT2) for words in (
+        EAGER, (*EAGER, *HALF), (*EAGER, *AUTOCAST), SDPA, (*SDPA, *AUTOCAST), (*SDPA, "--dtype", "float64"),
+        (*EAGER, *WIDE[name], "--seq", "64", "--batch", "3"),
+    )),
+    (BERT, (*SDPA, "--set", "attention_probs_dropout_prob=0", "--set", "hidden_dropout_prob=0")),
+    (BERT, (*EAGER, "--task", "sequence-classification")),
+    (LLAMA, SDPA), (LLAMA, (*SDPA, *HALF)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
-def test_what_is_saved_is_what_lives_after_forward(name: str, variant: str) -> None:
-    one = seen(name, **VARIANTS[variant])
-    step = measured(one.observed.observations)
-    states = curve(step).by_component
-    place = (step.place_of(MarkKind.AFTER_FORWARD) or 0) + 1
-    added = {component: int(states[row, place] - states[row, 0]) for row, component in enumerate(COMPONENTS)}
-    live = sum(added.values()) - added[OUTPUTS]
-    own = step.own_bytes
-    hooked = sum(int(own[block]) for block in step.blocks.live_after(place) if step.labels.saved_by[block])
-    saved = sum(added[component] for component in SAVED)
-    assert live == saved
-    # What no hook saw has a name: numbers, states of random generators, keyword arguments, casts of biases.
-    named = added[RNG_STATES] + added[CHECKPOINT_ARGUMENTS]
-    numbers = added[ACTIVATIONS] + added[WEIGHT_CASTS] - hooked
-    assert 0 <= numbers <= 0.001 * live
-    assert hooked + named == pytest.approx(live, rel=0.001)
-    assert (added[RNG_STATES] > 0) == ("checkpointing" in variant)
-    assert (added[WEIGHT_CASTS] > 0) == ("autocast" in variant)
-    assert not step.labels.unseen_saved_bytes
-    assert sum(row.at_peak_bytes or 0 for row in one.memory.components) == one.memory.peak_bytes
+@pytest.mark.parametrize(("name", "words"), [*SAVED_ALONE, *WITH_THEORY], ids=str)
+def test_components_are_the_allocators_bytes_and_those_of_theory(name: str, words: tuple[str, ...]) -> None:
+    memory = in_depth(name, *words, *ADAMW).memory
+    points, size = {point.name: point.allocated_bytes for point in memory.snapshots}, sizes(memory)
+    before = ("weights", "buffers", "inputs", "optimizer_state", "optimizer_step_counters")
+    assert points["after_forward"] == sum(size.get(part, 0) for part in (*before, *SAVED, "outputs"))
+    assert points["weights"] == size["weights"] + size.get("buffers", 0)
+    assert points["peak"] == memory.peak_bytes == sum(at_peak(memory).values())
+    assert ("rng_states" in size) == ("--checkpointing" in words)
+    assert ("autocast_weight_casts" in size) == ("--amp" in words)
+    terms = sum(term.bytes for term in memory.terms)
+    assert terms == (pytest.approx(size["forward_activations"], rel=0.01) if (name, words) in WITH_THEORY else 0)
+    for row in memory.components:
+        if row.component in ("weights", "gradients", "optimizer_state"):
+            assert row.theory_bytes == row.measured_bytes
 
 
-def test_components_sum_to_the_peak_and_to_every_point_of_the_curve() -> None:
-    memory = seen(BERT).memory
-    rows = {row.component: row for row in memory.components}
-    assert all((row.at_peak_bytes or 0) >= 0 for row in memory.components)
+def test_components_sum_to_every_point_of_the_curve() -> None:
+    memory = in_depth(BERT, *EAGER, *ADAMW).memory
+    size, peak = sizes(memory), at_peak(memory)
+    assert min(peak.values()) >= 0
     assert max(point.allocated_bytes for point in memory.timeline) == memory.peak_bytes
     assert all(sum(point.components.values()) == point.allocated_bytes for point in memory.timeline)
     assert [point.time_ns for point in memory.timeline] == sorted(point.time_ns for point in memory.timeline)
     assert {point.phase for point in memory.timeline} >= {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
     assert memory.peak_at == Phase.BACKWARD
-    assert rows["temporary_buffers"].measured_bytes == rows["temporary_buffers"].at_peak_bytes
-    base = sum(rows[name].at_peak_bytes or 0 for name in ("weights", "buffers", "inputs", "optimizer_state"))
-    counters = rows["optimizer_step_counters"].at_peak_bytes or 0
+    assert size["temporary_buffers"] == peak["temporary_buffers"]
+    base = ("weights", "buffers", "inputs", "optimizer_state", "optimizer_step_counters")
     listed = sum(block.bytes for block in memory.blocks) + memory.unlisted_bytes
-    assert listed + base + counters == memory.peak_bytes
+    assert listed + sum(peak[name] for name in base) == memory.peak_bytes
+    assert size["weights"] + size["gradients"] + size["optimizer_state"] == 4 * size["weights"]
+    assert all(point.rss_bytes and point.nvml_used_bytes is None for point in memory.snapshots[:-1])
 
 
-def test_bytes_a_parameter_with_adamw_are_sixteen() -> None:
-    one = seen(BERT)
-    parameters = sum(parameter.numel() for parameter in one.prepared.module.parameters())
-    total = sum(one.component(name) or 0 for name in ("weights", "gradients", "optimizer_state"))
-    assert total == 16 * parameters
+def test_activations_are_named_by_module_and_operator() -> None:
+    memory = in_depth(BERT, *EAGER, *ADAMW).memory
+    row = next(row for row in memory.activations if row.operator == "aten::_softmax" and len(row.shape) == 4)
+    assert (row.module, row.shape, row.blocks) == ("bert.encoder.layer.*.attention.self", (2, 2, 16, 16), 2)
+    assert (row.bytes, row.saved_by) == (2 * (2 * 2 * 16 * 16) * 4, ("aten::_softmax",))
+    assert sum(row.bytes for row in memory.activations) == sizes(memory)["forward_activations"]
+
+
+def test_recomputed_activations_are_named() -> None:
+    size = sizes(in_depth(GPT2, "--checkpointing", "non-reentrant", *ADAMW).memory)
+    assert size["recomputed_activations"] > 0
+    assert size["forward_activations"] < 0.4 * sizes(in_depth(GPT2, *EAGER, *ADAMW).memory)["forward_activations"]
+    assert size["rng_states"] == 2 * torch.get_rng_state().numel()
 
 
 @pytest.mark.parametrize(("optimizer", "each"), [("sgd", 4), ("adam", 8), ("adamw-foreach", 8)])
 def test_bytes_of_the_optimizer(optimizer: str, each: int) -> None:
-    one = seen(BERT, optimizer=optimizer)
-    parameters = sum(parameter.numel() for parameter in one.prepared.module.parameters())
-    assert one.component("optimizer_state") == each * parameters
+    size = sizes(in_depth(BERT, *EAGER, "--optimizer", optimizer).memory)
+    assert size["optimizer_state"] == each * size["weights"] // 4
 
 
 def test_eight_bit_state_is_unpacked_with_its_scales() -> None:
     pytest.importorskip("bitsandbytes")
-    wide = (*tiny_request(BERT).settings, ("hidden_size", "256"), ("intermediate_size", "1024"))
-    one = seen(BERT, optimizer="adamw8bit", settings=wide)
-    parameters = list(one.prepared.module.parameters())
-    small = sum(parameter.numel() for parameter in parameters if parameter.numel() < 4096)
-    large = sum(parameter.numel() for parameter in parameters) - small
-    state = (one.component("optimizer_state") or 0) - 8 * small
-    assert 2.0 <= state / large <= 2.1
+    anatomy = in_depth(BERT, *EAGER, *WIDE[BERT], "--optimizer", "adamw8bit")
+    # Of small parameters the state stays in float32.
+    assert 2.0 <= sizes(anatomy.memory)["optimizer_state"] / (anatomy.workload.parameters or 0) <= 2.6
 
 
-def test_state_made_in_the_step_is_state() -> None:
-    first, later = seen(BERT, steps_before=0), seen(BERT)
-    assert first.component("optimizer_state") == later.component("optimizer_state")
-    rows = {row.component: row for row in first.memory.components}
-    assert rows["optimizer_state"].at_peak_bytes in (0, rows["optimizer_state"].measured_bytes)
+def test_inference_has_no_gradients() -> None:
+    assert set(sizes(in_depth(BERT, "--inference").memory)) == {"weights", "buffers", "inputs", "temporary_buffers"}
 
 
-def test_recomputed_activations_are_named() -> None:
-    one = seen(BERT, checkpointing="non-reentrant")
-    plain = seen(BERT)
-    assert (one.component("recomputed_activations") or 0) > 0
-    assert (one.component(ACTIVATIONS) or 0) < 0.4 * (plain.component(ACTIVATIONS) or 0)
-    assert one.component(RNG_STATES) == 2 * torch.get_rng_state().numel()
+# ------------------------------------------------------------------------------------------------ a module of one's own
+
+WIDTH = 64
+#: A square matrix and a vector of float32.
+MATRIX, VECTOR = 4 * WIDTH * WIDTH, 4 * WIDTH
 
 
-def test_activations_are_told_by_module_and_operator() -> None:
-    memory = seen(BERT, attention="eager").memory
-    row = next(row for row in memory.activations if row.operator == "aten::_softmax" and len(row.shape) == 4)
-    assert (row.module, row.shape, row.blocks) == ("bert.encoder.layer.*.attention.self", (2, 2, 16, 16), 2)
-    assert row.bytes == 2 * (2 * 2 * 16 * 16) * 4
-    assert row.saved_by == ("aten::_softmax",)
-    total = next(row.measured_bytes for row in memory.components if row.component == ACTIVATIONS)
-    assert sum(row.bytes for row in memory.activations) == total
+class Own(nn.Module):
+    """Two linear layers; `prepare` is what a forward does before them."""
+
+    def __init__(self, prepare: Callable[[Any], None] = lambda module: None) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.prepare = prepare
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.prepare(self)
+        return self.second(torch.relu(self.first(x))).sum()
 
 
-def test_like_modules_are_one() -> None:
-    assert alike("bert.encoder.layer.11.attention") == "bert.encoder.layer.*.attention"
-    assert alike("h.0") == "h.*"
-    assert alike("conv1.2d") == "conv1.2d"
+def new_weight(module: Any) -> None:
+    module.second.weight.data = module.second.weight.data.clone()
 
 
-def test_frozen_and_inference_have_no_gradients(tmp_path: Path) -> None:
-    assert recorded(tmp_path, inference=True) == {"weights", "buffers", "inputs", "temporary_buffers"}
+def new_buffer(module: Any) -> None:
+    module.mean = torch.ones(WIDTH)
 
 
-def recorded(folder: Path, **options: Any) -> set[str]:
-    prepared = prepare(tiny_request(BERT, inference=options.get("inference", False)))
-    path = folder / "step.json"
-    record_step(
-        Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload()),
-        RunOptions(memory=True, **options), path,
-    )  # fmt: skip
-    capture = read_trace(path).capture
-    assert capture is not None
-    memory = memory_of_observations(capture.memory)
-    assert [snapshot.name for snapshot in memory.snapshots][-1] == "peak"
-    return {row.component for row in memory.components}
+def memory_of(module: nn.Module, x: torch.Tensor, **options: Any) -> Memory:
+    anatomy = opanatomy.profile(module, x, memory=True, **options)
+    assert not [check for check in anatomy.checks if check.unexplained]
+    return anatomy.memory
 
 
-def test_the_record_survives_the_trace(tmp_path: Path) -> None:
-    prepared = prepare(tiny_request(BERT))
+@pytest.mark.parametrize("prepare", [lambda module: None, new_weight, new_buffer], ids=["plain", "weight", "buffer"])
+def test_a_replaced_weight_or_buffer_is_one(prepare: Callable[[Any], None]) -> None:
+    """Also where autograd saves the new tensor."""
+    memory = memory_of(Own(prepare), torch.randn(8, WIDTH))
+    assert sizes(memory)["forward_activations"] == 8 * VECTOR
+    assert (at_peak(memory)["weights"], at_peak(memory)["buffers"]) == (2 * (MATRIX + VECTOR), VECTOR)
+    assert "held_by_model" not in at_peak(memory)
+    assert memory.timeline[-1].components["buffers"] == VECTOR
+
+
+def test_gradients_of_inputs_are_gradients() -> None:
+    memory = memory_of(Own(), torch.randn(8, WIDTH, requires_grad=True))
+    assert sizes(memory)["gradients"] == 2 * (MATRIX + VECTOR) + 8 * VECTOR
+
+
+def test_frozen_parameters_have_no_gradients() -> None:
+    module = Own()
+    module.first.requires_grad_(False)
+    size = sizes(memory_of(module, torch.randn(8, WIDTH), optimizer="adamw"))
+    assert (size["gradients"], size["optimizer_state"]) == (MATRIX + VECTOR, 2 * (MATRIX + VECTOR))
+    assert size["forward_activations"] == 8 * VECTOR  # what the second layer multiplies
+
+
+class Shrinking(nn.Module):
+    """Inference that replaces a buffer of 8 MB by one of 4 MB and then needs 16 MB for a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(8 * MB, dtype=torch.uint8))
+        self.inner = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache = torch.zeros(4 * MB, dtype=torch.uint8)
+        return self.inner(x) + torch.zeros(4 * MB).sum()
+
+
+class OnAThread(Shrinking):
+    """The same, its modules run by a thread that the profiler does not see."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache = torch.zeros(4 * MB, dtype=torch.uint8)
+        thread = Thread(target=self.inner, args=(x,))
+        thread.start()
+        thread.join()
+        return x
+
+
+@pytest.mark.parametrize(("kind", "buffers", "temporary"), [(Shrinking, 4 * MB, 16 * MB), (OnAThread, 8 * MB, 0)])
+def test_a_replaced_buffer_is_gone_while_forward_goes_on(kind: type[Shrinking], buffers: int, temporary: int) -> None:
+    memory = memory_of(kind(), torch.zeros(1), inference=True)
+    assert memory.timeline[-1].components["buffers"] == 4 * MB
+    assert at_peak(memory)["buffers"] == buffers
+    assert at_peak(memory).get("temporary_buffers", 0) // MB * MB == temporary
+
+
+# -------------------------------------------------------------------------------------------- what the trace has of it
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_profile_and_analyze_of_its_trace_say_the_same_of_memory(memory: bool, tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 16))
     path = tmp_path / "step.json.gz"
-    subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload())
-    record_step(subject, RunOptions(memory=True, optimizer="adamw"), path)
-    capture = read_trace(path).capture
-    assert capture is not None
-    memory = memory_of_observations(capture.memory)
-    points = {snapshot.name: snapshot for snapshot in memory.snapshots}
-    assert list(points) == ["weights", "after_forward", "after_backward", "after_optimizer", "peak"]
-    sizes = {row.component: row.measured_bytes for row in memory.components}
-    assert points["weights"].allocated_bytes == (sizes["weights"] or 0) + (sizes["buffers"] or 0)
-    assert points["peak"].allocated_bytes == memory.peak_bytes
-    assert all(point.nvml_used_bytes is None for point in memory.snapshots)
-    assert all(point.rss_bytes for point in memory.snapshots[:-1])
-    before = sizes["weights"] + sizes["buffers"] + sizes["inputs"]  # type: ignore[operator]
-    state = sizes["optimizer_state"] + sizes["optimizer_step_counters"]  # type: ignore[operator]
-    kept = sizes["forward_activations"] + sizes["outputs"]  # type: ignore[operator]
-    assert points["after_forward"].allocated_bytes == before + state + kept
-    assert memory.shape is not None
-    assert memory.shape.kind == "bert"
+    anatomy = opanatomy.profile(module, torch.ones(4, 64), optimizer="adamw", memory=memory, trace=path)
+    sections = [json.loads(json_report(one)) for one in (anatomy, opanatomy.analyze(path))]
+    assert sections[0]["memory"] == sections[1]["memory"]
+    assert sections[0]["checks"] == sections[1]["checks"]
+    weights, size = 4 * (64 * 32 + 32 + 32 * 16 + 16), sizes(anatomy.memory)
+    assert (size["weights"], size["gradients"], size["optimizer_state"]) == (weights, weights, 2 * weights)
+    assert bool(anatomy.memory.timeline) == memory
 
 
-MB = 10**6
+@pytest.mark.parametrize(
+    ("column", "value"), [("events.bytes", ""), ("events.address", "AAAA"), ("marks.kind", ""), ("storages.bytes", "")]
+)
+def test_a_memory_step_that_cannot_be_read_is_a_warning_and_the_storages_stay(
+    column: str, value: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "step.json"
+    opanatomy.profile(nn.Linear(8, 8), torch.ones(2, 8), memory=True, trace=path)
+    trace = json.loads(path.read_text())
+    table, _, name = column.partition(".")
+    trace["opanatomy"]["memory"]["step"][table][name] = value
+    path.write_text(json.dumps(trace))
+    anatomy = opanatomy.analyze(path)
+    assert any(warning.startswith("the trace's own record of the memory step cannot") for warning in anatomy.warnings)
+    assert sizes(anatomy.memory)["weights"] == 4 * 72
+    assert anatomy.memory.timeline == ()
 
 
-def context_of(*points: MemorySnapshot) -> tuple[dict[str, int | None], str]:
-    outside = outside_the_allocator(points)
-    return {row.component: row.measured_bytes for row in outside.components}, " ".join(outside.notes)
+# --------------------------------------------------------------------------------------- outside of the allocator
 
 
 def at(name: str, **bytes_: int) -> MemorySnapshot:
-    return MemorySnapshot(name=name, **bytes_)
+    return MemorySnapshot(name=name, **{key: size * 10**6 for key, size in bytes_.items()})
 
 
-def test_context_is_what_nvml_says_of_this_process_beyond_the_allocator() -> None:
-    start = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_bytes=4_000 * MB)
-    # Another process took 900 MB meanwhile: what the whole device uses has grown by 1,400 MB.
-    weights = at("weights", reserved_bytes=100 * MB, nvml_used_bytes=5_400 * MB, nvml_process_bytes=500 * MB)
-    peak = at("peak", allocated_bytes=150 * MB, reserved_bytes=200 * MB)
-    assert context_of(start, weights, peak) == ({"device_context": 400 * MB, "allocator_cache": 50 * MB}, "")
+START = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_bytes=400)
 
 
-def test_context_without_the_bytes_of_this_process_is_what_the_device_grew_by_and_says_so() -> None:
-    start = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_bytes=400 * MB)
-    weights = at("weights", allocated_bytes=90 * MB, reserved_bytes=100 * MB, nvml_used_bytes=1_800 * MB)
-    sizes, notes = context_of(start, weights)
-    assert sizes == {"device_context": 1_300 * MB}
-    assert "what others took of the device meanwhile counts as context" in notes
-
-
-@pytest.mark.parametrize("first", [None, at("before_the_device", reserved_bytes=0)])
-def test_context_is_left_out_where_the_device_was_not_seen_before(first: MemorySnapshot | None) -> None:
-    """Before, all that others use of the device was called context: 5,300 MB here."""
-    weights = at("weights", reserved_bytes=100 * MB, nvml_used_bytes=5_400 * MB)
-    sizes, notes = context_of(*((first,) if first else ()), weights)
-    assert sizes == {}
-    assert "the device context is not measured" in notes
-
-
-@pytest.mark.parametrize(("used", "found"), [(350 * MB, -50 * MB), (9_000 * MB, 8_600 * MB), (401 * MB, MB)])
-def test_a_context_that_none_has_is_left_out(used: int, found: int) -> None:
-    start = at("before_the_device", reserved_bytes=0, nvml_used_bytes=300 * MB)
-    sizes, notes = context_of(start, at("weights", reserved_bytes=100 * MB, nvml_used_bytes=used))
-    assert sizes == {}
-    assert f"is {found:,} B, which no context has" in notes
-
-
-def test_the_cpu_has_neither_context_nor_cache() -> None:
-    assert context_of(at("weights", allocated_bytes=90, rss_bytes=5)) == ({}, "")
-
-
-def test_hooks_and_marks_add_no_byte_to_the_peak() -> None:
-    prepared = prepare(tiny_request(BERT))
-    stepper = Stepper(
-        module=prepared.module, parameters=tuple(prepared.module.parameters()), inputs=prepared.inputs, device="cpu"
-    )
-    peaks = []
-    with quiet_libraries():
-        stepper.run()
-        for hooked in (True, False):
-            observed = observe_step(stepper, prepared.module, Snapshots("cpu"), compiled=not hooked)
-            peaks.append(memory_of_observed(observed).peak_bytes)
-    assert peaks[0] == peaks[1]
+@pytest.mark.parametrize(
+    ("points", "context", "note"),
+    [
+        # Another process took 900 MB meanwhile: what the whole device uses has grown by 1,400 MB.
+        ((START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800, nvml_process_bytes=500)), 400, ""),
+        ((START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800)), 1_300, "what others took of the device"),
+        ((at("weights", reserved_bytes=100, nvml_used_bytes=5_400),), None, "the device context is not measured"),
+        ((START, at("weights", reserved_bytes=100, nvml_used_bytes=450)), None, "-50,000,000 B, which no context has"),
+        ((at("weights", allocated_bytes=90, rss_bytes=5),), None, ""),  # the CPU
+    ],
+    ids=["process", "device", "not-before", "none-has", "cpu"],
+)
+def test_the_context_of_a_device(points: tuple[MemorySnapshot, ...], context: int | None, note: str) -> None:
+    """Snapshots of a device, which is not here."""
+    outside = outside_the_allocator(points)
+    rows = {row.component: row.measured_bytes for row in outside.components}
+    assert rows == ({} if context is None else {"device_context": context * 10**6})
+    assert note in " ".join(outside.notes)
 
 
 # ---------------------------------------------------------------------------------- next to torch's own memory profile
 
 
-def torch_categories(name: str) -> tuple[dict[str, int], Seen]:
+def torch_categories(name: str) -> dict[str, int]:
     """Torch's categories of the same kind of step: the most of each over the step, activations after forward.
 
     During forward torch calls what dies within it an activation too (the logits), so its most is no measure of them.
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    one = seen(name)
-    module, inputs = one.prepared.module, one.prepared.inputs
+    prepared = prepare(tiny_request(name, attention="eager"))
+    module, inputs = prepared.module, prepared.inputs
     assert isinstance(inputs, dict)
-    optimizer = make_optimizer("adamw-loop", module)
-    activities = [ProfilerActivity.CPU]
+    optimizer = torch.optim.AdamW(module.parameters(), foreach=False)
     with quiet_libraries():
         module(**inputs).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         gc.collect()
         with profile(
-            activities=activities, record_shapes=True, profile_memory=True, with_stack=True, with_modules=True
-        ) as profiler:
+            activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True,
+            with_modules=True,
+        ) as profiler:  # fmt: skip
             loss = module(**inputs).loss
             with record_function("forward is done"):
                 pass
@@ -342,86 +331,19 @@ def torch_categories(name: str) -> tuple[dict[str, int], Seen]:
     for time_ns, action, (key, version), size in memory.timeline:
         category = memory._categories.get(key, version)
         label = category.name if category else "NONE"
-        kind = action.name
-        if kind in ("PREEXISTING", "CREATE"):
+        if action.name in ("PREEXISTING", "CREATE"):
             now[label] += size
-        elif kind == "DESTROY":
+        elif action.name == "DESTROY":
             now[label] -= size
         if label != "ACTIVATION" or time_ns < done_ns:
             most[label] = now[label] if label == "ACTIVATION" else max(most[label], now[label])
-    return dict(most), one
+    return dict(most)
 
 
 @pytest.mark.parametrize("name", [BERT, GPT2])
 def test_torch_finds_the_same(name: str) -> None:
-    theirs, one = torch_categories(name)
-    assert theirs["PARAMETER"] == one.component("weights")
-    assert theirs["GRADIENT"] == one.component("gradients")
-    state = (one.component("optimizer_state") or 0) + (one.component("optimizer_step_counters") or 0)
-    assert theirs["OPTIMIZER_STATE"] == state
-    assert theirs["ACTIVATION"] == pytest.approx(one.component(ACTIVATIONS), rel=0.02)
-
-
-# --------------------------------------------------------------------------------------------------- running out
-
-
-@pytest.mark.parametrize(
-    ("message", "size"),
-    [
-        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4194304 bytes. Error code 12", 4194304),
-        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 15.77 GiB", 2684354560),
-        ("HIP out of memory. Tried to allocate 20.00 MiB.", 20 << 20),
-        ("std::bad_alloc", None),
-    ],
-)
-def test_the_request_that_failed_is_read(message: str, size: int | None) -> None:
-    assert requested_bytes(message) == size
-
-
-LIMITED = """
-import os, pathlib, resource, sys
-import torch
-os.environ["KINETO_LOG_LEVEL"] = "6"
-from tests.tiny import TINY, on_cpu
-from opanatomy.capture.memory.measurement import held_bytes
-from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.run.recorder import Subject, record_step
-from opanatomy.errors import OutOfMemory
-from opanatomy.options import RunOptions
-from opanatomy.memory.observed import memory_of_observations
-from opanatomy.records.workload import Workload
-name = "google-bert/bert-base-uncased"
-wide = (("hidden_size", "128"), ("max_position_embeddings", "128"), ("intermediate_size", "512"))
-prepared = prepare(on_cpu(model=name, batch=64, seq=128, attention="eager", settings=(*TINY[name], *wide)))
-small = Subject(module=torch.nn.Linear(4, 4), inputs=(torch.ones(2, 4),), workload=Workload())
-record_step(small, RunOptions(optimizer="adamw", warmup=1), pathlib.Path(sys.argv[3] + ".small.json"))  # loads the rest
-limit = held_bytes() + int(sys.argv[1])
-hard = resource.RLIM_INFINITY if sys.argv[2] == "soft" else limit
-resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-try:
-    subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload())
-    record_step(subject, RunOptions(optimizer="adamw", warmup=1), pathlib.Path(sys.argv[3]))
-except OutOfMemory as error:
-    memory = memory_of_observations(error.memory)
-    for row in memory.components:
-        print(row.component, row.measured_bytes, row.at_peak_bytes)
-    print("failure", memory.failure.phase, memory.failure.requested_bytes, memory.failure.allocated_bytes)
-    print("peak", memory.peak_bytes, memory.failure.seen)
-    sys.exit(error.exit_code)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts private pages on Linux only")
-@pytest.mark.parametrize("kind", ["soft", "hard"])
-def test_a_step_that_does_not_fit_leaves_its_memory(kind: str, tmp_path: Path) -> None:
-    done = run_code(LIMITED, "200000000", kind, str(tmp_path / "step.json"))
-    assert done.returncode == 1, done.stderr[-500:]
-    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
-    assert int(rows["weights"][0]) == 1_803_392
-    assert rows["failure"][0] == "forward"
-    assert int(rows["failure"][1]) > 0
-    assert int(rows["forward_activations"][0]) > 10_000_000
-    if kind == "soft":
-        assert rows["peak"][1] == "True"
-        parts = [values for name, values in rows.items() if name not in ("failure", "peak")]
-        assert sum(int(values[1]) for values in parts) == int(rows["peak"][0]) == int(rows["failure"][2])
+    theirs, ours = torch_categories(name), sizes(in_depth(name, *EAGER, *ADAMW).memory)
+    assert theirs["PARAMETER"] == ours["weights"]
+    assert theirs["GRADIENT"] == ours["gradients"]
+    assert theirs["OPTIMIZER_STATE"] == ours["optimizer_state"] + ours["optimizer_step_counters"]
+    assert theirs["ACTIVATION"] == pytest.approx(ours["forward_activations"], rel=0.02)

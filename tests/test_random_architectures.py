@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from transformers import BertConfig, CLIPConfig
 
-from benchmarks.architectures import IN_CATALOG, Result, Unfit, check, drawn, run, shrunken
+from benchmarks.architectures import IN_CATALOG, Result, check, drawn, run
 from tests.test_catalog_anatomy import one_thread
 
 SEED = 1
@@ -39,27 +38,3 @@ def test_three_drawn_ones_cost_what_torch_counts() -> None:
 def test_other_kinds_of_architecture_do_too(name: str) -> None:
     with one_thread():
         assert_as_torch_has_it(check(name))
-
-
-def test_what_cannot_be_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.architectures.MOST_PARAMETERS", 10)
-    with pytest.raises(Unfit, match="parameters"):
-        check("xglm")
-    said: list[str] = []
-    assert run(iter(["xglm"]), 1, said.append) == []
-    assert said[0].startswith("xglm")
-    assert "not run: " in said[0]
-
-
-def test_a_configuration_is_shrunken_where_its_names_are_sizes() -> None:
-    small, default = shrunken(BertConfig), BertConfig()
-    assert (small.vocab_size, small.hidden_size, small.num_hidden_layers, small.num_attention_heads) == (160, 32, 2, 2)
-    assert (small.intermediate_size, small.max_position_embeddings, small.type_vocab_size) == (64, 64, 2)
-    kept = ("hidden_dropout_prob", "layer_norm_eps", "pad_token_id", "hidden_act", "chunk_size_feed_forward")
-    assert {name: getattr(small, name) for name in kept} == {name: getattr(default, name) for name in kept}
-
-
-def test_the_parts_of_a_configuration_are_shrunken_too() -> None:
-    small = shrunken(CLIPConfig)
-    assert (small.projection_dim, small.text_config.hidden_size, small.vision_config.image_size) == (32, 32, 32)
-    assert shrunken(CLIPConfig, projection_dim=48).projection_dim == 48

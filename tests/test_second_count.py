@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
+import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.attribution import calls
-from opanatomy.capture.run.recorder import record_step
-from opanatomy.capture.subject import Subject
-from opanatomy.options import RunOptions
-from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.columns import HostTable, Int64
-from opanatomy.records.signature import Cost
-from opanatomy.records.workload import Workload
 from opanatomy.report import terminal_report
-from opanatomy.trace.read import Trace
 from tests.damage import Event, doubled, dropped, moved, off_by_one, planted
+from tests.tiny import BERT, tiny
 
 Damage = Callable[[list[Event]], None]
 
@@ -70,9 +60,8 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, (make, shape, _, _) in FAMILIES.items():
         torch.manual_seed(0)
-        subject = Subject(module=make(), inputs=(torch.randn(shape, requires_grad=True),), workload=Workload())
         found[name] = folder / f"{name.replace(' ', '-')}.json"
-        record_step(subject, RunOptions(), found[name])
+        opanatomy.profile(make(), torch.randn(shape, requires_grad=True), trace=found[name])
     return found
 
 
@@ -82,7 +71,7 @@ def unexplained(anatomy: Anatomy) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_undamaged_capture_agrees(family: str, traces: dict[str, Path]) -> None:
-    anatomy = analyze_trace(traces[family])
+    anatomy = opanatomy.analyze(traces[family])
     assert unexplained(anatomy) == set()
     by_quantity = {check.quantity: check for check in anatomy.checks}
     flops = by_quantity["contraction FLOPs"]
@@ -94,34 +83,25 @@ def test_an_undamaged_capture_agrees(family: str, traces: dict[str, Path]) -> No
 
 
 COUNTED = ("call counts", "contraction FLOPs")
-KINDS = ("dropped", "doubled", "phase swapped", "off by one")
+#: Kind -> the damage to the forward and to the backward operator of a family.
+PLANTS: dict[str, Callable[[str, str], Damage]] = {
+    "dropped": lambda operator, other: dropped(operator), "doubled": lambda operator, other: doubled(operator),
+    "phase swapped": moved, "off by one": lambda operator, other: off_by_one(operator),
+}  # fmt: skip
 
 
-def damages(kind: str, forward: str, backward: str) -> list[tuple[str, Damage]]:
-    """The damage to the forward and to the backward operator of a family."""
-    match kind:
-        case "dropped":
-            return [(forward, dropped(forward)), (backward, dropped(backward))]
-        case "doubled":
-            return [(forward, doubled(forward)), (backward, doubled(backward))]
-        case "phase swapped":
-            return [(forward, moved(forward, "backward")), (backward, moved(backward, "forward"))]
-        case _:
-            return [(forward, off_by_one(forward)), (backward, off_by_one(backward))]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plants_are_found(
     family: str, kind: str, traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, _, forward, backward = FAMILIES[family]
-    for place, (operator, damage) in enumerate(damages(kind, forward, backward)):
-        damaged = planted(traces[family], tmp_path / f"{place}.json", damage)
+    for operator, other_phase in ((forward, "backward"), (backward, "forward")):
+        damaged = planted(traces[family], tmp_path / f"{other_phase}.json", PLANTS[kind](operator, other_phase))
+        found = {one for quantity, one in unexplained(opanatomy.analyze(damaged)) if quantity in COUNTED}
+        assert operator in found
         code = main(["analyze", str(damaged), "--check"])
         out, err = capsys.readouterr()
-        found = {one for quantity, one in unexplained(analyze_trace(damaged)) if quantity in COUNTED}
-        assert operator in found
         if "figures below 1 % of the work" in err:  # on a busy machine another operator may have taken that long
             assert code == 0
             continue
@@ -141,62 +121,12 @@ def test_an_operator_that_the_trace_lost_altogether_is_missed_by_its_time(
     def lose(events: list[Event]) -> None:
         events[:] = [event for event in events if event.get("name") != "aten::addmm"]
 
-    anatomy = analyze_trace(planted(traces["mm"], tmp_path / "lost.json", lose))
+    anatomy = opanatomy.analyze(planted(traces["mm"], tmp_path / "lost.json", lose))
     assert ("operator times", "aten::addmm") in unexplained(anatomy)
 
 
-#: The operator that a formula or the attribution could be wrong about, for each family.
-OWNERS = {
-    "mm": "aten::mm", "transposed convolution": "aten::_convolution", "grouped convolution": "aten::mkldnn_convolution",
-    "attention": "aten::_scaled_dot_product_flash_attention_for_cpu", "recurrent": "aten::mkldnn_rnn_layer",
-}  # fmt: skip
-MISTAKES: dict[str, Callable[[Cost], Cost | None]] = {
-    "doubled": lambda cost: replace(cost, flops=2 * cost.flops),
-    "off by one": lambda cost: replace(cost, flops=cost.flops + 1),
-    "lost": lambda cost: None,
-}
-
-
-@pytest.mark.parametrize("kind", MISTAKES)
-@pytest.mark.parametrize("family", OWNERS)
-def test_mistakes_of_a_formula_are_found(
-    family: str, kind: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = calls.cost
-
-    def wrong(name: str, *rest: Any) -> Cost | None:
-        cost = right(name, *rest)
-        return MISTAKES[kind](cost) if cost and name in (OWNERS[family], "aten::convolution") else cost
-
-    monkeypatch.setattr(calls, "cost", wrong)
-    assert "contraction FLOPs" in {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
-
-
-@pytest.mark.parametrize("family", OWNERS)
-def test_a_mistake_of_the_attribution_is_found(
-    family: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = calls.owners
-
-    def wrong(trace: Trace, host: HostTable, *rest: Any) -> Int64:
-        owner = right(trace, host, *rest).copy()
-        rows = [row for row, name in enumerate(host.name.tolist()) if trace.names[name] == OWNERS[family]]
-        owner[np.isin(owner, rows)] = -1
-        return owner
-
-    monkeypatch.setattr(calls, "owners", wrong)
-    found = {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
-    assert found >= {"call counts", "contraction FLOPs"}
-
-
-def test_profile_checks_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ["profile", "google-bert/bert-base-uncased", "--layers", "1", "--seq", "8", "--batch", "1", "--check"]
-    small = [word for key in ("hidden_size=32", "intermediate_size=64", "num_attention_heads=2", "vocab_size=160")
-             for word in ("--set", key)]  # fmt: skip
-    assert main([*command, *small]) == 0
+def test_profile_checks_itself(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", *tiny(BERT, "--check")]) == 0
     out, err = capsys.readouterr()
     assert "confirmed  " in out
     assert "may be wrong" not in out

@@ -13,8 +13,6 @@ from opanatomy.__main__ import main
 from opanatomy.errors import EstimateError
 from opanatomy.predict import suggestions, workers
 from opanatomy.predict.suggestions import Recorded
-from opanatomy.predict.techniques import TECHNIQUE
-from opanatomy.records.anatomy import Suggestion
 from opanatomy.records.experiment import SimulatedStep
 from tests.tiny import BERT
 
@@ -24,6 +22,10 @@ SIZES = (
     "--set", "intermediate_size=256", "--set", "vocab_size=256",
 )  # fmt: skip
 COMMAND = ("profile", BERT, "--device", "cpu", "--optimizer", "adamw", "--no-trace", *SIZES)
+
+
+# What is recorded of techniques changes with each release, and the step that is followed is in a process of its own:
+# both are replaced here.
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +52,6 @@ def report(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main([*COMMAND, "-f", "json", *words]) == 0
     read: dict[str, Any] = json.loads(capfd.readouterr().out)
     return read
-
-
-def test_only_techniques_that_there_are_are_looked_at() -> None:
-    assert set(suggestions.LOOKED_AT) <= set(TECHNIQUE)
 
 
 def test_what_is_suggested_saves_what_is_said(
@@ -99,48 +97,26 @@ def test_nothing_is_followed_where_nothing_is_asked_or_trained(
     assert followed == []
 
 
-def test_an_interrupt_costs_the_suggestions_alone(
-    here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(options: Any) -> SimulatedStep:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(workers, "simulated", interrupted)
-    assert main([*COMMAND, "-f", "json"]) == 0
-    out, err = capfd.readouterr()
-    assert json.loads(out)["suggestions"] is None
-    assert "interrupted while predicting what would save most: the report is without it" in err
-
-
-def test_a_step_that_cannot_be_followed_costs_the_suggestions_alone_and_says_why(
-    here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyboardInterrupt(), "interrupted while predicting what would save most: the report is without it"),
+        (EstimateError("the step reads values"), "what would save most is not known: the step reads values"),
+    ],
+    ids=["interrupt", "refused"],
+)
+def test_a_step_that_cannot_be_followed_costs_the_suggestions_alone(
+    error: BaseException, said: str, here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     def refused(options: Any) -> SimulatedStep:
-        raise EstimateError("the step reads values")
+        raise error
 
     monkeypatch.setattr(workers, "simulated", refused)
     assert main([*COMMAND, "-f", "json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["suggestions"] is None
-    assert "what would save most is not known: the step reads values" in err
-
-
-def test_a_technique_that_is_refused_at_once_does_not_make_the_next_look_short(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The step as it is took 8 of 10 seconds; the first technique is refused in one, the next would take 8 again."""
-    now = [8.0]
-
-    def refused(options: Any) -> SimulatedStep:
-        now[0] += 1
-        raise EstimateError("has no such head")
-
-    monkeypatch.setattr(workers, "simulated", refused)
-    names = ("fused-loss", "checkpointing")
-    variants = [
-        suggestions.Variant(name=name, title=name, what="", options=suggestions.RunOptions(model="m")) for name in names
-    ]
-    assert list(suggestions._followed(variants, 10.0, 8.0, lambda: now[0])) == ["checkpointing"]
+    assert said in err
 
 
 def test_no_time_is_said_where_recorded_ones_were_far_off(
@@ -152,17 +128,3 @@ def test_no_time_is_said_where_recorded_ones_were_far_off(
     best = {each["technique"]: each["time_ratio"] for each in suggested}
     assert best["activation checkpointing"] is None
     assert best["gradient accumulation"] > 0.5
-
-
-def test_of_two_that_set_one_option_the_better_is_shown() -> None:
-    def pair(name: str, peak: int, **changes: Any) -> Any:
-        variant = suggestions.Variant(
-            name=name, title=name, what="", options=suggestions.RunOptions(model="m"), changes=changes
-        )
-        return variant, Suggestion(technique=name, option="", peak_bytes=peak, now_bytes=100)
-
-    best = suggestions._best([
-        pair("every", 60, checkpointing="reentrant"), pair("amp", 70, amp="bf16"), pair("little", 98, clip=1.0),
-        pair("segments", 50, checkpointing="non-reentrant", checkpoint_every=2),
-    ])  # fmt: skip
-    assert [suggestion.technique for suggestion in best] == ["segments", "amp"]

@@ -7,72 +7,116 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
+import opanatomy
+from opanatomy.api import Anatomy
+from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.silence import quiet_libraries
-from opanatomy.records.taxonomy import Phase
-from tests.fake_captures import foreign_step, in_new_thread, numbers_of, prepared
-from tests.test_fake_accelerator import attributed, flops, operators, without_flows, without_threads
+from opanatomy.capture.step.ranges import module_ranges
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from tests.tiny import BERT, tiny_request
 
-MODEL = "bert-base-uncased"
+KINDS = ("eager", "non-reentrant", "reentrant")
+#: The products of the layers, and of the head a dense layer and its decoder.
+LAYERS = 2 * (2 * (4 * 32 * 32 + 2 * 32 * 64 + 2 * 16 * 32) * 2 * 16)
+HEAD = 2 * 32 * 32 * 32 + 2 * 32 * 32 * 160
 
 
 def on_a_worker(loss: torch.Tensor) -> None:
     """Run backward as autograd's device thread does: on a thread whose sequence numbers begin with 0."""
-    thread = threading.Thread(target=loss.backward)
+    in_new_thread(loss.backward)
+
+
+def in_new_thread(run: Callable[[], Any]) -> None:
+    """Run it in a thread, which counts sequence numbers of its own from 0."""
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=body)
     thread.start()
     thread.join()
+    if failed:
+        raise failed[0]
 
 
-def trace_of(folder: Path, kind: str, backward: Callable[[torch.Tensor], None]) -> Path:
-    """The trace of a first step, whose forward has the numbers from 0 on too."""
-    path = folder / f"{kind}-{backward.__name__}.json"
-    with quiet_libraries():
-        in_new_thread(lambda: foreign_step(prepared(MODEL, kind, "cpu"), path, backward))
-    return path
+def foreign_step(kind: str, path: Path, backward: Callable[[torch.Tensor], None]) -> None:
+    """Write the trace of a first step without ranges of phases, as another program's."""
+    prepared: Any = prepare(tiny_request(BERT, attention="eager", checkpointing=None if kind == "eager" else kind))
+    config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with (
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True, experimental_config=config) as profiler,
+        module_ranges(prepared.module),
+        record_function("ProfilerStep#0"),
+    ):
+        backward(prepared.module(**prepared.inputs)["loss"])
+    profiler.export_chrome_trace(str(path))
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("worker")
-    for kind in ("eager", "non-reentrant", "reentrant"):
-        for backward in (torch.Tensor.backward, on_a_worker):
-            trace_of(folder, kind, backward)
+    with quiet_libraries():
+        for kind in KINDS:
+            for backward in (torch.Tensor.backward, on_a_worker):
+                path = folder / f"{kind}-{backward.__name__}.json"
+                in_new_thread(lambda kind=kind, path=path, backward=backward: foreign_step(kind, path, backward))
     return folder
 
 
-@pytest.mark.parametrize("change", [lambda trace: trace, without_flows, without_threads])
-@pytest.mark.parametrize("kind", ["eager", "non-reentrant", "reentrant"])
-def test_a_backward_elsewhere_is_the_same_backward(kind: str, change: Callable[..., object], traces: Path) -> None:
-    plain = attributed(traces / f"{kind}-backward.json")
-    worker = attributed(traces / f"{kind}-on_a_worker.json", change)  # type: ignore[arg-type]
-    expected = operators(*plain, set())
-    assert (operators(*worker, set()) - expected, expected - operators(*worker, set())) == (Counter(), Counter())
-    assert flops(*worker, set()) == flops(*plain, set())
+def without_flows(event: dict[str, Any]) -> bool:
+    return event.get("ph") not in ("s", "t", "f")
 
 
-@pytest.mark.parametrize("kind", ["eager", "non-reentrant", "reentrant"])
-def test_the_worker_has_a_thread_and_numbers_of_its_own(kind: str, traces: Path) -> None:
-    path = traces / f"{kind}-on_a_worker.json"
-    threads = {event["tid"] for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "cpu_op"}
-    assert len(threads) == 2
-    recomputing, forward = numbers_of(path)
-    assert (len(recomputing & forward) > 0) == (kind != "eager")
+def without_threads(event: dict[str, Any]) -> bool:
+    """Neither arrows nor the thread that made a node: numbers alone."""
+    if "Fwd thread id" in event.get("args", {}):
+        event["args"]["Fwd thread id"] = 0
+    return without_flows(event)
 
 
-def test_checkpointing_moves_no_module(traces: Path) -> None:
-    """The products of backward, by module: with checkpointing of both kinds, on a worker too."""
-    found = {}
-    for path in sorted(traces.glob("*.json")):
-        counted = flops(*attributed(path), set())["tensor_contraction"]
-        found[path.stem] = {module: n for (phase, module), n in counted.items() if phase == Phase.BACKWARD}
-    expected = found["eager-backward"]
-    assert sum(expected.values()) == 2 * (2 * (2 * (4 * 32 * 32 + 2 * 32 * 64 + 2 * 16 * 32) * 2 * 16) + HEAD)
-    assert None not in expected
-    assert all(modules == expected for modules in found.values()), found
+def operators(anatomy: Anatomy) -> Counter[Any]:
+    calls: Counter[Any] = Counter()
+    for row in anatomy.operators:
+        calls[row.operator, row.phase, row.signature] += row.calls
+    return calls
 
 
-#: A product of the head's dense layer and one of its decoder.
-HEAD = 2 * 32 * 32 * 32 + 2 * 32 * 32 * 160
+def products(anatomy: Anatomy) -> dict[tuple[Phase, str], int | None]:
+    """The FLOPs of the products of each module."""
+    rows = [row for row in anatomy.modules if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    return {(row.phase, row.module): row.flops for row in rows}
+
+
+@pytest.mark.parametrize("change", [lambda _: True, without_flows, without_threads], ids=["whole", "flows", "threads"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backward_elsewhere_is_the_same_backward(
+    kind: str, change: Callable[[dict[str, Any]], bool], traces: Path, tmp_path: Path
+) -> None:
+    """With checkpointing of both kinds too, whose recomputation takes the numbers of the forward again."""
+    trace = json.loads((traces / f"{kind}-on_a_worker.json").read_text())
+    calls = [event for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
+    numbers: dict[int, set[int]] = {event["tid"]: set() for event in calls}
+    for event in calls:
+        if event["args"].get("Fwd thread id") == 0 and "Sequence number" in event["args"]:
+            numbers[event["tid"]].add(event["args"]["Sequence number"])
+    (one, other) = numbers.values()
+    assert (len(one & other) > 0) == (kind != "eager")  # else nothing is tried
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if change(event)]
+    (tmp_path / "worker.json").write_text(json.dumps(trace))
+    plain, worker = opanatomy.analyze(traces / f"{kind}-backward.json"), opanatomy.analyze(tmp_path / "worker.json")
+    assert operators(worker) == operators(plain)
+    assert products(worker) == products(plain)
+    eager = products(opanatomy.analyze(traces / "eager-backward.json"))
+    backward = {module: flops for (phase, module), flops in products(worker).items() if phase is Phase.BACKWARD}
+    assert backward == {module: flops for (phase, module), flops in eager.items() if phase is Phase.BACKWARD}
+    assert sum(flops or 0 for flops in backward.values()) == 2 * (LAYERS + HEAD)

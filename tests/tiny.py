@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import pytest
 import torch
 
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.api import Anatomy
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import OpanatomyError
@@ -103,6 +107,28 @@ DISTINCT = tuple(name for name in TINY if name not in SISTERS)
 def on_cpu(**options: Any) -> RunOptions:
     """The options of a run on the CPU."""
     return RunOptions(**{"device": "cpu", **options})
+
+
+def tiny_words(model: str) -> tuple[str, ...]:
+    """The words that make a model tiny, its batch and its device."""
+    settings = [word for key, value in TINY[model] for word in ("--set", f"{key}={value}")]
+    length = ("--seq", str(TINY_SEQ[model])) if model in TINY_SEQ else ()
+    return (*settings, *length, "--batch", str(TINY_BATCH), "--device", "cpu")
+
+
+def tiny(model: str, *more: str) -> tuple[str, ...]:
+    """The words that profile a tiny model."""
+    return (model, *tiny_words(model), *more)
+
+
+def profiled(*words: str) -> Anatomy:
+    """The report of `opanatomy profile` with these words, in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = f"{folder}/report.json"
+        assert main(["profile", *words, "--trace", f"{folder}/trace.json", "-o", report]) == 0
+        anatomy = opanatomy.read(report)
+    assert isinstance(anatomy, Anatomy)
+    return anatomy
 
 
 def planned(**options: Any) -> Plan:

@@ -27,7 +27,6 @@ from torch._C._profiler import _EventType
 from opanatomy.records.workload import PHASE_RANGE
 
 FOLDER = Path(__file__).parent
-NAMES = ("native", "expandable", "hip", "cuda_malloc_async")
 #: Those whose allocator tells its blocks.
 TELLING = ("native", "expandable", "hip")
 
