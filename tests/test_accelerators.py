@@ -14,7 +14,7 @@ from opanatomy.capture.device.environment import choose_device, environment_of
 from opanatomy.errors import CaptureError, OpanatomyError, UsageError
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 
 US = 1000
 
@@ -87,11 +87,11 @@ def test_xpu_is_named_as_such() -> None:
         accelerators.check_measurable("xpu:1")
 
 
-def xpu_trace() -> HandMade:
+def xpu_trace() -> TraceBuilder:
     """One product as Kineto writes it for XPU: the runtime's call and, in it, the driver's, which share a correlation;
     streams are SYCL queues. Hand-made after libkineto/src/plugin/xpupti/XpuptiActivityHandlers.cpp, until a device
     renews it."""
-    trace = HandMade()
+    trace = TraceBuilder()
     trace.metadata |= {
         "xpupti_version": "0.16.0",
         "deviceProperties": [{"id": 0, "name": "Intel(R) Data Center GPU Max 1550", "totalGlobalMem": 68719476736}],

@@ -22,7 +22,7 @@ from opanatomy.classification.operators import Family, RuleTable, classify_opera
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "kernel_names.tsv"
 
@@ -433,7 +433,7 @@ def test_devices_without_tensor_cores_and_copies_over_the_host_link() -> None:
 
 
 def test_a_nameless_kernel_takes_the_class_of_its_operator(tmp_path: Path) -> None:
-    made = HandMade()
+    made = TraceBuilder()
     for place, operator in enumerate(("triton_poi_fused_clone_3", "triton_red_fused_native_layer_norm_0")):
         made.host(operator, 100 * place, 50)
         made.launch(100 * place + 10, 7 + place)
@@ -450,7 +450,7 @@ def test_a_nameless_kernel_takes_the_class_of_its_operator(tmp_path: Path) -> No
 
 def test_work_of_python_below_an_operator_is_counted_with_its_own_arguments(tmp_path: Path) -> None:
     # a nested or distributed tensor: the outer operator has no arguments, or those of all ranks
-    made = HandMade()
+    made = TraceBuilder()
     shapes, types = [[64, 8], [8, 4]], ["float", "float"]
     made.host("aten::mm", 0, 100, shapes=shapes, types=types)
     made.host("PythonSubclass", 5, 90, shapes=shapes, types=types)
@@ -461,7 +461,7 @@ def test_work_of_python_below_an_operator_is_counted_with_its_own_arguments(tmp_
 
 
 def test_a_layout_change_is_data_movement_where_it_stands_alone(tmp_path: Path) -> None:
-    made = HandMade()
+    made = TraceBuilder()
     made.host("aten::cudnn_convolution", 0, 50)
     for correlation, start in ((7, 20), (8, 200)):
         made.launch(start - 10, correlation)

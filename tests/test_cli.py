@@ -18,7 +18,7 @@ import pytest
 
 from opanatomy.__main__ import main
 from tests.command import ROOT, Fork, run, started
-from tests.handmade import training_step
+from tests.made_trace import training_step
 
 TINY = (
     "--set", "hidden_size=32", "--set", "num_attention_heads=2", "--set", "intermediate_size=64",

@@ -15,7 +15,7 @@ from opanatomy.cost import registry
 from opanatomy.cost.registry import cost, describe, formula, has_formula, operators, pattern
 from opanatomy.errors import UsageError
 from opanatomy.records.signature import Cost, Signature, Stored, Tensor
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 
 X = Tensor((8, 4), "float32", (4, 1))
 THREE = Cost(flops=1, read_bytes=2, written_bytes=3)
@@ -163,7 +163,7 @@ def test_an_analysis_uses_it(on_device: bool, tmp_path: Path) -> None:
         x = signature.tensor(0)
         return Cost(flops=8 * x.numel, read_bytes=2 * (x.bytes or 0), written_bytes=x.bytes or 0)
 
-    made = HandMade()
+    made = TraceBuilder()
     made.host("mylib::fused_add_norm", 100, 50, shapes=[[8, 4], []], types=["float", "Scalar"])
     if on_device:
         made.launch(110, 1)

@@ -13,7 +13,7 @@ import opanatomy
 from opanatomy.cost.registry import cost
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.signature import Cost, Signature, Stored, Tensor
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 
@@ -96,7 +96,7 @@ def test_two_sparse_matrices_are_unknown_and_say_so() -> None:
 
 
 def test_a_trace_that_shows_no_strides_has_no_dense_cost(tmp_path: Path) -> None:
-    made = HandMade()
+    made = TraceBuilder()
     for start, strides in ((0, [[], [n, 1]]), (200, [[k, 1], [n, 1]])):
         made.host("aten::mm", start, 100, shapes=[[m, k], [k, n]], types=["float", "float"])
         made.events[-1]["args"]["Input Strides"] = strides
@@ -104,7 +104,7 @@ def test_a_trace_that_shows_no_strides_has_no_dense_cost(tmp_path: Path) -> None
     assert sorted((row.flops or 0, row.flops is None) for row in rows) == [(0, True), (2 * m * k * n, False)]
 
 
-def _compressed(made: HandMade, start: float, vectors: dict[str, tuple[int, str]]) -> None:
+def _compressed(made: TraceBuilder, start: float, vectors: dict[str, tuple[int, str]]) -> None:
     """A product with a compressed matrix as torch records it: its vectors are taken out below."""
     made.host("aten::addmm", start, 100, shapes=[[m, n], [m, k], [k, n]], types=["float"] * 3)
     made.events[-1]["args"]["Input Strides"] = [[n, 1], [], [n, 1]]
@@ -117,7 +117,7 @@ def _compressed(made: HandMade, start: float, vectors: dict[str, tuple[int, str]
 
 def test_a_trace_shows_what_a_compressed_matrix_stores(tmp_path: Path) -> None:
     indices = {"crow_indices": (m + 1, "long int"), "col_indices": (nnz, "long int")}
-    made = HandMade()
+    made = TraceBuilder()
     _compressed(made, 0, {**indices, "values": (nnz, "float")})
     # the indices alone do not say how large the blocks are
     _compressed(made, 200, indices)

@@ -28,7 +28,7 @@ from opanatomy.records.experiment import Basis, SimulatedCall, SimulatedStep
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import MemoryObservations, Workload
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 from tests.tiny import BERT, tiny, tiny_request
 
 OPTIONS = tiny_request(BERT, optimizer="adamw", memory=True)
@@ -167,7 +167,7 @@ def test_an_operator_that_did_not_run_takes_what_its_class_does() -> None:
 
 
 def test_times_of_a_phase_are_those_of_its_calls_with_all_that_they_call(tmp_path: Path) -> None:
-    trace = HandMade()
+    trace = TraceBuilder()
     for number, begin in enumerate((0, 1000)):
         trace.annotation(f"ProfilerStep#{number}", begin, 500)
         trace.host("opanatomy.phase/forward", begin, 200)

@@ -22,7 +22,7 @@ from opanatomy.capture.run import profile
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.errors import ModelError, OutOfMemory
 from opanatomy.options import RunOptions
-from tests.handmade import training_step
+from tests.made_trace import training_step
 from tests.tiny import message_of, on_cpu
 
 MODELS = """

@@ -15,13 +15,13 @@ import opanatomy
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import Phase
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 
 TRACES = Path(__file__).parent / "traces"
 CUDA, CPU = (1, 0), (0, -1)
 
 
-class Recorded(HandMade):
+class Recorded(TraceBuilder):
     """A hand-made trace with memory events: `total` is the allocator's own."""
 
     def memory(
@@ -49,13 +49,13 @@ def recorded(*events: tuple[Any, ...], **options: Any) -> Recorded:
     return trace
 
 
-def anatomy_of(trace: HandMade, folder: Path) -> Anatomy:
+def anatomy_of(trace: TraceBuilder, folder: Path) -> Anatomy:
     anatomy = opanatomy.analyze(trace.write(folder / "trace.json"))
     check_sums(anatomy.memory)
     return anatomy
 
 
-def memory_of(trace: HandMade, folder: Path) -> Memory:
+def memory_of(trace: TraceBuilder, folder: Path) -> Memory:
     return anatomy_of(trace, folder).memory
 
 

@@ -15,7 +15,7 @@ import opanatomy
 from opanatomy.api import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, ObservedCall, Workload
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 
 X = {"shape": [8, 4], "dtype": "float32", "strides": [4, 1]}
 KEPT = {"shape": [8, 4], "dtype": "float32", "strides": None, "elements": 5, "index_bytes": 80}
@@ -26,8 +26,8 @@ def index(length: int, x: Any = X, operator: str = "aten::index") -> ObservedCal
     return ObservedCall(operator=operator, arguments=json.dumps([x, [rows]]))
 
 
-def trace_with(*observed: ObservedCall) -> HandMade:
-    made = HandMade()
+def trace_with(*observed: ObservedCall) -> TraceBuilder:
+    made = TraceBuilder()
     made.metadata[METADATA_KEY] = msgspec.to_builtins(
         Capture(version="0", command="", created="", environment=Environment(), workload=Workload(), observed=observed)
     )

@@ -210,7 +210,6 @@ def full(*_: Any) -> None:
 
 
 # Asking a model of transformers 5 whether it checkpoints warns of the name that it is asked by.
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize(
     ("model", "words", "expected"),
     [

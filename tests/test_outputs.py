@@ -24,7 +24,7 @@ from opanatomy.capture.run.export import export_trace
 from opanatomy.errors import OutputError
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.trace.files import OutputFile, output_file
-from tests.handmade import training_step
+from tests.made_trace import training_step
 
 
 @pytest.fixture

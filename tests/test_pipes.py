@@ -20,7 +20,7 @@ import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.errors import UsageError
 from opanatomy.trace.redact import mask_secrets
-from tests.handmade import training_step
+from tests.made_trace import training_step
 
 ROOT = Path(__file__).parent.parent
 

@@ -271,6 +271,12 @@ def test_flops_of_the_phases(
     assert ("aten::dot" in calls(anatomy, Phase.OPTIMIZER)) == (loop is closure)
 
 
+def test_a_backward_that_failed_is_no_micro_batch() -> None:
+    model = network()
+    workload = recorded(lambda: caught(model), PROFILED + 1).workload
+    assert (workload.batch, workload.accumulate) == (len(X), None)
+
+
 def test_a_gradient_scaler() -> None:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -24,7 +24,7 @@ from opanatomy.report.formats.json import json_report
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import ARGUMENTS, MODULES, NAMES, OWN, PLACES
 from opanatomy.trace.write import Annotated
-from tests.handmade import HandMade, training_step
+from tests.made_trace import TraceBuilder, training_step
 from tests.planted import leaks
 
 # Made up; put together here so that no scanner takes them for real ones.
@@ -69,7 +69,7 @@ METADATA: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 ]  # fmt: skip
 
 
-def written(trace: HandMade, tmp_path: Path, *, redact: bool = False, source: str | None = None) -> bytes:
+def written(trace: TraceBuilder, tmp_path: Path, *, redact: bool = False, source: str | None = None) -> bytes:
     path = trace.write(tmp_path / "in.json")
     if source is not None:
         path.write_text(source)
@@ -170,7 +170,7 @@ PRIVATE = (
 )  # fmt: skip
 
 
-def private_trace() -> HandMade:
+def private_trace() -> TraceBuilder:
     trace = training_step()
     trace.metadata |= {
         "host_name": "gpu-node-17",
@@ -328,7 +328,7 @@ NO_SECRETS = {
 
 
 def test_names_of_operators_and_modules_are_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    trace: HandMade = training_step()
+    trace: TraceBuilder = training_step()
     for place, value in enumerate(NO_SECRETS.values()):
         trace.host(value, 120 + place, 0.5, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     path = trace.write(tmp_path / "a.json")

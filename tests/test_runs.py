@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.command import ENVIRONMENT, Fork
-from tests.handmade import training_step
+from tests.made_trace import training_step
 
 MODELS = """
 import atexit, ctypes, os, signal, subprocess, sys, torch

@@ -28,7 +28,7 @@ from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from opanatomy.trace.write import Annotated
-from tests.handmade import HandMade, training_step
+from tests.made_trace import TraceBuilder, training_step
 from tests.planted import FORMS, SPELLINGS, TOLD, TOLD_VALUES, VALUES, VARIABLES, leaks, leaks_in
 from tests.test_ceilings import TINY as LITTLE
 
@@ -73,7 +73,7 @@ def spelled() -> list[str]:
     return [*known, *FORMS, *(f"a {value} b" for value in (*FORMS, *TOLD_VALUES))]
 
 
-def foreign_trace() -> HandMade:
+def foreign_trace() -> TraceBuilder:
     """A trace of someone else with secrets in everything that holds a text."""
     trace = training_step()
     trace.metadata |= {**TOLD, "host_name": NAMED, "traceName": f"/home/x/{NAMED}.json", "told": spelled()}

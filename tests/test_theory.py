@@ -16,7 +16,7 @@ from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Ratio
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
-from tests.handmade import HandMade
+from tests.made_trace import TraceBuilder
 
 MM = OperatorClass.TENSOR_CONTRACTION
 ALL = Workload(parameters=10, trainable_parameters=10)
@@ -46,8 +46,8 @@ LAYERS = (
 )  # fmt: skip
 
 
-def step(gradients: dict[str, str], workload: Workload = ALL, layers: int = 2) -> HandMade:
-    trace = HandMade()
+def step(gradients: dict[str, str], workload: Workload = ALL, layers: int = 2) -> TraceBuilder:
+    trace = TraceBuilder()
     trace.metadata |= metadata(gradients, workload)
     trace.annotation("ProfilerStep#0", 0, 1000)
     trace.host("opanatomy.phase/forward", 0, 400)

@@ -219,7 +219,8 @@ def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Pha
     times: dict[Phase, list[int]] = {}
     seen: list[tuple[int, int]] = []
     before = np.zeros(len(begins), dtype=np.int64)
-    for phase in STEP_PHASES:
+    # A nested phase counts for itself: backward in a closure's forward, and both in the optimizer.
+    for phase in sorted(STEP_PHASES, key=lambda phase: phase is not Phase.BACKWARD):
         ranges = [(start, end) for start, end, of in spans if of is phase]
         seen += ranges
         covered = within(_union(seen), begins, ends)

@@ -79,8 +79,8 @@ class IdleCause(StrEnum):
 #: A class or phase in a column is its index here; -1 is "none".
 CLASSES: Final = tuple(OperatorClass)
 PHASES: Final = tuple(Phase)
-#: The phases that divide a step. A nested one counts for itself: a closure's forward and backward in the optimizer.
-STEP_PHASES: Final = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.PREFILL, Phase.DECODING)
+#: The phases that divide a step.
+STEP_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.PREFILL, Phase.DECODING)
 CLASS_CODE: Final = {name: code for code, name in enumerate(CLASSES)}
 PHASE_CODE: Final = {phase: code for code, phase in enumerate(PHASES)}
 

@@ -18,7 +18,7 @@ from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
 from opanatomy.records.communication import Waiting
 from opanatomy.records.comparison import Comparison, Decomposition
-from opanatomy.records.taxonomy import PHASES, STEP_PHASES, OperatorClass, Phase
+from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.report.section import total
 from opanatomy.report.sections.step import costs_of
 
@@ -62,8 +62,7 @@ DEFINITIONS: Final = (
     _defined("samples_per_second", "samples/s", "higher", "by the step without the profiler, else by the one under it"),
     *(
         _defined(f"{phase}_time_ns", "ns", "lower", "wall time of the phase on the CPU, busy time on an accelerator")
-        for phase in PHASES
-        if phase in STEP_PHASES
+        for phase in STEP_PHASES
     ),
     _defined("framework_ns", "ns", "lower", "CPU: of a step, what no operator explains"),
     _defined("framework_share", "fraction", "lower", "of the step under the profiler"),

@@ -1077,7 +1077,7 @@ STEP: Final = Chapter(
              "A trace without annotations is one step. With several devices times are means over those that ran"
              " kernels.",
              formula="timeline.window_ns / step.count (of several ranks / the steps of one); window = busy + outside +"
-             " idle, idle = host-bound + stream waits + other, exactly",
+             " unrecorded + idle, idle = host-bound + stream waits + other, exactly",
              paths="timeline.window_ns, step.count"),
         term("the step without other steps' work | without it",
              "the window less other steps' work: the whole of all shares", formula=_OF_STEP,

@@ -133,6 +133,7 @@ class LoopPhases:
         if outermost:
             self.watch.after_forward(tuple(tensors_in(tensors)))
         self._engine_ran = False
+        passes = self.passes, self.most_passes
         call = self._begin(Phase.BACKWARD, owner="backward")
         try:
             if is_engine:
@@ -140,6 +141,9 @@ class LoopPhases:
                     yield
             else:
                 yield
+        except BaseException:
+            self.passes, self.most_passes = passes  # it made no gradients
+            raise
         finally:
             self._end_of(call)
         if outermost and self._engine_ran:

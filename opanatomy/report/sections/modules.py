@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy, ModuleRow
 from opanatomy.records.communication import numbers_in_short
-from opanatomy.records.taxonomy import PHASES, STEP_PHASES, Phase
+from opanatomy.records.taxonomy import STEP_PHASES, Phase
 from opanatomy.report.section import (
     Cell,
     Column,
@@ -149,9 +149,7 @@ _ROWS: Final = 2
 _LEAST: Final = 0.005
 #: The columns, and the phases that each sums up.
 _PHASES: Final[tuple[tuple[str, tuple[Phase, ...]], ...]] = tuple(
-    (phase.value, (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,))
-    for phase in PHASES
-    if phase in STEP_PHASES
+    (phase.value, (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,)) for phase in STEP_PHASES
 )
 _WITH_FLOPS: Final = ("forward", "backward", "prefill", "decoding")
 _SHORT: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill", "decoding": "decode"}
