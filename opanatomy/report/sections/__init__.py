@@ -146,8 +146,7 @@ def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
     Of an anatomy all of them, the first screen, or those that the page asks for by name: an empty one of these says so.
     """
     if not isinstance(report, Anatomy):
-        parts = next(parts for kind, parts in PARTS.items() if isinstance(report, kind))
-        return _made(parts, report, page)
+        return _made(PARTS[Comparison if isinstance(report, Comparison) else Techniques], report, page)
     if page.sections:
         sections = _made([_TITLE], report, page)
         for heading, group in groupby(_NAMED, key=lambda part: part.heading or part.name):
@@ -168,18 +167,16 @@ def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
     """
     with_operator = sum(row.time_ns for row in anatomy.operators)
     kernels = 2 * with_operator < sum(row.time_ns for row in anatomy.classes)
-    parts = [part if part.first else replace(part, open=True) for part in PARTS[Anatomy]
-             if part.first or (kernels and part.name == "kernels")]  # fmt: skip
-    return _made(parts, anatomy, page)
+    parts = (part for part in PARTS[Anatomy] if part.first or (kernels and part.name == "kernels"))
+    return _made([replace(part, open=True) for part in parts], anatomy, page)
 
 
 def _made(parts: Iterable[Part], report: Report, page: Page) -> tuple[Section, ...]:
     """Return the sections that are not empty, each with its name and its heading."""
-    made = ((part, part.make(report, page)) for part in parts)
     return tuple(
-        replace(section, name=part.name, heading=part.heading, open=part.first or part.open)
-        for part, section in made
-        if section is not None and not section.empty
+        replace(section, name=part.name, heading=part.heading, open=part.open)
+        for part in parts
+        if (section := part.make(report, page)) is not None and not section.empty
     )
 
 
