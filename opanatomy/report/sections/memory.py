@@ -208,18 +208,17 @@ def failure(anatomy: Anatomy) -> Section | None:
     memory, event = anatomy.memory, anatomy.memory.failure
     if event is None:
         return None
-    sizes = (
-        ("the request that failed", event.requested_bytes),
-        ("allocated when it broke", event.allocated_bytes),
-        ("needed by theory, buffers apart", memory.needed_bytes),
-    )
-    columns: Columns[tuple[str, int | None]] = {
-        Column(header=f"out of memory in {event.phase.value}", holds=ColumnKind.NAMES, least=24): lambda item: item[0],
-        Column(header="bytes"): lambda item: Bytes(item[1]),
+    header = f"out of memory in {event.phase.value}"
+    sizes = {
+        "the request that failed": event.requested_bytes,
+        "allocated when it broke": event.allocated_bytes,
+        "needed by theory, buffers apart": memory.needed_bytes,
     }
     text = event.message if event.seen else f"{event.message} - not seen again in a second step"
+    rows = tuple(Row(cells={header: name, "bytes": Bytes(size)}) for name, size in sizes.items())
     return Section(
-        title="Out of memory", columns=tuple(columns), rows=tuple(Row(cells=cells_of(columns, item)) for item in sizes),
+        title="Out of memory", rows=rows,
+        columns=(Column(header=header, holds=ColumnKind.NAMES, least=24), Column(header="bytes")),
         notes=(Note(text=text, tone=NoteStyle.REMARK),),
     )  # fmt: skip
 

@@ -227,20 +227,25 @@ def components(report: Techniques) -> Section:
 
 def same_training(report: Techniques) -> Section:
     """Return one step of each technique that must not change the training, next to the baseline's."""
-    columns: Columns[tuple[TechniqueRow, Sameness]] = {
-        Column(header="the same training?", holds=ColumnKind.NAMES, least=18): lambda item: item[0].name,
-        Column(header="loss", drop_order=1): lambda item: Figure(item[1].loss_units, ""),
-        Column(header="gradients", drop_order=1): lambda item: Figure(item[1].gradient_units, ""),
-        Column(header="weights", drop_order=1): lambda item: Figure(item[1].weight_units, ""),
-        Column(header="worst gradient", holds=ColumnKind.NAMES, drop_order=2): lambda item: (
-            item[1].worst_gradient.name if item[1].worst_gradient and item[1].worst_gradient.units else None
+    columns: Columns[Sameness] = {
+        Column(header="loss", drop_order=1): lambda step: Figure(step.loss_units, ""),
+        Column(header="gradients", drop_order=1): lambda step: Figure(step.gradient_units, ""),
+        Column(header="weights", drop_order=1): lambda step: Figure(step.weight_units, ""),
+        Column(header="worst gradient", holds=ColumnKind.NAMES, drop_order=2): lambda step: (
+            step.worst_gradient.name if step.worst_gradient and step.worst_gradient.units else None
         ),
-        Column(header="", holds=ColumnKind.NAMES): lambda item: _verdict(item[1]),
+        Column(header="", holds=ColumnKind.NAMES): _verdict,
     }
-    every = [(row, row.sameness) for row in report.rows if row.sameness is not None]
-    rows = tuple(Row(cells=cells_of(columns, item)) for item in every)
-    notes = (Note(text=note("same-training", "the same training?")),) if rows else ()
-    return Section(title="The same training?", columns=tuple(columns), rows=rows, notes=notes)
+    rows = tuple(
+        Row(cells={"the same training?": row.name} | cells_of(columns, row.sameness))
+        for row in report.rows
+        if row.sameness is not None
+    )
+    return Section(
+        title="The same training?", rows=rows,
+        columns=(Column(header="the same training?", holds=ColumnKind.NAMES, least=18), *columns),
+        notes=(Note(text=note("same-training", "the same training?")),) if rows else (),
+    )  # fmt: skip
 
 
 def _verdict(sameness: Sameness) -> str:
@@ -254,18 +259,19 @@ def _verdict(sameness: Sameness) -> str:
 
 def losses(report: Techniques) -> Section:
     """Return the losses of techniques that change the result next to the baseline's."""
-    columns: Columns[tuple[TechniqueRow, LossCurve]] = {
-        Column(header="losses of", holds=ColumnKind.NAMES, least=14): lambda item: item[0].name,
-        Column(header="first", drop_order=2): lambda item: Figure(item[1].losses[0], ""),
-        Column(header="last", drop_order=1): lambda item: Figure(item[1].losses[-1], ""),
-        Column(header="baseline's", drop_order=1): lambda item: Figure(item[1].baseline[-1], ""),
-        Column(header="apart at most"): lambda item: Share(item[1].largest_difference, 1.0, decimals=2),
+    columns: Columns[LossCurve] = {
+        Column(header="first", drop_order=2): lambda curve: Figure(curve.losses[0], ""),
+        Column(header="last", drop_order=1): lambda curve: Figure(curve.losses[-1], ""),
+        Column(header="baseline's", drop_order=1): lambda curve: Figure(curve.baseline[-1], ""),
+        Column(header="apart at most"): lambda curve: Share(curve.largest_difference, 1.0, decimals=2),
     }
-    every = [(row, row.losses) for row in report.rows if row.losses is not None and row.losses.losses]
-    rows = tuple(Row(cells=cells_of(columns, item)) for item in every)
-    steps = max((len(losses.losses) for _, losses in every), default=0)
-    notes = (Note(text=phrase("{} on one batch, without dropout", Count(steps, "step"))),) if rows else ()
-    return Section(title="Losses", columns=tuple(columns), rows=rows, notes=notes)
+    curves = {row.name: row.losses for row in report.rows if row.losses is not None and row.losses.losses}
+    rows = tuple(Row(cells={"losses of": name} | cells_of(columns, curve)) for name, curve in curves.items())
+    steps = max((len(curve.losses) for curve in curves.values()), default=0)
+    return Section(
+        title="Losses", columns=(Column(header="losses of", holds=ColumnKind.NAMES, least=14), *columns), rows=rows,
+        notes=(Note(text=phrase("{} on one batch, without dropout", Count(steps, "step"))),) if rows else (),
+    )  # fmt: skip
 
 
 def failed(report: Techniques) -> Section:
