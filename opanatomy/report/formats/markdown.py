@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from msgspec.structs import replace
-
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.markdown import markdown_cell, markdown_code, markdown_text
@@ -25,7 +23,7 @@ _DEEPEST: Final = 24
 
 def markdown_report(report: Report, page: Page) -> str:
     """Return as much of the report as the page wants, in at most `MOST_BYTES` bytes; its end names what is left out."""
-    sections = [replace(section, open=section.open or bool(page.sections)) for section in sections_of(report, page)]
+    sections = sections_of(report, page)
     texts = {place: _section(section) for place, section in enumerate(sections)}
     # The first screen is dropped last, and of the rest the lower sections first.
     order = sorted(texts, key=lambda place: (sections[place].open, -place))

@@ -37,7 +37,7 @@ _Maker: TypeAlias = Callable[[Any, Page], "Section | None"]
 class Part(Struct, frozen=True):
     """A section of a kind of report: its name, how it is made of the report for a page, the heading that it is below.
 
-    `first` is one of the first screen; no format folds that, nor one that is `open`.
+    `first` is one of the first screen; no format folds that, one that is asked for by name, or one that is `open`.
     """
 
     name: str
@@ -148,10 +148,10 @@ def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
     if not isinstance(report, Anatomy):
         return _made(PARTS[Comparison if isinstance(report, Comparison) else Techniques], report, page)
     if page.sections:
-        sections = _made([_TITLE], report, page)
+        sections = _made([_TITLE], report, page, opened=True)
         for heading, group in groupby(_NAMED, key=lambda part: part.heading or part.name):
             if asked := [part for part in group if heading in page.sections or part.name in page.sections]:
-                sections += _made(asked, report, page) or (_nothing(heading),)
+                sections += _made(asked, report, page, opened=True) or (_nothing(heading),)
         return sections
     first = first_screen(report, page)
     if page.brief:
@@ -168,13 +168,13 @@ def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
     with_operator = sum(row.time_ns for row in anatomy.operators)
     kernels = 2 * with_operator < sum(row.time_ns for row in anatomy.classes)
     parts = (part for part in PARTS[Anatomy] if part.first or (kernels and part.name == "kernels"))
-    return _made([replace(part, open=True) for part in parts], anatomy, page)
+    return _made(parts, anatomy, page, opened=True)
 
 
-def _made(parts: Iterable[Part], report: Report, page: Page) -> tuple[Section, ...]:
-    """Return the sections that are not empty, each with its name and its heading."""
+def _made(parts: Iterable[Part], report: Report, page: Page, *, opened: bool = False) -> tuple[Section, ...]:
+    """Return the sections that are not empty, each with its name and its heading; `opened` are never folded."""
     return tuple(
-        replace(section, name=part.name, heading=part.heading, open=part.open)
+        replace(section, name=part.name, heading=part.heading, open=opened or part.open)
         for part in parts
         if (section := part.make(report, page)) is not None and not section.empty
     )
@@ -182,4 +182,4 @@ def _made(parts: Iterable[Part], report: Report, page: Page) -> tuple[Section, .
 
 def _nothing(name: str) -> Section:
     note = Note(text="nothing: this report does not have what it would be made of", tone=NoteStyle.REMARK)
-    return Section(name=name, title=name.capitalize(), heading=name, notes=(note,))
+    return Section(name=name, title=name.capitalize(), heading=name, open=True, notes=(note,))
