@@ -39,7 +39,8 @@ from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.report import format_of, read_anatomy, terminal_report, units
 from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.section import Page, cut, printable
-from opanatomy.report.sections import HEADINGS, ORDERS, SECTIONS
+from opanatomy.report.sections import HEADINGS, SECTIONS
+from opanatomy.report.sections.operators import ORDERS
 from tests import anatomies
 from tests.experiments import experiment
 from tests.made_trace import page as page_of

@@ -243,14 +243,13 @@ def _printed(chapter: Chapter, term: Term, report: Report) -> Iterator[Phrase]:
             if is_named(term, fact.label):
                 yield phrase("{}: {}", fact.label, fact.text)
         for row in section.rows:
-            first = row.cells[0]
-            cells = list(zip(section.columns[1:], row.cells[1:], strict=True))
-            if isinstance(first, str) and is_named(term, first):
-                known = [phrase("{} {}", column.header, cell) for column, cell in cells if cell is not None]
-                if known:
-                    yield phrase("{}, {}: {}", section.title, first, joined(known) or "")
+            first = row.cell(section.columns[0])
+            cells = [(column, cell) for column in section.columns[1:] if (cell := row.cell(column)) is not None]
+            if cells and isinstance(first, str) and is_named(term, first):
+                known = joined(phrase("{} {}", column.header, cell) for column, cell in cells)
+                yield phrase("{}, {}: {}", section.title, first, known or "")
             for column, cell in cells:
-                if cell is not None and is_named(term, column.header):
+                if is_named(term, column.header):
                     yield phrase("{}, {}: {}", section.title, first or "the row", cell)
 
 
@@ -611,7 +610,9 @@ def unexplained(path: Path) -> tuple[Section, ...]:
         head = (
             phrase("{}: {}, {} of the time", title, Count(len(times), "name"), share) if times else f"{title}: nothing"
         )
-        rows = tuple(Row(cells=(Share(ns, whole_ns), operator)) for operator, ns in times.most_common())
+        rows = tuple(
+            Row(cells={"share": Share(ns, whole_ns), "name": operator}) for operator, ns in times.most_common()
+        )
         columns = (Column(header="share"), Column(header="name", holds=ColumnKind.FORMULAS))
         notes = (Note(text=head, tone=NoteStyle.PLAIN),)
         return Section(name=name, title=title, columns=columns, rows=rows, notes=notes)

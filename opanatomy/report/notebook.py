@@ -24,7 +24,6 @@ from opanatomy.report.section import (
     Note,
     NoteStyle,
     Phrase,
-    Row,
     Section,
     cut,
     printable,
@@ -70,25 +69,22 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(section: Section) -> Iterator[str]:
-    places = section.shown_columns
-    columns = [section.columns[place] for place in places]
+    columns = section.shown_columns
     yield "<table>"
     yield f"<thead><tr>{''.join(_cell('th', column, column.header) for column in columns)}</tr></thead>"
     yield "<tbody>"
     for row in section.rows:
         tag = "th" if row.summary else "td"
-        cells = [_cell(tag, section.columns[place], row.cells[place], row) for place in places]
+        square = row.operator_class and f'<span style="color:{COLOUR[row.operator_class]}">&#9632;</span> '
+        cells = [_cell(tag, column, row.cell(column), square if column is columns[0] else "") for column in columns]
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table>"
 
 
-def _cell(tag: str, column: Column, cell: Cell, row: Row | None = None) -> str:
+def _cell(tag: str, column: Column, cell: Cell, square: str | None = "") -> str:
     """Return one cell; the first of a row that has a class has a square of its colour."""
     style = _NUMBERS if column.holds is ColumnKind.NUMBERS else _NAMES
-    mark = ""
-    if row is not None and row.operator_class is not None and cell is row.cells[0]:
-        mark = f'<span style="color:{COLOUR[row.operator_class]}">&#9632;</span> '
-    return f'<{tag} style="{style}">{mark}{_text(cell, column.unit)}</{tag}>'
+    return f'<{tag} style="{style}">{square or ""}{_text(cell, column.unit)}</{tag}>'
 
 
 def _note(note: Note) -> str:

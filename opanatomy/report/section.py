@@ -6,24 +6,19 @@ A format lays a section out; it decides on widths, colours and wording of number
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
 
 # --------------------------------------------------------------------------- quantities; `None` is what is not known
 
@@ -177,22 +172,40 @@ class ColumnKind(Enum):
 class Column(Struct, frozen=True, kw_only=True):
     """A column of a table: if space is short the most `drop_order` column goes first, one of 0 never.
 
-    If it has a `unit`, all its cells are in that unit and need not repeat it.
+    If it has a `unit`, all its cells are in that unit and need not repeat it. Names are cut to `least` cells, not
+    further. `key` is for a second column of the same header.
     """
 
     header: str
+    key: str = ""
     unit: str = ""
     holds: ColumnKind = ColumnKind.NUMBERS
+    least: int = 12
     drop_order: int = 0
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """A cell for each column; `fraction` is its part of the whole table, for a bar, and a `summary` sums up others."""
+    """Cells by the keys of their columns; `fraction` is its part of the whole table, for a bar, and a `summary` sums up
+    others. A column that is not among the cells is empty."""
 
-    cells: tuple[Cell, ...]
+    cells: Mapping[str, Cell]
     operator_class: OperatorClass | None = None
     fraction: float | None = None
     summary: bool = False
+
+    def cell(self, column: Column) -> Cell:
+        """Return its cell of a column."""
+        return self.cells.get(column.key or column.header)
+
+
+Item = TypeVar("Item")
+#: The columns of a table in their order, each with the function that makes its cell of the item of a row.
+Columns: TypeAlias = Mapping[Column, Callable[[Item], Cell]]
+
+
+def cells_of(columns: Columns[Item], item: Item) -> dict[str, Cell]:
+    """Return the cells of an item's row."""
+    return {column.key or column.header: cell(item) for column, cell in columns.items()}
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -232,13 +245,15 @@ class Note(Struct, frozen=True, kw_only=True):
 class Section(Struct, frozen=True, kw_only=True):
     """One part of the report: a table, facts or a curve, and notes. `name` is the user's word for it.
 
-    Consecutive parts under one `heading` are shown together, `heading` being the user's word for them all; `scope` says
-    which steps the figures are of, if there are several, and what shares are of.
+    Consecutive parts under one `heading` are shown together, `heading` being the user's word for them all; one that is
+    `open` is never folded. These three are in the list of the sections, `sections.PARTS`. `scope` says which steps the
+    figures are of, if there are several, and what shares are of.
     """
 
-    name: str
+    name: str = ""
     title: str
     heading: str = ""
+    open: bool = False
     scope: str = ""
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
@@ -252,12 +267,12 @@ class Section(Struct, frozen=True, kw_only=True):
         return not (self.rows or self.facts or self.curve or self.notes)
 
     @property
-    def shown_columns(self) -> tuple[int, ...]:
-        """Return the places of the columns that hold something in a row, and of those that are never left out."""
+    def shown_columns(self) -> tuple[Column, ...]:
+        """Return the columns that hold something in a row, and those that are never left out."""
         return tuple(
-            place
-            for place, column in enumerate(self.columns)
-            if not column.drop_order or any(is_known(row.cells[place]) for row in self.rows)
+            column
+            for column in self.columns
+            if not column.drop_order or any(is_known(row.cell(column)) for row in self.rows)
         )
 
 
@@ -334,9 +349,9 @@ def has_foreign_work(anatomy: Anatomy) -> bool:
     return (timeline.outside_ns or 0) >= _FOREIGN * timeline.window_ns > 0
 
 
-def calls_a_step(calls: int, steps: int) -> Count | Ratio:
-    """Return how often something ran in a step: a whole number if all steps have as many."""
-    return Ratio(calls / steps) if calls % steps else Count(calls // steps)
+def calls_of(calls: float) -> Count | Ratio:
+    """Return how often something ran in a mean step: a whole number if all steps have as many."""
+    return Ratio(calls) if calls % 1 else Count(int(calls))
 
 
 # Sums over rows of an anatomy, in which unknown values stay apart from 0.
@@ -348,10 +363,11 @@ SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
 class Total(Struct, frozen=True, kw_only=True):
     """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
 
-    `costed_ns` is the time of the work with known `flops`, `bounded_ns` of the work with a known `bound_ns`.
+    `calls` are without those inside another call; `costed_ns` is the time of the work with known `flops`, `bounded_ns`
+    of the work with a known `bound_ns`.
     """
 
-    calls: int
+    calls: float
     time_ns: float
     flops: float | None
     bytes: float | None
@@ -360,18 +376,10 @@ class Total(Struct, frozen=True, kw_only=True):
     bounded_ns: float
 
     def per_step(self, steps: int) -> Total:
-        """Return the mean over so many steps; `calls` are still those of all."""
+        """Return the mean over so many steps."""
         if steps == 1:
             return self
-        return Total(
-            calls=self.calls,
-            time_ns=self.time_ns / steps,
-            flops=None if self.flops is None else self.flops / steps,
-            bytes=None if self.bytes is None else self.bytes / steps,
-            costed_ns=self.costed_ns / steps,
-            bound_ns=None if self.bound_ns is None else self.bound_ns / steps,
-            bounded_ns=self.bounded_ns / steps,
-        )
+        return Total(**{name: value and value / steps for name, value in asdict(self).items()})
 
     @property
     def flops_are_all(self) -> bool:
@@ -382,6 +390,10 @@ class Total(Struct, frozen=True, kw_only=True):
     def flops_cover(self) -> bool:
         """Return whether the FLOPs cover enough of the time for a share of them to mean something."""
         return self.flops is not None and self.costed_ns >= MIN_COVERED * self.time_ns
+
+    def rate(self, amount: float | None) -> float | None:
+        """Return an amount a second over the time whose FLOPs are known; `None` if that is too little of the time."""
+        return amount * 1e9 / self.costed_ns if amount is not None and self.flops_cover and self.costed_ns else None
 
     @property
     def covered(self) -> float | None:
@@ -398,8 +410,8 @@ class Total(Struct, frozen=True, kw_only=True):
 
     @property
     def intensity(self) -> float | None:
-        """Return FLOPs per byte; `None` if one is not known or nothing moved."""
-        return None if self.flops is None or not self.bytes else self.flops / self.bytes
+        """Return FLOPs per byte; `None` if they are known for too little of the time or nothing moved."""
+        return None if self.flops is None or not self.flops_cover or not self.bytes else self.flops / self.bytes
 
 
 def amounts(part: Total) -> tuple[Flops, Bytes]:
@@ -420,7 +432,7 @@ def total(rows: Iterable[SummedRow]) -> Total:
     rows = tuple(rows)
     bounded = [row for row in rows if row.bound_ns is not None]
     return Total(
-        calls=sum(row.calls for row in rows),
+        calls=sum(row.calls for row in rows if isinstance(row, ClassRow) or row.part_of is None),
         time_ns=sum(row.time_ns for row in rows),
         flops=_known(row.flops for row in rows),
         bytes=_known(moved(row) for row in rows),

@@ -115,7 +115,9 @@ def _could_checkpoint(module: torch.nn.Module, options: RunOptions) -> bool:
     used = getattr(module, "is_activation_checkpointing", None)
     if used is None:  # its name before transformers 5.20
         used = getattr(module, "is_gradient_checkpointing", False)
-    return not (options.inference or options.checkpointing or used) and bool(getattr(module, "supports_gradient_checkpointing", False))
+    if options.inference or options.checkpointing or used:
+        return False
+    return bool(getattr(module, "supports_gradient_checkpointing", False))
 
 
 def _could_cast(workload: Workload, options: RunOptions) -> bool:

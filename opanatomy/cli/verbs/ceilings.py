@@ -208,36 +208,26 @@ def _noted(name: str, texts: list[str]) -> Section:
 
 def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], figures: Sequence[_Figure]) -> Section:
     """Return a row for each figure: its name, the data sheet's value, how it was measured."""
-    from opanatomy.report.section import Column, ColumnKind, Row, Section
+    from opanatomy.devices.ceilings import age
+    from opanatomy.report.section import Column, ColumnKind, Row, Section, Share
 
-    name, unit, how = headers
+    title, unit, how = headers
     columns = (
-        Column(header=name, holds=ColumnKind.NAMES), Column(header=unit, unit=unit),
+        Column(header=title, holds=ColumnKind.NAMES), Column(header=unit, unit=unit),
         Column(header="sheet", unit=unit, drop_order=1), Column(header="of it", drop_order=1),
         Column(header="spread", drop_order=2), Column(header="age", drop_order=2),
         Column(header=how, holds=ColumnKind.NAMES, drop_order=3),
     )  # fmt: skip
-    rows = tuple(Row(cells=_cells(figure, rate_of)) for figure in figures)
-    return Section(name=name, title=name.capitalize(), columns=columns, rows=rows)
-
-
-def _cells(figure: _Figure, rate_of: type[FlopRate | ByteRate]) -> tuple[Cell, ...]:
-    from opanatomy.devices.ceilings import age
-    from opanatomy.report.section import Share
-
-    name, own, rate, sheet, unit = figure
-    value = own if own is not None else rate.per_second if rate else None
-    from_sheet = None if sheet is None else sheet * unit
-    measured = rate if own is None else None
-    return (
-        name,
-        rate_of(value),
-        rate_of(from_sheet) if from_sheet else None,
-        Share(value, from_sheet) if from_sheet else None,
-        Share(measured.spread, 1) if measured else None,
-        age(measured.measured) if measured else "given",
-        (measured.operands or measured.by) if measured else None,
-    )
+    rows = []
+    for name, own, rate, sheet, scale in figures:
+        value = own if own is not None else rate.per_second if rate else None
+        cells: dict[str, Cell] = {title: name, unit: rate_of(value), "age": "given"}
+        if sheet:
+            cells |= {"sheet": rate_of(sheet * scale), "of it": Share(value, sheet * scale)}
+        if rate and own is None:
+            cells |= {"spread": Share(rate.spread, 1), "age": age(rate.measured), how: rate.operands or rate.by}
+        rows.append(Row(cells=cells))
+    return Section(name=title, title=title.capitalize(), columns=columns, rows=tuple(rows))
 
 
 def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:

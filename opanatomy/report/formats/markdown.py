@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from opanatomy.records.comparison import Comparison
-from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.markdown import markdown_cell, markdown_code, markdown_text
 from opanatomy.report.section import WITH, Cell, ColumnKind, Fact, Format, Name, Note, NoteStyle, Page, Row, Section
-from opanatomy.report.sections import first_screen, page_sections
+from opanatomy.report.sections import sections_of
 from opanatomy.report.sections.memory import curve_lines
 
 #: GitHub takes 65,536 characters; the rest is room for words around the report.
@@ -21,34 +19,19 @@ MOST_BYTES: Final = 60_000
 _LISTED: Final = 100
 _CURVE_WIDTH: Final = 80
 _DEEPEST: Final = 24
-#: The sections of an experiment with techniques that are not folded.
-_OPEN: Final = frozenset({"experiment", "techniques", "warnings", "advice"})
-_OPEN_OF_COMPARISON: Final = frozenset({"title", "changed", "sides", "causes", "gates", "warnings"})
-#: For an anatomy, the sections unfolded besides the first screen.
-_OPEN_OF_ANATOMY: Final = frozenset({"warnings", "suggestions", "verdict"})
 
 
 def markdown_report(report: Report, page: Page) -> str:
     """Return as much of the report as the page wants, in at most `MOST_BYTES` bytes; its end names what is left out."""
-    sections = page_sections(report, page)
-    opened = {section.name for section in sections} if page.sections else _opened(report)
-    texts = {place: _section(section, section.name in opened) for place, section in enumerate(sections)}
+    sections = sections_of(report, page)
+    texts = {place: _section(section) for place, section in enumerate(sections)}
     # The first screen is dropped last, and of the rest the lower sections first.
-    order = sorted(texts, key=lambda place: (sections[place].name in opened, -place))
+    order = sorted(texts, key=lambda place: (sections[place].open, -place))
     left_out: list[int] = []
     while sum(len(text.encode()) + 1 for text in texts.values()) > MOST_BYTES - _word_bytes(sections):
         left_out.append(place := order.pop(0))
         del texts[place]
     return "\n".join((*texts.values(), *_left_out([sections[place].title for place in sorted(left_out)])))
-
-
-def _opened(report: Report) -> frozenset[str]:
-    """Return the names of the sections that are not folded."""
-    if isinstance(report, Techniques):
-        return _OPEN
-    if isinstance(report, Comparison):
-        return _OPEN_OF_COMPARISON
-    return _OPEN_OF_ANATOMY.union(section.name for section in first_screen(report))
 
 
 def _word_bytes(sections: Sequence[Section]) -> int:
@@ -62,13 +45,13 @@ def _left_out(titles: Sequence[str]) -> list[str]:
     return [f"Left out, for GitHub takes no more than 65,536 characters: {markdown_text(', '.join(titles))}.\n"]
 
 
-def _section(section: Section, is_open: bool) -> str:
+def _section(section: Section) -> str:
     """Return a section under its heading, or folded under it."""
     body = "\n".join(_blocks(section))
     if section.notes and section.notes[0].tone is NoteStyle.TITLE:
         return body
     title = f"{section.title}, {section.scope}" if section.scope else section.title
-    if is_open:
+    if section.open:
         return f"### {markdown_text(title)}\n\n{body}"
     return f"<details>\n<summary>{escape(title, quote=False)}</summary>\n\n{body}\n</details>\n"
 
@@ -88,9 +71,8 @@ def _blocks(section: Section) -> Iterator[str]:
 
 
 def _table(section: Section) -> str:
-    columns = [section.columns[place] for place in section.shown_columns]
-    rows = [[_cell(row, row.cells[place], section.columns[place].unit) for place in section.shown_columns]
-            for row in section.rows[:_LISTED]]  # fmt: skip
+    columns = section.shown_columns
+    rows = [[_cell(row, row.cell(column), column.unit) for column in columns] for row in section.rows[:_LISTED]]
     if section.rows[_LISTED:]:
         rows.append([f"and {len(section.rows) - _LISTED:,} more", *([""] * (len(columns) - 1))])
     marks = ["---:" if column.holds is ColumnKind.NUMBERS else ":---" for column in columns]

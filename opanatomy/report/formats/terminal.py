@@ -43,7 +43,8 @@ from opanatomy.report.section import (
     phrase,
     printable,
 )
-from opanatomy.report.sections import first_screen
+from opanatomy.report.section import Column as SectionColumn
+from opanatomy.report.sections import first_screen, sections_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -55,20 +56,6 @@ _ROOMY: Final = 100
 _LABEL_WIDTH: Final = 11
 #: The most cells of a name in a sentence, and of one in another column.
 _NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
-#: The least cells of the names in the first column of a section, and in a later column of this header.
-_FIRST_LEAST: Final = {
-    "classes": 13, "kernels": 18, "modules": 20, "ratios": 13, "paper": 13, "operators": 18, "bounds": 16, "ranks": 8,
-    "collectives": 10, "components": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
-    "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
-    "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
-    "underflow": 14, "causes": 28, "changes": 14, "kernels-changed": 12, "figures": 16, "steps": 8,
-    "communication-phases": 13, "communication-modules": 14, "waiting-steps": 8, "matched": 10,
-}  # fmt: skip
-_LATER_LEAST: Final = {
-    "launched by": 12, "class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8,
-    "what changed": 14,
-}  # fmt: skip
-_LEAST: Final = 12
 #: The most cells of the names in a later column of this header, if there is little room.
 _LATER_MOST: Final = {"launched by": 14}
 #: Sections of lines that the next one follows without a blank line.
@@ -88,12 +75,9 @@ _STYLE: Final = {
 
 def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
-    from opanatomy.report.sections import page_sections
-
     if page.brief and page.height and isinstance(report, Anatomy):
         return fitting(report, page, lambda sections: page_text(sections, page.width, color=page.color))
-
-    return page_text(page_sections(report, page), page.width, color=page.color)
+    return page_text(sections_of(report, page), page.width, color=page.color)
 
 
 def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:
@@ -143,7 +127,7 @@ def _heading(section: Section, width: int) -> Iterator[Text]:
 def list_text(section: Section) -> str:
     """Return the notes of a section, and below them each of its rows on a line of its own, however long."""
     notes = [sentence(note.text) for note in section.notes]
-    rows = [[_part(cell) for cell in row.cells] for row in section.rows]
+    rows = [[_part(row.cell(column)) for column in section.columns] for row in section.rows]
     return "".join(f"{line}\n" for line in (*notes, *(f"  {first:>8}  {'  '.join(rest)}" for first, *rest in rows)))
 
 
@@ -240,10 +224,9 @@ def _title(text: str, width: int) -> Iterator[Text]:
 
 def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[list[Text], tuple[str, ...]]:
     """Return the table, and the headers of the columns that were dropped."""
-
-    places = section.shown_columns
-    columns = [_column(section, place) for place in places]
-    cells = [_column_cells(section, place, width) for place in places]
+    shown = section.shown_columns
+    columns = [_column(column) for column in shown]
+    cells = [_column_cells(section, column, width) for column in shown]
     rows = [
         TableRow(
             cells=texts,
@@ -258,22 +241,17 @@ def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[l
     return lines, tuple(column.header for column in columns if column.header not in kept)
 
 
-def _column(section: Section, place: int) -> Column:
-
-    column = section.columns[place]
-    least = _LATER_LEAST.get(column.header, _LEAST) if place else _FIRST_LEAST.get(section.name, _LEAST)
+def _column(column: SectionColumn) -> Column:
     # Half a formula is a wrong formula: all of it or none.
-    least = WHOLE if column.holds is ColumnKind.FORMULAS else least
+    least = WHOLE if column.holds is ColumnKind.FORMULAS else column.least
     name = column.holds is not ColumnKind.NUMBERS
     return Column(header=column.header, name=name, least=least, drop=column.drop_order)
 
 
-def _column_cells(section: Section, place: int, width: int) -> list[str]:
+def _column_cells(section: Section, column: SectionColumn, width: int) -> list[str]:
     """Return the cells of one column as texts; shares stand below each other, whatever they cover."""
-
-    column, cells = section.columns[place], [row.cells[place] for row in section.rows]
-    roomy = width >= _ROOMY
-    texts = [_cell(cell, column.unit, first=place == 0, roomy=roomy) for cell in cells]
+    cells, roomy = [row.cell(column) for row in section.rows], width >= _ROOMY
+    texts = [_cell(cell, column.unit, first=column is section.columns[0], roomy=roomy) for cell in cells]
     if not roomy and column.header in _LATER_MOST:
         texts = [cut(text, _LATER_MOST[column.header]) for text in texts]
     covers = [len(_cover(cell)) for cell in cells]
@@ -524,13 +502,13 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
     height = (page.height or 0) - more.count("\n")
 
     def with_rows(top: int) -> str:
-        return text_of(first_screen(anatomy, top=top, sort=page.sort, source=page.source))
+        return text_of(first_screen(anatomy, replace(page, top=top)))
 
     for top in range(page.top, min(page.top, _FEWEST) - 1, -1):
         text = with_rows(top)
         if text.count("\n") <= height:
             return (text if top < Page().top else _filled(text, with_rows, height)) + more
-    every = first_screen(anatomy, source=page.source)
+    every = first_screen(anatomy, Page(source=page.source))
     sections = tuple(section for section in every if section.name not in _LAST)
     left_out = [section.name for section in every if section.name in _LAST]
     going = [section.name for section in reversed(sections) if section.name not in _STAY]
@@ -578,12 +556,12 @@ def _without(section: Section, label: str | None) -> Section | None:
 
 def _longest(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Return the longest rows, in their order, one for the others, and the last one, which is the sum of all."""
-    ranked = sorted(rows[:-1], key=_time_of, reverse=True)
+    ranked = sorted(rows[:-1], key=lambda row: getattr(row.cells["time"], "ns", 0), reverse=True)
     others = ranked[_CLASSES:]
     if len(others) < 2:
         return tuple(rows)
-    cells = (_sum([row.cells[place] for row in others]) for place in range(1, len(rows[-1].cells)))
-    folded = Row(cells=(phrase("and {} more", Count(len(others))), *cells), summary=True)
+    cells = {name: _sum([row.cells[name] for row in others]) for name in rows[-1].cells}
+    folded = Row(cells=cells | {"class": phrase("and {} more", Count(len(others)))}, summary=True)
     return (*(row for row in rows[:-1] if row in ranked[:_CLASSES]), folded, *rows[-1:])
 
 
@@ -597,7 +575,3 @@ def _sum(cells: Sequence[Cell]) -> Cell:
     if len(shares) == len(cells) and len({(cell.whole, cell.covered) for cell in shares}) == 1:
         return Share(sum(cell.part or 0 for cell in shares), shares[0].whole)
     return None
-
-
-def _time_of(row: Row) -> float:
-    return next((cell.ns or 0 for cell in row.cells if isinstance(cell, Time)), 0)

@@ -1,15 +1,16 @@
-"""List the parts of the report, in their order; each file makes one of them."""
+"""List the parts of each kind of report, in their order; each file makes some of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.comparison import Comparison
+from opanatomy.records.comparison import Comparison, Decomposition
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Note, NoteStyle, Page, Section
@@ -17,6 +18,7 @@ from opanatomy.report.sections import (
     checks,
     classes,
     collectives,
+    comparison,
     memory,
     modules,
     operators,
@@ -25,171 +27,159 @@ from opanatomy.report.sections import (
     run,
     step,
     suggestions,
+    techniques,
     verdict,
 )
-from opanatomy.report.sections.comparison import sections_of_comparison
-from opanatomy.report.sections.techniques import sections_of_techniques
 
-#: How many operators are listed by name.
-TOP: Final = 8
+_Maker: TypeAlias = Callable[[Any, Page], "Section | None"]
 
 
-class PageRequest(Struct, frozen=True, kw_only=True):
-    """The part of a section that a reader wants: how many rows, in which order, a command's name for the trace, and
-    whether the section was asked for by name."""
+class Part(Struct, frozen=True):
+    """A section of a kind of report: its name, how it is made of the report for a page, the heading that it is below.
 
-    top: int = TOP
-    sort: str = "time"
-    source: str | None = None
-    asked: bool = False
+    `first` is one of the first screen; no format folds that, one that is asked for by name, or one that is `open`.
+    """
 
-
-_Maker: TypeAlias = Callable[[Anatomy, PageRequest], Section | None]
-
-
-def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
-    return lambda anatomy, _: make(anatomy)
+    name: str
+    make: _Maker
+    heading: str = ""
+    first: bool = False
+    open: bool = False
 
 
-#: The first screen, section by section.
-_FIRST: Final[Mapping[str, _Maker]] = {
-    # Changes the reading of all that follows.
-    "caveats": _of(checks.caveats),
-    # An impossible ceiling makes all that rests on it meaningless.
-    "given-ceilings": _of(checks.given_ceilings),
-    # A disagreement of two sources makes all that follows uncertain.
-    "disagreements": _of(checks.disagreements),
-    "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),
-    "run": _of(run.what_ran),
-    "step": _of(step.one_step),
-    "generation": _of(step.generation),
-    "texts": _of(run.texts),
-    "classes": _of(classes.classes),
-    "operators": lambda anatomy, wanted: operators.operators(anatomy, wanted.top, wanted.sort),
+def _of(make: Callable[[Any], Section | None]) -> _Maker:
+    return lambda report, _: make(report)
+
+
+def _of_parts(make: Callable[[Decomposition, Page], Section]) -> _Maker:
+    """Make a section of the parts of a difference, if that has any."""
+    return lambda report, page: None if report.decomposition is None else make(report.decomposition, page)
+
+
+#: The sections of each kind of report. Their names, and their headings, are what a user calls them.
+PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
+    Anatomy: (
+        Part("title", _of(run.title), first=True),
+        # Changes the reading of all that follows.
+        Part("caveats", _of(checks.caveats), first=True),
+        # An impossible ceiling makes all that rests on it meaningless.
+        Part("given-ceilings", _of(checks.given_ceilings), first=True),
+        # A disagreement of two sources makes all that follows uncertain.
+        Part("disagreements", _of(checks.disagreements), first=True),
+        Part("headline", verdict.conclusion, first=True),
+        Part("run", _of(run.what_ran), first=True),
+        Part("step", _of(step.one_step), first=True),
+        Part("generation", _of(step.generation), first=True),
+        Part("texts", _of(run.texts), first=True),
+        Part("classes", _of(classes.classes), "classes", first=True),
+        Part("operators", operators.operators, "operators", first=True),
+        Part("idle", _of(step.idle), "idle"),
+        Part("kernels", operators.kernels, "kernels"),
+        Part("modules", modules.modules, "modules"),
+        Part("ceilings", _of(step.ceilings), "roofline"),
+        Part("bounds", roofline.roofline, "roofline"),
+        Part("ratios", _of(classes.ratios), "ratios"),
+        Part("paper", classes.paper, "paper"),
+        Part("batches", _of(run.batches), "batches"),
+        Part("collectives", _of(collectives.collectives), "communication"),
+        Part("communication-phases", _of(collectives.phases), "communication"),
+        Part("communication-modules", _of(collectives.modules), "communication"),
+        Part("ranks", _of(ranks.ranks), "ranks"),
+        Part("waiting-steps", _of(ranks.steps), "waiting"),
+        Part("matched", _of(ranks.collectives), "waiting"),
+        Part("components", _of(memory.components), "memory"),
+        Part("memory-curve", _of(memory.curve), "memory"),
+        Part("memory-peak", _of(memory.blocks), "memory"),
+        Part("saved-activations", _of(memory.activations), "memory"),
+        Part("snapshots", _of(memory.snapshots), "memory"),
+        Part("activation-terms", _of(memory.terms), "memory"),
+        Part("published", _of(memory.published), "memory"),
+        Part("out-of-memory", _of(memory.failure), "memory"),
+        Part("savings", _of(memory.savings), "memory"),
+        Part("memory-notes", _of(memory.remarks), "memory"),
+        Part("suggestions", _of(suggestions.suggestions), "suggestions", open=True),
+        Part("ledger", checks.ledger, "ledger"),
+        Part("source", _of(run.source), "source"),
+        Part("warnings", _of(run.warnings), "warnings", open=True),
+    ),
+    Comparison: (
+        Part("title", _of(comparison.title), open=True),
+        Part("changed", _of(comparison.what_changed), open=True),
+        Part("gates", _of(comparison.gates), open=True),
+        Part("sides", _of(comparison.sides), open=True),
+        Part("causes", _of_parts(lambda parts, _: comparison.causes_table(parts)), open=True),
+        Part("changes", _of_parts(lambda parts, page: comparison.changes_table(parts, page.top)), "changes"),
+        Part("kernels-changed", _of_parts(lambda parts, _: comparison.kernels_table(parts)), "kernels"),
+        Part("steps", _of(comparison.steps_table), "steps"),
+        Part("figures", _of(comparison.figures_table), "figures"),
+        Part("classes", _of(comparison.families_table), "classes"),
+        Part("warnings", _of(comparison.warnings), open=True),
+    ),
+    Techniques: (
+        Part("experiment", _of(techniques.title), open=True),
+        Part("techniques", _of(techniques.table), open=True),
+        Part("predictions", _of(techniques.predictions)),
+        Part("technique-memory", _of(techniques.components)),
+        Part("same-training", _of(techniques.same_training)),
+        Part("losses", _of(techniques.losses)),
+        Part("underflow", _of(techniques.gradients_in_float16)),
+        Part("not-run", _of(techniques.failed)),
+        Part("offenders", _of(techniques.offenders)),
+        Part("warnings", _of(techniques.warnings), open=True),
+        Part("advice", _of(techniques.advice), open=True),
+    ),
 }
-#: Sections of the first screen that are tables of their own.
-_HEADED: Final = ("classes", "operators")
-#: The rest of the page, heading by heading, and the parts below each.
-_REST: Final[Mapping[str, Mapping[str, _Maker]]] = {
-    "idle": {"idle": _of(step.idle)},
-    "kernels": {"kernels": lambda anatomy, wanted: operators.kernels(anatomy, wanted.top)},
-    "modules": {"modules": lambda anatomy, wanted: modules.modules(anatomy, wanted.top)},
-    "roofline": {
-        "ceilings": _of(step.ceilings),
-        "bounds": lambda anatomy, wanted: roofline.roofline(anatomy, wanted.top),
-    },
-    "ratios": {"ratios": _of(classes.ratios)},
-    "paper": {"paper": _of(classes.paper)},
-    "batches": {"batches": _of(run.batches)},
-    "communication": {
-        "collectives": _of(collectives.collectives),
-        "communication-phases": _of(collectives.phases),
-        "communication-modules": _of(collectives.modules),
-    },
-    "ranks": {"ranks": _of(ranks.ranks)},
-    "waiting": {"waiting-steps": _of(ranks.steps), "matched": _of(ranks.collectives)},
-    "memory": {
-        "components": _of(memory.components),
-        "memory-curve": _of(memory.curve),
-        "memory-peak": _of(memory.blocks),
-        "saved-activations": _of(memory.activations),
-        "snapshots": _of(memory.snapshots),
-        "activation-terms": _of(memory.terms),
-        "published": _of(memory.published),
-        "out-of-memory": _of(memory.failure),
-        "savings": _of(memory.savings),
-        "memory-notes": _of(memory.remarks),
-    },
-    "suggestions": {"suggestions": _of(suggestions.suggestions)},
-    "ledger": {"ledger": lambda anatomy, wanted: checks.ledger(anatomy, explained=wanted.asked)},
-    "source": {"source": _of(run.source)},
-    "warnings": {"warnings": _of(run.warnings)},
-}
+_TITLE, *_NAMED = PARTS[Anatomy]
 #: The headings of the page.
-HEADINGS: Final = (*_FIRST, *_REST)
+HEADINGS: Final = tuple(dict.fromkeys(part.heading or part.name for part in _NAMED))
 #: Values of `--section`: the headings of the page, and the parts below them.
-SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(name for group in _REST.values() for name in group))))
-#: Values of `--sort`.
-ORDERS: Final = tuple(operators.ORDERS)
+SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(part.name for part in _NAMED))))
 
 
-def sections_of(
-    report: Report, *, top: int = TOP, sort: str = "time", source: str | None = None
-) -> tuple[Section, ...]:
-    """Return the sections of a report that are not empty, in the order of the page."""
-    if isinstance(report, Techniques):
-        return sections_of_techniques(report)
-    if isinstance(report, Comparison):
-        return sections_of_comparison(report, top)
-    wanted = PageRequest(top=top, sort=sort, source=source)
-    first = first_screen(report, top=top, sort=sort, source=source)
-    shown = {section.heading for section in first}
-    headings = [heading for heading in _REST if heading not in shown and _is_shown(report, heading)]
-    return (*first, *(section for heading in headings for section in _below(report, wanted, heading)))
+#: All of a report.
+_ALL: Final = Page()
 
 
-def first_screen(
-    anatomy: Anatomy, *, top: int = TOP, sort: str = "time", source: str | None = None
-) -> tuple[Section, ...]:
+def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
+    """Return the sections of a report that are not empty, in the order of the page.
+
+    Of an anatomy all of them, the first screen, or those that the page asks for by name: an empty one of these says so.
+    """
+    if not isinstance(report, Anatomy):
+        return _made(PARTS[Comparison if isinstance(report, Comparison) else Techniques], report, page)
+    if page.sections:
+        sections = _made([_TITLE], report, page, opened=True)
+        for heading, group in groupby(_NAMED, key=lambda part: part.heading or part.name):
+            if asked := [part for part in group if heading in page.sections or part.name in page.sections]:
+                sections += _made(asked, report, page, opened=True) or (_nothing(heading),)
+        return sections
+    first = first_screen(report, page)
+    if page.brief:
+        return first
+    shown = {section.name for section in first}
+    return first + _made([part for part in PARTS[Anatomy] if not part.first and part.name not in shown], report, page)
+
+
+def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
     """Return the first screen, as `--brief` shows it: the headline, what ran, the step, the classes, the operators.
 
     The kernels too if operators are known for less than half of the time, as in a graph.
     """
-    wanted = PageRequest(top=top, sort=sort, source=source)
-    first = [section for name in _FIRST for section in _first(anatomy, wanted, name)]
     with_operator = sum(row.time_ns for row in anatomy.operators)
-    if 2 * with_operator < sum(row.time_ns for row in anatomy.classes):
-        first += _below(anatomy, wanted, "kernels")
-    return (run.title(anatomy), *first)
+    kernels = 2 * with_operator < sum(row.time_ns for row in anatomy.classes)
+    parts = (part for part in PARTS[Anatomy] if part.first or (kernels and part.name == "kernels"))
+    return _made(parts, anatomy, page, opened=True)
 
 
-def named_sections(
-    anatomy: Anatomy, names: Sequence[str], *, top: int = TOP, sort: str = "time", source: str | None = None
-) -> tuple[Section, ...]:
-    """Return the title, and those of `SECTIONS` in the order of the page; an empty one says so."""
-    wanted = PageRequest(top=top, sort=sort, source=source, asked=True)
-    sections = [run.title(anatomy)]
-    for name in _FIRST:
-        if name in names:
-            sections += list(_first(anatomy, wanted, name)) or [_nothing(name)]
-    for heading, group in _REST.items():
-        if asked := [name for name in group if heading in names or name in names]:
-            below = [section for section in _below(anatomy, wanted, heading) if section.name in asked]
-            sections += below or [_nothing(heading)]
-    return tuple(sections)
-
-
-def _first(anatomy: Anatomy, wanted: PageRequest, name: str) -> Iterator[Section]:
-    for section in _kept([_FIRST[name](anatomy, wanted)]):
-        yield replace(section, heading=name) if name in _HEADED else section
-
-
-def _below(anatomy: Anatomy, wanted: PageRequest, heading: str) -> Iterator[Section]:
-    """Yield the sections below a heading."""
-    for section in _kept(make(anatomy, wanted) for make in _REST[heading].values()):
-        yield replace(section, heading=heading)
-
-
-def _kept(sections: Iterable[Section | None]) -> Iterator[Section]:
-    return (section for section in sections if section is not None and not section.empty)
+def _made(parts: Iterable[Part], report: Report, page: Page, *, opened: bool = False) -> tuple[Section, ...]:
+    """Return the sections that are not empty, each with its name and its heading; `opened` are never folded."""
+    return tuple(
+        replace(section, name=part.name, heading=part.heading, open=opened or part.open)
+        for part in parts
+        if (section := part.make(report, page)) is not None and not section.empty
+    )
 
 
 def _nothing(name: str) -> Section:
     note = Note(text="nothing: this report does not have what it would be made of", tone=NoteStyle.REMARK)
-    return Section(name=name, title=name.capitalize(), heading=name, notes=(note,))
-
-
-def _is_shown(anatomy: Anatomy, heading: str) -> bool:
-    """Return whether the page has it unasked: the paper's figures are shown only for a model of its kind."""
-    return heading != "paper" or classes.is_encoder(anatomy)
-
-
-def page_sections(report: Report, page: Page) -> tuple[Section, ...]:
-    """Return the whole report, its first screen, or the sections that the page asks for by name."""
-    if not isinstance(report, Anatomy):
-        return sections_of(report, top=page.top)
-    if page.sections:
-        return named_sections(report, page.sections, top=page.top, sort=page.sort, source=page.source)
-    if page.brief:
-        return first_screen(report, top=page.top, sort=page.sort, source=page.source)
-    return sections_of(report, top=page.top, sort=page.sort, source=page.source)
+    return Section(name=name, title=name.capitalize(), heading=name, open=True, notes=(note,))

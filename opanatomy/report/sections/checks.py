@@ -34,6 +34,7 @@ from opanatomy.report.section import (
     Name,
     Note,
     NoteStyle,
+    Page,
     Phrase,
     Quantity,
     Section,
@@ -77,7 +78,7 @@ _QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flo
 def caveats(anatomy: Anatomy) -> Section | None:
     """Return the remarks that change the reading of every figure."""
     notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in anatomy.caveats if text)
-    return Section(name="caveats", title="Before you read on", notes=notes) if notes else None
+    return Section(title="Before you read on", notes=notes) if notes else None
 
 
 def given_ceilings(anatomy: Anatomy) -> Section | None:
@@ -89,7 +90,7 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
     for one in exceeded:
         options.setdefault(one.option, []).append(one)
     notes = tuple(Note(text=_exceeded(*item), tone=NoteStyle.WARNING) for item in options.items())
-    return Section(name="given-ceilings", title="Ceilings that were given", notes=notes)
+    return Section(title="Ceilings that were given", notes=notes)
 
 
 def _exceeded(option: str, ceilings: Sequence[ExceededCeiling]) -> Phrase:
@@ -171,7 +172,7 @@ def disagreements(anatomy: Anatomy) -> Section | None:
         checks = Count(len(texts) - _SENTENCES, "check")
         texts[_SENTENCES:] = [phrase("{} more that do not agree: see --section ledger", checks)]
     notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in texts)
-    return Section(name="disagreements", title="What may be wrong", notes=notes)
+    return Section(title="What may be wrong", notes=notes)
 
 
 def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phrase | None]]:
@@ -238,12 +239,12 @@ def _causes(anatomy: Anatomy) -> dict[str, list[str]]:
 _UNKNOWN_LISTED: Final = 5
 
 
-def ledger(anatomy: Anatomy, *, explained: bool = False) -> Section:
-    """Return the terms of the device work, its classed, costed and unknown parts, and the checks; with `explained` also
-    the differences of a known cause."""
+def ledger(anatomy: Anatomy, page: Page) -> Section:
+    """Return the terms of the device work, its classed, costed and unknown parts, and the checks; if the page asks for
+    sections by name also the differences of a known cause."""
     return Section(
-        name="ledger", title="The ledger of device work", scope=all_steps(anatomy),
-        facts=facts_of(*_work(anatomy), *check_facts(anatomy, explained=explained)),
+        title="The ledger of device work", scope=all_steps(anatomy),
+        facts=facts_of(*_work(anatomy), *check_facts(anatomy, explained=bool(page.sections))),
     )  # fmt: skip
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from opanatomy.records.anatomy import Anatomy, ClassRow
+from opanatomy.records.anatomy import Ratio as RatioRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.section import (
-    Cell,
     Column,
     ColumnKind,
+    Columns,
     Note,
+    Page,
     Ratio,
     Row,
     Section,
@@ -18,7 +23,8 @@ from opanatomy.report.section import (
     Time,
     Total,
     amounts,
-    calls_a_step,
+    calls_of,
+    cells_of,
     phrase,
     shares_of_work,
     steps_of,
@@ -32,56 +38,62 @@ _OVERLAP: Final = 0.005
 PARTLY = note("classes", "(n %)")
 
 
+class _Line(Struct, frozen=True):
+    """A class, or all of them, and its sum in a mean step."""
+
+    operator_class: OperatorClass | None
+    part: Total
+    phases: dict[Phase, float]
+
+
 def classes(anatomy: Anatomy) -> Section | None:
     """Return time by operator class and phase, FLOPs and bytes, and how near to the device's ceiling they are."""
     if not anatomy.classes:
         return None
     steps = steps_of(anatomy)
     whole = total(anatomy.classes).per_step(steps)
-    present = [phase for phase in Phase if any(row.phase is phase for row in anatomy.classes)]
-    shown = present if len(present) > 1 else []
-    parts: list[tuple[OperatorClass | None, list[ClassRow]]] = [*by_class(anatomy), (None, list(anatomy.classes))]
-    rows = tuple(_row(item, members, whole, shown, steps) for item, members in parts)
-    return Section(
-        name="classes", title="Operator classes", scope=shares_of_work(anatomy),
-        columns=_columns(whole.bound_ns is not None, shown), rows=rows,
-        notes=(*_notes([total(members) for _, members in parts]), *_at_once(anatomy)),
+    phases = [phase for phase in Phase if any(row.phase is phase for row in anatomy.classes)]
+    groups: list[tuple[OperatorClass | None, Sequence[ClassRow]]] = [*by_class(anatomy), (None, anatomy.classes)]
+    lines = [
+        _Line(item, total(rows).per_step(steps),
+              {phase: sum(row.time_ns for row in rows if row.phase is phase) / steps for phase in phases})
+        for item, rows in groups
+    ]  # fmt: skip
+
+    def time_in(phase: Phase) -> Callable[[_Line], Time]:
+        return lambda line: Time(line.phases[phase] or None)
+
+    columns: Columns[_Line] = {
+        Column(header="class", holds=ColumnKind.NAMES, least=13): lambda line: line.operator_class or "total",
+        Column(header="calls", drop_order=12): lambda line: calls_of(line.part.calls),
+        Column(header="time"): lambda line: Time(line.part.time_ns),
+        Column(header="share"): lambda line: Share(line.part.time_ns, whole.time_ns),
+        **{
+            Column(header=phase.value, drop_order=place): time_in(phase)
+            for place, phase in enumerate(phases if len(phases) > 1 else (), start=1)
+        },
+        Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: amounts(line.part)[0],
+        Column(header="FLOP share", drop_order=10): lambda line: Share(
+            amounts(line.part)[0].flops, whole.flops if whole.flops_cover else None
+        ),
+        Column(header="bytes", drop_order=9): lambda line: amounts(line.part)[1],
+        Column(header="FLOP/B", drop_order=11): lambda line: Ratio(line.part.intensity),
+        Column(header="ceiling", drop_order=8): lambda line: (
+            None if whole.bound_ns is None else Share(line.part.reached, 1, covered=line.part.covered)
+        ),
+    }
+    rows = tuple(
+        Row(
+            cells=cells_of(columns, line), operator_class=line.operator_class, summary=line.operator_class is None,
+            fraction=None if line.operator_class is None
+            else line.part.time_ns / whole.time_ns if whole.time_ns else 0.0,
+        )
+        for line in lines
     )  # fmt: skip
-
-
-def _columns(bounded: bool, phases: list[Phase]) -> tuple[Column, ...]:
-    return (
-        Column(header="class", holds=ColumnKind.NAMES),
-        Column(header="calls", drop_order=12),
-        Column(header="time"),
-        Column(header="share"),
-        *(Column(header=phase.value, drop_order=place) for place, phase in enumerate(phases, start=1)),
-        Column(header="FLOP", unit="FLOP", drop_order=7),
-        Column(header="FLOP share", drop_order=10),
-        Column(header="bytes", drop_order=9),
-        Column(header="FLOP/B", drop_order=11),
-        *((Column(header="ceiling", drop_order=8),) if bounded else ()),
-    )
-
-
-def _row(item: OperatorClass | None, members: list[ClassRow], whole: Total, phases: list[Phase], steps: int) -> Row:
-    part = total(members).per_step(steps)
-    flops, moved = amounts(part)
-    times = (sum(row.time_ns for row in members if row.phase is phase) / steps for phase in phases)
-    cells: tuple[Cell, ...] = (
-        item or "total",
-        calls_a_step(part.calls, steps),
-        Time(part.time_ns),
-        Share(part.time_ns, whole.time_ns),
-        *(Time(ns or None) for ns in times),
-        flops,
-        Share(flops.flops, whole.flops if whole.flops_cover else None),
-        moved,
-        Ratio(part.intensity if part.flops_cover else None),
-        *((Share(part.reached, 1, covered=part.covered),) if whole.bound_ns is not None else ()),
-    )
-    fraction = None if item is None else part.time_ns / whole.time_ns if whole.time_ns else 0.0
-    return Row(cells=cells, operator_class=item, fraction=fraction, summary=item is None)
+    return Section(
+        title="Operator classes", scope=shares_of_work(anatomy), columns=tuple(columns), rows=rows,
+        notes=(*_notes([line.part for line in lines]), *_at_once(anatomy)),
+    )  # fmt: skip
 
 
 def _notes(parts: list[Total]) -> tuple[Note, ...]:
@@ -136,39 +148,31 @@ def ratios(anatomy: Anatomy) -> Section | None:
     known = [row for row in with_ratio if times[row.operator_class].time_ns >= _LEAST * whole]
     if not known:
         return None
-    columns = (
-        Column(header="backward / forward", holds=ColumnKind.NAMES),
-        Column(header="time"),
-        Column(header="FLOP", drop_order=1),
-        Column(header="FLOP theory", drop_order=3),
-        Column(header="bytes", drop_order=2),
-        Column(header="bytes theory", drop_order=4),
-    )
-    rows = tuple(
-        Row(
-            cells=(
-                row.operator_class,
-                *map(Ratio, (row.time, row.flops)),
-                Ratio(row.theory_flops) if any(item.theory_flops is not None for item in known) else None,
-                Ratio(row.bytes),
-                Ratio(row.theory_bytes) if any(item.theory_bytes is not None for item in known) else None,
-            ),
-            operator_class=row.operator_class,
-        )
-        for row in known
-    )
+    columns: Columns[RatioRow] = {
+        Column(header="backward / forward", holds=ColumnKind.NAMES, least=13): lambda row: row.operator_class,
+        Column(header="time"): lambda row: Ratio(row.time),
+        Column(header="FLOP", drop_order=1): lambda row: Ratio(row.flops),
+        Column(header="FLOP theory", drop_order=3): lambda row: (
+            Ratio(row.theory_flops) if any(item.theory_flops is not None for item in known) else None
+        ),
+        Column(header="bytes", drop_order=2): lambda row: Ratio(row.bytes),
+        Column(header="bytes theory", drop_order=4): lambda row: (
+            Ratio(row.theory_bytes) if any(item.theory_bytes is not None for item in known) else None
+        ),
+    }
+    rows = tuple(Row(cells=cells_of(columns, row), operator_class=row.operator_class) for row in known)
     left_out = any(None in (row.time, row.bytes, row.flops if row.operator_class in _PAPER else 0) for row in known)
     notes = [Note(text=_NO_RATIO)] if left_out else []
     if len(known) < len(with_ratio):
         notes.append(Note(text=phrase("classes of less than {} of the time are left out", Share(_LEAST, 1, 0))))
-    return Section(name="ratios", title="Backward over forward", columns=columns, rows=rows, notes=tuple(notes))
+    return Section(title="Backward over forward", columns=tuple(columns), rows=rows, notes=tuple(notes))
 
 
 #: Names of the architectures of transformer encoders.
 _ENCODERS: Final = ("Bert", "Roberta", "Electra", "Deberta", "Ernie", "Camembert", "MPNet", "FNet", "ViT", "Deit")
 
 
-def is_encoder(anatomy: Anatomy) -> bool:
+def _is_encoder(anatomy: Anatomy) -> bool:
     """Return whether the model is a transformer encoder, as the paper's is."""
     shape, architecture = anatomy.memory.shape, anatomy.workload.architecture or ""
     if shape is not None:
@@ -176,34 +180,25 @@ def is_encoder(anatomy: Anatomy) -> bool:
     return any(name.lower() in architecture.lower() for name in _ENCODERS)
 
 
-def paper(anatomy: Anatomy) -> Section | None:
+def paper(anatomy: Anatomy, page: Page) -> Section | None:
     """Return the paper's three classes among themselves, without the optimizer, next to the paper's figures.
 
-    `None` if one of them has FLOPs for less than half of its time: they have no shares then.
+    Unasked it is shown for a transformer encoder, as the paper's model is. `None` also if one of the classes has FLOPs
+    for less than half of its time: they have no shares then.
     """
+    if not page.sections and not _is_encoder(anatomy):
+        return None
     members = [row for row in anatomy.classes if row.operator_class in _PAPER and row.phase is not Phase.OPTIMIZER]
     parts = {item: total(row for row in members if row.operator_class is item) for item in _PAPER}
     whole = total(members)
     if not all(part.time_ns and part.flops and part.flops_cover for part in parts.values()):
         return None
-    columns = (
-        Column(header="the paper's classes", holds=ColumnKind.NAMES),
-        Column(header="FLOP"),
-        Column(header="FLOP paper", drop_order=1),
-        Column(header="time"),
-        Column(header="time paper", drop_order=1),
-    )
-    rows = tuple(
-        Row(
-            cells=(
-                item,
-                Share(part.flops, whole.flops, decimals=2),
-                Share(_PAPER[item][0], 100, decimals=2),
-                Share(part.time_ns, whole.time_ns),
-                Share(_PAPER[item][1], 100),
-            ),
-            operator_class=item,
-        )
-        for item, part in parts.items()
-    )
-    return Section(name="paper", title="The paper's classes", columns=columns, rows=rows, notes=(Note(text=_PAPER_IS),))
+    columns: Columns[OperatorClass] = {
+        Column(header="the paper's classes", holds=ColumnKind.NAMES, least=13): lambda item: item,
+        Column(header="FLOP"): lambda item: Share(parts[item].flops, whole.flops, decimals=2),
+        Column(header="FLOP paper", drop_order=1): lambda item: Share(_PAPER[item][0], 100, decimals=2),
+        Column(header="time"): lambda item: Share(parts[item].time_ns, whole.time_ns),
+        Column(header="time paper", drop_order=1): lambda item: Share(_PAPER[item][1], 100),
+    }
+    rows = tuple(Row(cells=cells_of(columns, item), operator_class=item) for item in parts)
+    return Section(title="The paper's classes", columns=tuple(columns), rows=rows, notes=(Note(text=_PAPER_IS),))

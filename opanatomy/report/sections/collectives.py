@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.communication import CommunicationPhase, ExpectedCommunication, ModuleCommunication
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.communication import (
+    Collective,
+    CommunicationPhase,
+    ExpectedCommunication,
+    ModuleCommunication,
+)
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
-    Cell,
     Column,
     ColumnKind,
+    Columns,
     Count,
     Exact,
     Note,
@@ -22,7 +27,8 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    calls_a_step,
+    calls_of,
+    cells_of,
     per_step,
     phrase,
     steps_of,
@@ -34,37 +40,23 @@ def collectives(anatomy: Anatomy) -> Section | None:
     """Return calls, time, bytes and bus bandwidth of each collective."""
     if not anatomy.collectives:
         return None
-    columns = (
-        Column(header="collective", holds=ColumnKind.NAMES),
-        Column(header="type", drop_order=5),
-        Column(header="ranks", drop_order=3),
-        Column(header="calls", drop_order=4),
-        Column(header="time"),
-        Column(header="bytes", drop_order=1),
-        Column(header="bus", drop_order=2),
-    )
     steps = steps_of(anatomy)
+    columns: Columns[Collective] = {
+        Column(header="collective", holds=ColumnKind.NAMES, least=10): lambda row: row.collective.replace("_", " "),
+        Column(header="type", drop_order=5): lambda row: row.dtype or units.UNKNOWN,
+        Column(header="ranks", drop_order=3): lambda row: Count(row.group_size, assumed=row.group_assumed),
+        Column(header="calls", drop_order=4): lambda row: calls_of(row.calls / steps),
+        Column(header="time"): lambda row: Time(row.time_ns / steps),
+        Column(header="bytes", drop_order=1): lambda row: Bytes(None if row.bytes is None else row.bytes / steps),
+        Column(header="bus", drop_order=2): lambda row: ByteRate(row.bus_bytes_per_second),
+    }
     rows = tuple(
-        Row(
-            cells=(
-                row.collective.replace("_", " "),
-                row.dtype or units.UNKNOWN,
-                Count(row.group_size, assumed=row.group_assumed),
-                calls_a_step(row.calls, steps),
-                Time(row.time_ns / steps),
-                Bytes(None if row.bytes is None else row.bytes / steps),
-                ByteRate(row.bus_bytes_per_second),
-            ),
-            operator_class=OperatorClass.COMMUNICATION,
-        )
-        for row in anatomy.collectives
+        Row(cells=cells_of(columns, row), operator_class=OperatorClass.COMMUNICATION) for row in anatomy.collectives
     )
     notes = [Note(text=note("collectives", "time"))]
     if any(row.group_assumed for row in anatomy.collectives):
         notes.append(Note(text=note("collectives", "~")))
-    return Section(
-        name="collectives", title="Collectives", scope=per_step(anatomy), columns=columns, rows=rows, notes=tuple(notes)
-    )
+    return Section(title="Collectives", scope=per_step(anatomy), columns=tuple(columns), rows=rows, notes=tuple(notes))
 
 
 # Communication by phase and by module: how much of it the rank's own work hides.
@@ -72,10 +64,19 @@ def collectives(anatomy: Anatomy) -> Section | None:
 
 #: This many modules are shown, those that communicate longest.
 _SHOWN: Final = 8
-_TIMES: Final = (
-    Column(header="calls", drop_order=3), Column(header="bytes", drop_order=2), Column(header="time"),
-    Column(header="hidden", drop_order=1), Column(header="exposed"),
-)  # fmt: skip
+
+
+def _times(steps: int) -> Columns[CommunicationPhase | ModuleCommunication]:
+    """Return the columns of both tables; bytes are unknown if no call has a size, a lower bound if some have none."""
+    return {
+        Column(header="calls", drop_order=3): lambda row: calls_of(row.calls / steps),
+        Column(header="bytes", drop_order=2): lambda row: Bytes(
+            row.bytes / steps if row.sized else None, at_least=0 < row.sized < row.calls
+        ),
+        Column(header="time"): lambda row: Time(row.running_ns / steps),
+        Column(header="hidden", drop_order=1): lambda row: Share(row.running_ns - row.exposed_ns, row.running_ns),
+        Column(header="exposed"): lambda row: Time(row.exposed_ns / steps),
+    }
 
 
 def phases(anatomy: Anatomy) -> Section | None:
@@ -84,25 +85,24 @@ def phases(anatomy: Anatomy) -> Section | None:
     if communication is None:
         return None
     steps = steps_of(anatomy)
-    rows = [Row(cells=(str(row.phase), *_cells(row, steps))) for row in communication.phases]
-    whole = (
-        calls_a_step(sum(row.calls for row in communication.phases), steps),
-        _bytes(sum(row.bytes for row in communication.phases), communication.phases, steps),
-        Time(communication.running_ns / steps),
-        Share(communication.running_ns - communication.exposed_ns, communication.running_ns),
-        Time(communication.exposed_ns / steps),
-    )
-    summary = [Row(cells=("together", *whole), summary=True)] if len(rows) > 1 else []
+    times, parts = _times(steps), communication.phases
+    rows = [Row(cells={"communication": str(row.phase)} | cells_of(times, row)) for row in parts]
+    launching = sum(row.launching_ns for row in parts)
+    if len(parts) > 1:
+        whole = CommunicationPhase(
+            phase=Phase.OTHER, calls=sum(row.calls for row in parts), sized=sum(row.sized for row in parts),
+            bytes=sum(row.bytes for row in parts), launching_ns=launching,
+            running_ns=communication.running_ns, exposed_ns=communication.exposed_ns,
+        )  # fmt: skip
+        rows.append(Row(cells={"communication": "together"} | cells_of(times, whole), summary=True))
     notes = [Note(text=f"waiting for other ranks included; {note('communication-phases', 'exposed')}")]
-    launching = sum(row.launching_ns for row in communication.phases)
     if launching:
         notes.append(Note(text=phrase("the host took {} to launch them", Time(launching / steps))))
     if communication.expected:
         notes.append(Note(text=_theory(communication.expected)))
     return Section(
-        name="communication-phases", title="Communication", scope=per_step(anatomy),
-        columns=(Column(header="communication", holds=ColumnKind.NAMES), *_TIMES), rows=(*rows, *summary),
-        notes=tuple(notes),
+        title="Communication", scope=per_step(anatomy), rows=tuple(rows), notes=tuple(notes),
+        columns=(Column(header="communication", holds=ColumnKind.NAMES, least=13), *times),
     )  # fmt: skip
 
 
@@ -123,33 +123,16 @@ def modules(anatomy: Anatomy) -> Section | None:
     communication = anatomy.communication
     if communication is None or not any(row.module for row in communication.modules):
         return None
-    steps = steps_of(anatomy)
+    columns: Columns[ModuleCommunication] = {
+        Column(header="communicated for", holds=ColumnKind.NAMES, least=14): lambda row: row.module or "(the model)",
+        Column(header="collective", holds=ColumnKind.NAMES): lambda row: row.collective.replace("_", " "),
+        Column(header="phase", holds=ColumnKind.NAMES, least=9, drop_order=4): lambda row: str(row.phase),
+        **_times(steps_of(anatomy)),
+    }
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
-    rows = tuple(
-        Row(cells=(row.module or "(the model)", row.collective.replace("_", " "), str(row.phase), *_cells(row, steps)))
-        for row in ordered[:_SHOWN]
-    )
+    rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[:_SHOWN])
     left = len(ordered) - len(rows)
     notes = (Note(text=phrase("and {} more, all in -f json", Count(left))),) if left else ()
     return Section(
-        name="communication-modules", title="Communication by module", scope=per_step(anatomy),
-        columns=(
-            Column(header="communicated for", holds=ColumnKind.NAMES),
-            Column(header="collective", holds=ColumnKind.NAMES),
-            Column(header="phase", holds=ColumnKind.NAMES, drop_order=4), *_TIMES,
-        ),
-        rows=rows, notes=notes,
-    )  # fmt: skip
-
-
-def _cells(row: CommunicationPhase | ModuleCommunication, steps: int) -> tuple[Cell, ...]:
-    return (
-        calls_a_step(row.calls, steps), _bytes(row.bytes, (row,), steps), Time(row.running_ns / steps),
-        Share(row.running_ns - row.exposed_ns, row.running_ns), Time(row.exposed_ns / steps),
-    )  # fmt: skip
-
-
-def _bytes(total: int, rows: tuple[CommunicationPhase | ModuleCommunication, ...], steps: int) -> Bytes:
-    """Return the bytes of rows: unknown if no call has a size, a lower bound if some have none."""
-    calls, sized = sum(row.calls for row in rows), sum(row.sized for row in rows)
-    return Bytes(total / steps if sized else None, at_least=0 < sized < calls)
+        title="Communication by module", scope=per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes
+    )

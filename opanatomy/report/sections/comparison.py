@@ -8,7 +8,17 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.records.comparison import SIGNIFICANT, Cause, Comparison, Decomposition, FigureRow, Part, Side, Work
+from opanatomy.records.comparison import (
+    SIGNIFICANT,
+    Cause,
+    Comparison,
+    Decomposition,
+    FigureRow,
+    Part,
+    Sample,
+    Side,
+    Work,
+)
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import (
     SHORT_LABEL,
@@ -17,6 +27,7 @@ from opanatomy.report.section import (
     Change,
     Column,
     ColumnKind,
+    Columns,
     Count,
     Fact,
     Figure,
@@ -31,6 +42,7 @@ from opanatomy.report.section import (
     Share,
     Time,
     TimeChange,
+    cells_of,
     joined,
     phrase,
 )
@@ -174,34 +186,26 @@ def causes_table(parts: Decomposition) -> Section:
     """Return one row for the parts of one cause and class; they sum to the difference."""
     groups = groups_of(parts.parts)
     smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
-    shown = [group for group in groups if group.change_ns and abs(group.change_ns) >= smallest]
+    columns: Columns[tuple[str | Phrase, int, int]] = {
+        Column(header="where the difference is from", holds=ColumnKind.NAMES, least=28): lambda item: item[0],
+        Column(header="before", drop_order=2): lambda item: Time(item[1]),
+        Column(header="after", drop_order=1): lambda item: Time(item[2]),
+        Column(header="change"): lambda item: TimeChange(item[2] - item[1]),
+    }
     rows = [
-        Row(
-            cells=(group.name, Time(group.before_ns), Time(group.after_ns), TimeChange(group.change_ns)),
-            operator_class=group.operator_class,
-        )
-        for group in shown
+        Row(cells=cells_of(columns, (group.name, group.before_ns, group.after_ns)), operator_class=group.operator_class)
+        for group in groups
+        if group.change_ns and abs(group.change_ns) >= smallest
     ]
-    if small := [group for group in groups if 0 < abs(group.change_ns) < smallest]:
-        rows.append(_summed(phrase("and {} smaller", Count(len(small))), small))
-    if same := [group for group in groups if not group.change_ns]:
-        rows.append(_summed("without a difference", same))
-    rows.append(
-        Row(cells=("step", Time(parts.before_ns), Time(parts.after_ns), TimeChange(parts.change_ns)), summary=True)
-    )
-    columns = (
-        Column(header="where the difference is from", holds=ColumnKind.NAMES), Column(header="before", drop_order=2),
-        Column(header="after", drop_order=1), Column(header="change"),
-    )  # fmt: skip
+    small = [group for group in groups if 0 < abs(group.change_ns) < smallest]
+    same = [group for group in groups if not group.change_ns]
+    for name, members in ((phrase("and {} smaller", Count(len(small))), small), ("without a difference", same)):
+        if members:
+            before, after = sum(group.before_ns for group in members), sum(group.after_ns for group in members)
+            rows.append(Row(cells=cells_of(columns, (name, before, after))))
+    rows.append(Row(cells=cells_of(columns, ("step", parts.before_ns, parts.after_ns)), summary=True))
     notes = (Note(text="of the mean step; what overlaps is counted in each, and taken off once"),)
-    return Section(
-        name="causes", title="Where the difference comes from", columns=columns, rows=tuple(rows), notes=notes
-    )
-
-
-def _summed(name: Cell, groups: Sequence[Group]) -> Row:
-    before, after = sum(group.before_ns for group in groups), sum(group.after_ns for group in groups)
-    return Row(cells=(name, Time(before), Time(after), TimeChange(after - before)))
+    return Section(title="Where the difference comes from", columns=tuple(columns), rows=tuple(rows), notes=notes)
 
 
 def changes_table(parts: Decomposition, top: int) -> Section:
@@ -210,24 +214,23 @@ def changes_table(parts: Decomposition, top: int) -> Section:
     for part in parts.parts:
         if part.change_ns and part.cause.is_work:
             groups.setdefault((name_of_part(part), part.cause, _what(part), _phases(part)), []).append(part)
+    columns: Columns[Sequence[Part]] = {
+        Column(header="work", holds=ColumnKind.NAMES, least=14): lambda group: Name(name_of_part(group[0])),
+        Column(header="what changed", holds=ColumnKind.NAMES, least=14): lambda group: _what(group[0]),
+        Column(header="phase", holds=ColumnKind.NAMES, least=9, drop_order=2): lambda group: _phases(group[0]),
+        Column(header="calls", holds=ColumnKind.NAMES, drop_order=3): _calls,
+        Column(header="before", drop_order=5): lambda group: Time(sum(part.before_ns for part in group)),
+        Column(header="after", drop_order=4): lambda group: Time(sum(part.after_ns for part in group)),
+        Column(header="change"): lambda group: TimeChange(_change(group)),
+    }
     changed = sorted(groups.values(), key=lambda group: -abs(_change(group)))
-    rows = [_group(group) for group in changed[:top]]
+    rows = [Row(cells=cells_of(columns, group), operator_class=group[0].operator_class) for group in changed[:top]]
     if others := changed[top:]:
-        more = sum(_change(group) for group in others)
-        blank = (None,) * 5
-        rows.append(Row(cells=(phrase("and {} more", Count(len(others))), *blank, TimeChange(more))))
-    columns = (
-        Column(header="work", holds=ColumnKind.NAMES),
-        Column(header="what changed", holds=ColumnKind.NAMES),
-        Column(header="phase", holds=ColumnKind.NAMES, drop_order=2),
-        Column(header="calls", holds=ColumnKind.NAMES, drop_order=3),
-        Column(header="before", drop_order=5),
-        Column(header="after", drop_order=4),
-        Column(header="change"),
-    )
+        more = phrase("and {} more", Count(len(others)))
+        rows.append(Row(cells={"work": more, "change": TimeChange(sum(map(_change, others)))}))
     elsewhere = any(_ran_elsewhere(part) for group in changed[:top] for part in group)
     return Section(
-        name="changes", title="What changed most", heading="changes", columns=columns, rows=tuple(rows),
+        title="What changed most", columns=tuple(columns), rows=tuple(rows),
         notes=(Note(text=_ELSEWHERE),) if elsewhere else (),
     )  # fmt: skip
 
@@ -240,18 +243,6 @@ def _ran_elsewhere(part: Part) -> bool:
 
 def _change(group: Sequence[Part]) -> int:
     return sum(part.change_ns for part in group)
-
-
-def _group(group: Sequence[Part]) -> Row:
-    first = group[0]
-    return Row(
-        cells=(
-            Name(name_of_part(first)), _what(first), _phases(first), _calls(group),
-            Time(sum(part.before_ns for part in group)), Time(sum(part.after_ns for part in group)),
-            TimeChange(_change(group)),
-        ),
-        operator_class=first.operator_class,
-    )  # fmt: skip
 
 
 def _what(part: Part) -> str:
@@ -279,36 +270,32 @@ def _calls(group: Sequence[Part]) -> str:
 
 def kernels_table(parts: Decomposition) -> Section:
     """Return the contractions for which the library chose another kernel."""
-    rows = []
-    for part in parts.parts:
-        before, after = part.before, part.after
-        if part.operator_class is not OperatorClass.TENSOR_CONTRACTION or before is None or after is None:
-            continue
-        if before.kernels and after.kernels and before.kernels[0] != after.kernels[0]:
-            kernels = (Name(bare(side.kernels[0])) for side in (before, after))
-            cells = (Name(name_of_part(part)), _signature(after), *kernels, TimeChange(part.change_ns))
-            rows.append(Row(cells=cells, operator_class=part.operator_class))
-    columns = (
-        Column(header="another kernel", holds=ColumnKind.NAMES),
-        Column(header="signature", holds=ColumnKind.NAMES, drop_order=1),
-        Column(header="before", holds=ColumnKind.NAMES),
-        Column(header="after", holds=ColumnKind.NAMES),
-        Column(header="change"),
-    )
+    columns: Columns[tuple[Part, Work, Work]] = {
+        Column(header="another kernel", holds=ColumnKind.NAMES): lambda item: Name(name_of_part(item[0])),
+        Column(header="signature", holds=ColumnKind.NAMES, drop_order=1): lambda item: (
+            Name(item[2].signatures[0]) if item[2].signatures else None
+        ),
+        Column(header="before", holds=ColumnKind.NAMES): lambda item: Name(bare(item[1].kernels[0])),
+        Column(header="after", holds=ColumnKind.NAMES): lambda item: Name(bare(item[2].kernels[0])),
+        Column(header="change"): lambda item: TimeChange(item[0].change_ns),
+    }
+    rows = [
+        Row(cells=cells_of(columns, (part, before, after)), operator_class=part.operator_class)
+        for part in parts.parts
+        if part.operator_class is OperatorClass.TENSOR_CONTRACTION
+        and (before := part.before) is not None and (after := part.after) is not None
+        and before.kernels and after.kernels and before.kernels[0] != after.kernels[0]
+    ]  # fmt: skip
     return Section(
-        name="kernels-changed", title="Other kernels", heading="kernels", columns=columns,
-        rows=tuple(rows[:_KERNELS]), notes=more_rows(len(rows) - _KERNELS),
+        title="Other kernels", columns=tuple(columns), rows=tuple(rows[:_KERNELS]),
+        notes=_more_rows(len(rows) - _KERNELS),
     )  # fmt: skip
 
 
-def more_rows(count: int) -> tuple[Note, ...]:
+def _more_rows(count: int) -> tuple[Note, ...]:
     """Return a note on how many rows are left out."""
     text = phrase("and {} more, in the JSON report", Count(count))
     return (Note(text=text, tone=NoteStyle.REMARK),) if count > 0 else ()
-
-
-def _signature(work: Work) -> Name | None:
-    return Name(work.signatures[0]) if work.signatures else None
 
 
 #: Marks a difference of figures without a claim.
@@ -331,28 +318,27 @@ _SHOWN: Final = (
 _FAMILIES: Final = (("class.", ".time_ns"), ("class.", ".flops"), ("class.", ".bytes"), ("memory.", "_bytes"))
 
 
-def steps_table(comparison: Comparison) -> Section:
-    """Return every like step if they are few; for many the range is in the figures."""
-    rows = []
-    for side in comparison.sides:
-        for step in side.steps:
-            text = step.set_aside and f"set aside: {step.set_aside}"
-            rows.append(Row(cells=(Name(side.name), step.label, Time(step.value), text)))
-    columns = (
-        Column(header="side", holds=ColumnKind.NAMES),
-        Column(header="step", holds=ColumnKind.NAMES),
-        Column(header="time"),
-        Column(header="", holds=ColumnKind.NAMES, drop_order=1),
-    )
-    return Section(
-        name="steps", title="Like steps", heading="steps", columns=columns, rows=tuple(rows[:_STEPS]),
-        notes=more_rows(len(rows) - _STEPS),
-    )  # fmt: skip
+def steps_table(comparison: Comparison) -> Section | None:
+    """Return every like step of two sides if they are few; for many the range is in the figures."""
+    if len(comparison.sides) > 2:
+        return None
+    columns: Columns[tuple[Side, Sample]] = {
+        Column(header="side", holds=ColumnKind.NAMES, least=8): lambda item: Name(item[0].name),
+        Column(header="step", holds=ColumnKind.NAMES): lambda item: item[1].label,
+        Column(header="time"): lambda item: Time(item[1].value),
+        Column(header="", holds=ColumnKind.NAMES, drop_order=1): lambda item: (
+            item[1].set_aside and f"set aside: {item[1].set_aside}"
+        ),
+    }
+    rows = tuple(Row(cells=cells_of(columns, (side, step))) for side in comparison.sides for step in side.steps)
+    return Section(title="Like steps", columns=tuple(columns), rows=rows[:_STEPS], notes=_more_rows(len(rows) - _STEPS))
 
 
 def figures_table(comparison: Comparison) -> Section:
-    """Return the figures of one step that differ, and how many do not."""
-    section = _table(comparison, shown_figures(comparison), "figures", "Figures of one step")
+    """Return the figures of one step that differ, and how many do not; of more than two sides all main ones."""
+    if len(comparison.sides) > 2:
+        return _figures_of_many(comparison)
+    section = _table(comparison, shown_figures(comparison), "Figures of one step", least=16)
     note = Note(text="of one step, called what --fail-if takes; all of them are in the JSON report")
     return replace(section, notes=(*section.notes, note))
 
@@ -363,29 +349,33 @@ def shown_figures(comparison: Comparison) -> list[FigureRow]:
     return [known[name] for name in _SHOWN if name in known]
 
 
-def families_table(comparison: Comparison) -> Section:
-    """Return time, FLOPs and bytes by class, memory by component."""
+def families_table(comparison: Comparison) -> Section | None:
+    """Return time, FLOPs and bytes of two sides by class, memory by component."""
+    if len(comparison.sides) > 2:
+        return None
     rows = [
         row for begin, end in _FAMILIES for row in comparison.figures
         if row.name.startswith(begin) and row.name.endswith(end) and any(row.values)
     ]  # fmt: skip
-    return _table(comparison, rows, "classes", "By class and component")
+    return _table(comparison, rows, "By class and component", least=13)
 
 
-def figures_of_many(comparison: Comparison) -> Section:
+def _figures_of_many(comparison: Comparison) -> Section:
     """Return a row per side with its main figures; if the page is narrow, the rightmost are dropped first."""
     known = {row.name: row for row in comparison.figures}
-    rows = [known[name] for name in _OF_MANY if name in known]
-    columns = [Column(header="side", holds=ColumnKind.NAMES)]
-    columns += [Column(header=_OF_MANY[row.name], drop_order=place) for place, row in enumerate(rows)]
-    cells = [
-        Row(cells=(phrase("{} {}", Count(place + 1), Name(side.name)), *(_cell(row, place) for row in rows)))
+    shown = {header: known[name] for name, header in _OF_MANY.items() if name in known}
+    rows = tuple(
+        Row(cells={"side": phrase("{} {}", Count(place + 1), Name(side.name))}
+            | {header: _cell(row, place) for header, row in shown.items()})
         for place, side in enumerate(comparison.sides)
-    ]  # fmt: skip
-    note = Note(text="of one step; all figures are in the JSON report")
+    )  # fmt: skip
     return Section(
-        name="figures", title="Figures of one step", heading="figures", columns=tuple(columns), rows=tuple(cells),
-        notes=(note,),
+        title="Figures of one step", rows=rows,
+        columns=(
+            Column(header="side", holds=ColumnKind.NAMES, least=16),
+            *(Column(header=header, drop_order=place) for place, header in enumerate(shown)),
+        ),
+        notes=(Note(text="of one step; all figures are in the JSON report"),),
     )  # fmt: skip
 
 
@@ -403,19 +393,19 @@ def with_bound(row: FigureRow, place: int) -> Phrase:
     return phrase(bound + "{}", quantity(row.unit, value))
 
 
-def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: str) -> Section:
+def _table(comparison: Comparison, rows: Sequence[FigureRow], title: str, *, least: int) -> Section:
     """Return the figures that differ between two sides, with their changes if these are comparable."""
-    columns = [
-        Column(header="figure", holds=ColumnKind.NAMES), Column(header="before", drop_order=1), Column(header="after"),
-        Column(header="change"), Column(header="ranges", holds=ColumnKind.NAMES, drop_order=2),
-    ]  # fmt: skip
-    if comparison.not_comparable:
-        columns = columns[:3]
+    change: Columns[FigureRow] = {
+        Column(header="change"): lambda row: Change(row.values[1], row.values[0]),
+        Column(header="ranges", holds=ColumnKind.NAMES, drop_order=2): _ranges,
+    }
+    columns: Columns[FigureRow] = {
+        Column(header="figure", holds=ColumnKind.NAMES, least=least): lambda row: row.name,
+        Column(header="before", drop_order=1): lambda row: _cell(row, 0),
+        Column(header="after"): lambda row: _cell(row, 1),
+        **({} if comparison.not_comparable else change),
+    }
     changed = [row for row in rows if len(set(row.values)) > 1]
-    each = (
-        (row.name, _cell(row, 0), _cell(row, 1), Change(row.values[1], row.values[0]), _ranges(row)) for row in changed
-    )
-    cells = tuple(Row(cells=cells[: len(columns)]) for cells in each)
     notes = []
     if any(row.all_steps for row in changed):
         notes.append(Note(text=f"{_ALL_STEPS}: unlike ones too, a like step does not have the figure"))
@@ -423,7 +413,8 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: 
         notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
     if same := len(rows) - len(changed):
         notes.append(Note(text=phrase("{} without a difference", Count(same, "figure"))))
-    return Section(name=name, title=title, heading=name, columns=tuple(columns), rows=cells, notes=tuple(notes))
+    cells = tuple(Row(cells=cells_of(columns, row)) for row in changed)
+    return Section(title=title, columns=tuple(columns), rows=cells, notes=tuple(notes))
 
 
 def _ranges(row: FigureRow) -> str | None:
@@ -452,36 +443,22 @@ _WITHHELD: Final = "The figures stand side by side, without changes and causes; 
 IN_SENTENCES: Final = 3
 
 
-def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, ...]:
-    """Return the sections of a comparison, in the order of the page."""
-    parts = comparison.decomposition
-    if len(comparison.sides) > 2:
-        tables = [figures_of_many(comparison)]
-    else:
-        causes = [] if parts is None else [causes_table(parts), changes_table(parts, top), kernels_table(parts)]
-        tables = [*causes, steps_table(comparison), figures_table(comparison), families_table(comparison)]
-    sections = (
-        _title(comparison), _what_changed(comparison), _gates(comparison), _sides(comparison), *tables,
-        _warnings(comparison),
-    )  # fmt: skip
-    return tuple(section for section in sections if not section.empty)
-
-
-def _title(comparison: Comparison) -> Section:
+def title(comparison: Comparison) -> Section:
+    """Return the title: the sides by name."""
     names = [Name(side.name) for side in comparison.sides]
     text = phrase(" against ".join("{}" for _ in names), *names)
-    return Section(name="title", title="Comparison", notes=(Note(text=text, tone=NoteStyle.TITLE),))
+    return Section(title="Comparison", notes=(Note(text=text, tone=NoteStyle.TITLE),))
 
 
-def _what_changed(comparison: Comparison) -> Section:
+def what_changed(comparison: Comparison) -> Section:
     """Return the difference of the step in a sentence, the largest causes in one each."""
     parts = comparison.decomposition
     if comparison.not_comparable:
         reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
         withheld = Note(text=_WITHHELD, tone=NoteStyle.REMARK)
-        return Section(name="changed", title="What changed", notes=(*reasons, withheld))
+        return Section(title="What changed", notes=(*reasons, withheld))
     if parts is None:
-        return Section(name="changed", title="What changed", notes=_extremes(comparison))
+        return Section(title="What changed", notes=_extremes(comparison))
     sentences = [
         phrase("{}.", sentence_of(group)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
     ]
@@ -489,7 +466,7 @@ def _what_changed(comparison: Comparison) -> Section:
     notes += [Note(text=text, tone=NoteStyle.PLAIN) for text in sentences]
     if comparison.no_claim is not None and parts.change_ns:
         notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=NoteStyle.REMARK))
-    return Section(name="changed", title="What changed", notes=tuple(notes))
+    return Section(title="What changed", notes=tuple(notes))
 
 
 def _extremes(comparison: Comparison) -> tuple[Note, ...]:
@@ -570,7 +547,8 @@ def _tested(row: FigureRow) -> Phrase | str:
     return phrase("; the ranges of the like steps are {}", row.ranges) if row.ranges else ""
 
 
-def _sides(comparison: Comparison) -> Section:
+def sides(comparison: Comparison) -> Section:
+    """Return what ran on each side, and which steps the means are of."""
     facts = []
     for place, side in enumerate(comparison.sides):
         label = ("before", "after")[place] if len(comparison.sides) == 2 else f"{place + 1}"
@@ -585,7 +563,7 @@ def _sides(comparison: Comparison) -> Section:
     parts = comparison.decomposition
     if parts is not None:
         facts.append(Fact(label="steps", text=_what_is_compared(comparison, parts)))
-    return Section(name="sides", title="What is compared", facts=tuple(facts))
+    return Section(title="What is compared", facts=tuple(facts))
 
 
 def _what_is_compared(comparison: Comparison, parts: Decomposition) -> Phrase:
@@ -619,11 +597,13 @@ def _aside(side: Side) -> str:
     return f" ({count} set aside)" if count else ""
 
 
-def _gates(comparison: Comparison) -> Section:
+def gates(comparison: Comparison) -> Section:
+    """Return the gates, and whether they are met."""
     facts = [Fact(label="gate", text=gate.line, warning=not gate.met) for gate in comparison.gates]
-    return Section(name="gates", title="Gates", facts=tuple(facts))
+    return Section(title="Gates", facts=tuple(facts))
 
 
-def _warnings(comparison: Comparison) -> Section:
+def warnings(comparison: Comparison) -> Section:
+    """Return the warnings about both sides."""
     facts = [Fact(label="warning", text=text, warning=True) for text in comparison.warnings]
-    return Section(name="warnings", title="Warnings", facts=tuple(facts))
+    return Section(title="Warnings", facts=tuple(facts))

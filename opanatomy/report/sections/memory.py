@@ -6,15 +6,27 @@ from collections.abc import Sequence
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.memory import CONTEXT, START, Memory, MemoryComponent, MemoryPoint
+from opanatomy.records.memory import (
+    CONTEXT,
+    START,
+    Memory,
+    MemoryBlocks,
+    MemoryComponent,
+    MemoryPoint,
+    MemorySaving,
+    MemorySnapshot,
+    MemoryTerm,
+    PublishedFigure,
+    SavedActivations,
+)
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import units
 from opanatomy.report.section import (
     Bytes,
-    Cell,
     Change,
     Column,
     ColumnKind,
+    Columns,
     Count,
     Figure,
     Name,
@@ -23,6 +35,7 @@ from opanatomy.report.section import (
     Row,
     Section,
     Share,
+    cells_of,
     phrase,
 )
 
@@ -41,33 +54,27 @@ def components(anatomy: Anatomy) -> Section | None:
     )
     parts = [part for part in memory.components if not (_on_cpu(anatomy) and part.component == CONTEXT)]
     in_depth = not inferred and any(part.at_peak_bytes is not None for part in memory.components)
-    columns = (
-        Column(header="memory", holds=ColumnKind.NAMES),
-        Column(header="at peak" if inferred else "measured"),
-        *((Column(header="at peak"),) if in_depth else ()),
-        Column(header="theory", drop_order=1),
-        Column(header="off", drop_order=2),
-        Column(header="formula", holds=ColumnKind.FORMULAS, drop_order=3),
-    )
+    columns: Columns[MemoryComponent] = {
+        Column(header="memory", holds=ColumnKind.NAMES, least=13): lambda part: _words(part.component),
+        Column(header="at peak" if inferred else "measured"): lambda part: Bytes(part.measured_bytes),
+        **({Column(header="at peak"): lambda part: Bytes(part.at_peak_bytes)} if in_depth else {}),
+        Column(header="theory", drop_order=1): lambda part: _known(part.theory_bytes),
+        Column(header="off", drop_order=2): lambda part: (
+            None if part.theory_bytes is None else Change(part.measured_bytes, part.theory_bytes)
+        ),
+        Column(header="formula", holds=ColumnKind.FORMULAS, drop_order=3): lambda part: part.formula or None,
+    }
     peak = f"peak in {memory.peak_at}" if memory.peak_at else "peak"
     if memory.allocator_peak_bytes is None and memory.process_peak_bytes is not None:
         peak = "peak of the process"
-    sizes: tuple[Cell, ...] = (None, Bytes(memory.peak_bytes)) if in_depth else (Bytes(memory.peak_bytes),)
-    rows = [Row(cells=_component(part, in_depth)) for part in parts]
-    rows.append(Row(cells=(peak, *sizes, None, None, None), summary=True))
-    return Section(name="components", title="Memory", columns=columns, rows=tuple(rows), notes=_how_it_is_known(memory))
+    rows = [Row(cells=cells_of(columns, part)) for part in parts]
+    measured = "at peak" if inferred or in_depth else "measured"
+    rows.append(Row(cells={"memory": peak, measured: Bytes(memory.peak_bytes)}, summary=True))
+    return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
 
 
-def _component(part: MemoryComponent, in_depth: bool) -> tuple[Cell, ...]:
-    known = part.theory_bytes is not None
-    return (
-        _words(part.component),
-        Bytes(part.measured_bytes),
-        *((Bytes(part.at_peak_bytes),) if in_depth else ()),
-        Bytes(part.theory_bytes) if known else None,
-        Change(part.measured_bytes, part.theory_bytes) if known else None,
-        part.formula or None,
-    )
+def _known(size: int | None) -> Bytes | None:
+    return None if size is None else Bytes(size)
 
 
 def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
@@ -78,7 +85,7 @@ def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
 
 def curve(anatomy: Anatomy) -> Section:
     """Return the allocated bytes over the window by component."""
-    return Section(name="memory-curve", title="Allocated bytes over the window", curve=anatomy.memory.timeline)
+    return Section(title="Allocated bytes over the window", curve=anatomy.memory.timeline)
 
 
 def blocks(anatomy: Anatomy) -> Section | None:
@@ -86,33 +93,21 @@ def blocks(anatomy: Anatomy) -> Section | None:
     memory = anatomy.memory
     if not memory.blocks:
         return None
-    columns = (
-        Column(header="live at the peak", holds=ColumnKind.NAMES),
-        Column(header="operator", holds=ColumnKind.NAMES),
-        Column(header="module", holds=ColumnKind.NAMES, drop_order=2),
-        Column(header="phase", holds=ColumnKind.NAMES, drop_order=1),
-        Column(header="blocks", drop_order=3),
-        Column(header="bytes"),
-        Column(header="of peak", drop_order=4),
-    )
-    rows = [
-        Row(
-            cells=(
-                _words(part.component),
-                Name(part.operator) if part.operator else None,
-                part.module or None,
-                part.phase.value,
-                Count(part.blocks),
-                Bytes(part.bytes),
-                Share(part.bytes, memory.peak_bytes),
-            )
-        )
-        for part in memory.blocks[:_LISTED]
-    ]
+    columns: Columns[MemoryBlocks] = {
+        Column(header="live at the peak", holds=ColumnKind.NAMES, least=18): lambda part: _words(part.component),
+        Column(header="operator", holds=ColumnKind.NAMES): lambda part: Name(part.operator) if part.operator else None,
+        Column(header="module", holds=ColumnKind.NAMES, drop_order=2): lambda part: part.module or None,
+        Column(header="phase", holds=ColumnKind.NAMES, least=9, drop_order=1): lambda part: part.phase.value,
+        Column(header="blocks", drop_order=3): lambda part: Count(part.blocks),
+        Column(header="bytes"): lambda part: Bytes(part.bytes),
+        Column(header="of peak", drop_order=4): lambda part: Share(part.bytes, memory.peak_bytes),
+    }
+    rows = [Row(cells=cells_of(columns, part)) for part in memory.blocks[:_LISTED]]
     others = memory.unlisted_bytes + sum(part.bytes for part in memory.blocks[_LISTED:])
     if others:
-        rows.append(Row(cells=("and more", None, None, None, None, Bytes(others), Share(others, memory.peak_bytes))))
-    return Section(name="memory-peak", title="Live at the peak", columns=columns, rows=tuple(rows))
+        share = Share(others, memory.peak_bytes)
+        rows.append(Row(cells={"live at the peak": "and more", "bytes": Bytes(others), "of peak": share}))
+    return Section(title="Live at the peak", columns=tuple(columns), rows=tuple(rows))
 
 
 def activations(anatomy: Anatomy) -> Section | None:
@@ -120,29 +115,24 @@ def activations(anatomy: Anatomy) -> Section | None:
     ranked = sorted(anatomy.memory.activations, key=lambda part: -part.bytes)
     if not ranked:
         return None
-    columns = (
-        Column(header="saved for backward", holds=ColumnKind.NAMES),
-        Column(header="made by", holds=ColumnKind.NAMES, drop_order=1),
-        Column(header="shape", holds=ColumnKind.NAMES, drop_order=2),
-        Column(header="each"),
-        Column(header="bytes"),
-    )
-    rows = [
-        Row(
-            cells=(
-                part.module or "the model",
-                Name(part.operator) if part.operator else None,
-                f"{part.dtype}[{','.join(map(str, part.shape))}]",
-                phrase("{} x {}", Count(part.blocks), Bytes(part.bytes // max(part.blocks, 1))),
-                Bytes(part.bytes),
-            )
-        )
-        for part in ranked[: 2 * _LISTED]
-    ]
+    columns: Columns[SavedActivations] = {
+        Column(header="saved for backward", holds=ColumnKind.NAMES, least=11): lambda part: part.module or "the model",
+        Column(header="made by", holds=ColumnKind.NAMES, least=8, drop_order=1): lambda part: (
+            Name(part.operator) if part.operator else None
+        ),
+        Column(header="shape", holds=ColumnKind.NAMES, least=16, drop_order=2): lambda part: (
+            f"{part.dtype}[{','.join(map(str, part.shape))}]"
+        ),
+        Column(header="each"): lambda part: phrase(
+            "{} x {}", Count(part.blocks), Bytes(part.bytes // max(part.blocks, 1))
+        ),
+        Column(header="bytes"): lambda part: Bytes(part.bytes),
+    }
+    rows = [Row(cells=cells_of(columns, part)) for part in ranked[: 2 * _LISTED]]
     if others := ranked[2 * _LISTED :]:
         more = phrase("and {} more", Count(len(others)))
-        rows.append(Row(cells=(more, None, None, None, Bytes(sum(part.bytes for part in others)))))
-    return Section(name="saved-activations", title="Saved for backward", columns=columns, rows=tuple(rows))
+        rows.append(Row(cells={"saved for backward": more, "bytes": Bytes(sum(part.bytes for part in others))}))
+    return Section(title="Saved for backward", columns=tuple(columns), rows=tuple(rows))
 
 
 def snapshots(anatomy: Anatomy) -> Section | None:
@@ -150,26 +140,23 @@ def snapshots(anatomy: Anatomy) -> Section | None:
     shown = [item for item in anatomy.memory.snapshots if not (_on_cpu(anatomy) and item.name == CONTEXT)]
     if not shown:
         return None
-    columns = (
-        Column(header="memory at each stage", holds=ColumnKind.NAMES),
-        Column(header="allocated", drop_order=1),
-        Column(header="reserved", drop_order=3),
-        Column(header="GPU occupied", drop_order=4),
-        Column(header="process", drop_order=2),
-    )
-    rows = []
-    for snapshot in shown:
-        sizes = (snapshot.allocated_bytes, snapshot.reserved_bytes, snapshot.nvml_used_bytes, snapshot.rss_bytes)
-        cells = (None if size is None else Bytes(size) for size in sizes)
-        name = "at the start" if _on_cpu(anatomy) and snapshot.name == START else _words(snapshot.name)
-        rows.append(Row(cells=(name, *cells)))
-    return Section(name="snapshots", title="Memory at each stage", columns=columns, rows=tuple(rows))
+    columns: Columns[MemorySnapshot] = {
+        Column(header="memory at each stage", holds=ColumnKind.NAMES, least=18): lambda snapshot: (
+            "at the start" if _on_cpu(anatomy) and snapshot.name == START else _words(snapshot.name)
+        ),
+        Column(header="allocated", drop_order=1): lambda snapshot: _known(snapshot.allocated_bytes),
+        Column(header="reserved", drop_order=3): lambda snapshot: _known(snapshot.reserved_bytes),
+        Column(header="GPU occupied", drop_order=4): lambda snapshot: _known(snapshot.nvml_used_bytes),
+        Column(header="process", drop_order=2): lambda snapshot: _known(snapshot.rss_bytes),
+    }
+    rows = tuple(Row(cells=cells_of(columns, snapshot)) for snapshot in shown)
+    return Section(title="Memory at each stage", columns=tuple(columns), rows=rows)
 
 
 def remarks(anatomy: Anatomy) -> Section:
     """Return what could not be measured, and why."""
     notes = tuple(Note(text=note, tone=NoteStyle.REMARK) for note in anatomy.memory.notes)
-    return Section(name="memory-notes", title="What of the memory is not known", notes=notes)
+    return Section(title="What of the memory is not known", notes=notes)
 
 
 def _on_cpu(anatomy: Anatomy) -> bool:
@@ -188,15 +175,15 @@ def terms(anatomy: Anatomy) -> Section | None:
     """Return the closed formula of the activations, term by term."""
     if not anatomy.memory.terms:
         return None
-    columns = (
-        Column(header="activations by theory", holds=ColumnKind.NAMES),
-        Column(header="formula", holds=ColumnKind.FORMULAS, drop_order=1),
-        Column(header="bytes"),
-    )
-    rows = [Row(cells=(term.term, term.formula, Bytes(term.bytes))) for term in anatomy.memory.terms]
-    whole = sum(term.bytes for term in anatomy.memory.terms)
-    rows.append(Row(cells=("sum", None, Bytes(whole)), summary=True))
-    return Section(name="activation-terms", title="Activations by theory", columns=columns, rows=tuple(rows))
+    columns: Columns[MemoryTerm] = {
+        Column(header="activations by theory", holds=ColumnKind.NAMES, least=20): lambda term: term.term,
+        Column(header="formula", holds=ColumnKind.FORMULAS, drop_order=1): lambda term: term.formula,
+        Column(header="bytes"): lambda term: Bytes(term.bytes),
+    }
+    rows = [Row(cells=cells_of(columns, term)) for term in anatomy.memory.terms]
+    whole = Bytes(sum(term.bytes for term in anatomy.memory.terms))
+    rows.append(Row(cells={"activations by theory": "sum", "bytes": whole}, summary=True))
+    return Section(title="Activations by theory", columns=tuple(columns), rows=tuple(rows))
 
 
 def published(anatomy: Anatomy) -> Section | None:
@@ -204,22 +191,16 @@ def published(anatomy: Anatomy) -> Section | None:
     figures = anatomy.memory.published
     if not figures:
         return None
-    columns = (
-        Column(header="the classic run", holds=ColumnKind.NAMES),
-        Column(header=figures[0].published_device),
-        Column(header="ours"),
-        Column(header="difference", drop_order=1),
-    )
-    rows = []
-    for item in figures:
-        difference = None if item.measured is None else item.measured - item.published
-        cells = (
-            Figure(item.published, item.unit),
-            Figure(item.measured, item.unit),
-            Figure(difference, item.unit, difference=True),
-        )
-        rows.append(Row(cells=(item.figure, *cells)))
-    return Section(name="published", title="The classic run", columns=columns, rows=tuple(rows))
+    columns: Columns[PublishedFigure] = {
+        Column(header="the classic run", holds=ColumnKind.NAMES, least=20): lambda item: item.figure,
+        Column(header=figures[0].published_device): lambda item: Figure(item.published, item.unit),
+        Column(header="ours"): lambda item: Figure(item.measured, item.unit),
+        Column(header="difference", drop_order=1): lambda item: Figure(
+            None if item.measured is None else item.measured - item.published, item.unit, difference=True
+        ),
+    }
+    rows = tuple(Row(cells=cells_of(columns, item)) for item in figures)
+    return Section(title="The classic run", columns=tuple(columns), rows=rows)
 
 
 def failure(anatomy: Anatomy) -> Section | None:
@@ -227,20 +208,19 @@ def failure(anatomy: Anatomy) -> Section | None:
     memory, event = anatomy.memory, anatomy.memory.failure
     if event is None:
         return None
-    sizes = (
-        ("the request that failed", event.requested_bytes),
-        ("allocated when it broke", event.allocated_bytes),
-        ("needed by theory, buffers apart", memory.needed_bytes),
-    )
-    columns = (Column(header=f"out of memory in {event.phase.value}", holds=ColumnKind.NAMES), Column(header="bytes"))
+    header = f"out of memory in {event.phase.value}"
+    sizes = {
+        "the request that failed": event.requested_bytes,
+        "allocated when it broke": event.allocated_bytes,
+        "needed by theory, buffers apart": memory.needed_bytes,
+    }
     text = event.message if event.seen else f"{event.message} - not seen again in a second step"
+    rows = tuple(Row(cells={header: name, "bytes": Bytes(size)}) for name, size in sizes.items())
     return Section(
-        name="out-of-memory",
-        title="Out of memory",
-        columns=columns,
-        rows=tuple(Row(cells=(name, Bytes(size))) for name, size in sizes),
+        title="Out of memory", rows=rows,
+        columns=(Column(header=header, holds=ColumnKind.NAMES, least=24), Column(header="bytes")),
         notes=(Note(text=text, tone=NoteStyle.REMARK),),
-    )
+    )  # fmt: skip
 
 
 def savings(anatomy: Anatomy) -> Section | None:
@@ -248,24 +228,16 @@ def savings(anatomy: Anatomy) -> Section | None:
     memory = anatomy.memory
     if memory.failure is None or not memory.savings:
         return None
-    columns = (
-        Column(header="would save", holds=ColumnKind.NAMES),
-        Column(header="option", holds=ColumnKind.NAMES, drop_order=2),
-        Column(header="bytes"),
-        Column(header="then needed", drop_order=1),
-        Column(header="fits"),
-    )
     fits = {True: "yes", False: "no", None: "perhaps"}
-    rows = tuple(
-        Row(
-            cells=(
-                saving.technique, saving.option, Bytes(saving.saved_bytes), Bytes(saving.needed_bytes),
-                fits[saving.fits],
-            )
-        )
-        for saving in memory.savings
-    )  # fmt: skip
-    return Section(name="savings", title="What would save memory", columns=columns, rows=rows)
+    columns: Columns[MemorySaving] = {
+        Column(header="would save", holds=ColumnKind.NAMES, least=20): lambda saving: saving.technique,
+        Column(header="option", holds=ColumnKind.NAMES, least=16, drop_order=2): lambda saving: saving.option,
+        Column(header="bytes"): lambda saving: Bytes(saving.saved_bytes),
+        Column(header="then needed", drop_order=1): lambda saving: Bytes(saving.needed_bytes),
+        Column(header="fits"): lambda saving: fits[saving.fits],
+    }
+    rows = tuple(Row(cells=cells_of(columns, saving)) for saving in memory.savings)
+    return Section(title="What would save memory", columns=tuple(columns), rows=rows)
 
 
 # The curve of allocated bytes as text: a letter for each component, the phases below in capital letters.

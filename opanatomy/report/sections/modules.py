@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -15,12 +15,15 @@ from opanatomy.report.section import (
     Cell,
     Column,
     ColumnKind,
+    Columns,
     Flops,
     Note,
+    Page,
     Row,
     Section,
     Share,
     Time,
+    cells_of,
     known_flops,
     shares_of_work,
     steps_of,
@@ -54,6 +57,14 @@ class Node(Struct, kw_only=True):
     whole: Amount
     phases: dict[Phase, Amount]
     children: list[Node]
+
+    def sum(self, phases: Iterable[Phase]) -> Amount:
+        """Return the sum of some phases."""
+        amount = Amount()
+        for phase in phases:
+            if phase in self.phases:
+                amount.add(self.phases[phase])
+        return amount
 
 
 def module_tree(rows: Iterable[ModuleRow]) -> Node:
@@ -147,52 +158,54 @@ def _merged_parts(group: list[Node]) -> Node:
 #: Rows of the tree for each listed operator, at most; a module with less of the time than this is not opened.
 _ROWS: Final = 2
 _LEAST: Final = 0.005
-#: The columns, and the phases that each sums up.
-_PHASES: Final[tuple[tuple[str, tuple[Phase, ...]], ...]] = tuple(
-    (phase.value, (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,)) for phase in STEP_PHASES
-)
-_WITH_FLOPS: Final = ("forward", "backward", "prefill", "decoding")
+#: The columns of times, and the phases that each sums up; those that have a column of FLOPs, and its shorter word.
+_PHASES: Final[dict[str, tuple[Phase, ...]]] = {
+    phase.value: (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,) for phase in STEP_PHASES
+}
 _SHORT: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill", "decoding": "decode"}
 
 
-def modules(anatomy: Anatomy, top: int) -> Section | None:
+def modules(anatomy: Anatomy, page: Page) -> Section | None:
     """Return the tree to the depth that some rows allow, the modules that take most opened first."""
-    if top < 1 or not any(row.module for row in anatomy.modules):
+    if page.top < 1 or not any(row.module for row in anatomy.modules):
         return None
     root, steps = module_tree(anatomy.modules), steps_of(anatomy)
     whole = total(anatomy.classes).time_ns
-    columns = [item for item in _PHASES if any(root.phases.get(phase) for phase in item[1])]
-    opened = _opened(root, _ROWS * top, whole)
+    phases = [name for name, members in _PHASES.items() if any(root.phases.get(phase) for phase in members)]
+
+    def time_in(name: str) -> Callable[[Node], Cell]:
+        return lambda node: Time(node.sum(_PHASES[name]).time_ns / steps or None)
+
+    def flops_in(name: str) -> Callable[[Node], Cell]:
+        return lambda node: _flops(node.sum(_PHASES[name]), steps)
+
+    columns: Columns[Node] = {
+        Column(header="time"): lambda node: Time(node.whole.time_ns / steps),
+        Column(header="share", drop_order=9): lambda node: Share(node.whole.time_ns, whole),
+        **{Column(header=name, drop_order=place): time_in(name) for place, name in enumerate(phases, start=1)},
+        **{
+            Column(header=f"{short} FLOP", unit="FLOP", drop_order=10 + place): flops_in(name)
+            for place, (name, short) in enumerate((name, _SHORT[name]) for name in phases if name in _SHORT)
+        },
+    }
+    # The whole model has its kind for a name.
+    model = root.kind or anatomy.workload.architecture or "the model"
     rows = [
-        Row(cells=_cells(_indented(node, depth, anatomy), node, columns, whole, steps), summary=depth == 0)
-        for node, depth in _listed(root, opened, 0)
-    ]
+        Row(cells={"module": f"{'  ' * depth}{node.name}" if depth else model} | cells_of(columns, node),
+            summary=depth == 0)
+        for node, depth in _listed(root, _opened(root, _ROWS * page.top, whole), 0)
+    ]  # fmt: skip
     if (left := whole - root.whole.time_ns) > 0:
-        empty: list[Cell] = [None] * (len(columns) + len([name for name, _ in columns if name in _WITH_FLOPS]))
-        rows.append(Row(cells=("outside modules", Time(left / steps), Share(left, whole), *empty)))
+        rows.append(Row(cells={"module": "outside modules", "time": Time(left / steps), "share": Share(left, whole)}))
     notes = [
         Note(text="a module includes its submodules; the most expensive ones are shown in parts, all are in -f json")
     ]
     if Phase.RECOMPUTE in root.phases:
         notes.append(Note(text="backward: recompute included", column="backward"))
     return Section(
-        name="modules", title="Time and FLOPs by module", scope=shares_of_work(anatomy), columns=_columns(columns),
-        rows=tuple(rows), notes=tuple(notes),
+        title="Time and FLOPs by module", scope=shares_of_work(anatomy), rows=tuple(rows), notes=tuple(notes),
+        columns=(Column(header="module", holds=ColumnKind.NAMES, least=20), *columns),
     )  # fmt: skip
-
-
-def _columns(phases: list[tuple[str, tuple[Phase, ...]]]) -> tuple[Column, ...]:
-    counted = [name for name, _ in phases if name in _WITH_FLOPS]
-    return (
-        Column(header="module", holds=ColumnKind.NAMES),
-        Column(header="time"),
-        Column(header="share", drop_order=9),
-        *(Column(header=name, drop_order=place) for place, (name, _) in enumerate(phases, start=1)),
-        *(
-            Column(header=f"{_SHORT[name]} FLOP", unit="FLOP", drop_order=10 + place)
-            for place, name in enumerate(counted)
-        ),
-    )
 
 
 def _opened(root: Node, most: int, whole: float) -> set[int]:
@@ -216,35 +229,6 @@ def _listed(node: Node, opened: set[int], depth: int) -> list[tuple[Node, int]]:
         for child in node.children:
             rows += _listed(child, opened, depth + 1)
     return rows
-
-
-def _indented(node: Node, depth: int, anatomy: Anatomy) -> str:
-    """Return the name at its depth; for the whole model its kind."""
-    if depth == 0:
-        return node.kind or anatomy.workload.architecture or "the model"
-    return f"{'  ' * depth}{node.name}"
-
-
-def _cells(
-    name: str, node: Node, phases: list[tuple[str, tuple[Phase, ...]]], whole: float, steps: int
-) -> tuple[Cell, ...]:
-    sums = {title: _sum(node, members) for title, members in phases}
-    flops = [_flops(sums[title], steps) for title in sums if title in _WITH_FLOPS]
-    return (
-        name,
-        Time(node.whole.time_ns / steps),
-        Share(node.whole.time_ns, whole),
-        *(Time(amount.time_ns / steps or None) for amount in sums.values()),
-        *flops,
-    )
-
-
-def _sum(node: Node, phases: tuple[Phase, ...]) -> Amount:
-    amount = Amount()
-    for phase in phases:
-        if phase in node.phases:
-            amount.add(node.phases[phase])
-    return amount
 
 
 def _flops(amount: Amount, steps: int) -> Flops:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-from opanatomy.records.anatomy import MIN_COVERED, Anatomy, OperatorRow
+from opanatomy.records.anatomy import Anatomy, KernelRow, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report import units
 from opanatomy.report.section import (
     ByteRate,
-    Cell,
     Column,
     ColumnKind,
+    Columns,
     Count,
     FlopRate,
     Name,
     Note,
+    Page,
     Row,
     Section,
     Share,
     Time,
-    calls_a_step,
+    Total,
+    calls_of,
+    cells_of,
     phrase,
     shares_of_work,
     steps_of,
@@ -38,50 +40,49 @@ def spare_ns(rows: Sequence[OperatorRow]) -> int:
     return max(sum(row.bounded_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
 
 
-def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
-    """Return the `top` operators, with their parts, the sum of the others, and the work that has no operator.
+def operators(anatomy: Anatomy, page: Page) -> Section | None:
+    """Return the `page.top` operators, with their parts, the sum of the others, and the work that has no operator.
 
-    The times sum to that of all classes. `sort` is one of `ORDERS`; the rows after the operators stay where they are.
+    The times sum to that of all classes. `page.sort` is one of `ORDERS`; the rows after the operators stay where they
+    are.
     """
     groups = grouped(anatomy.operators)
-    if not groups or top < 1:
+    if not groups or page.top < 1:
         return None
     steps = steps_of(anatomy)
     whole_ns = total(anatomy.classes).time_ns / steps
+    figures: Columns[Total] = {
+        Column(header="calls", drop_order=5): lambda part: calls_of(part.calls),
+        Column(header="time"): lambda part: Time(part.time_ns),
+        Column(header="share"): lambda part: Share(part.time_ns, whole_ns),
+        Column(header="FLOP/s", unit="FLOP/s", drop_order=1): lambda part: FlopRate(part.rate(part.flops)),
+        Column(header="B/s", unit="B/s", drop_order=2): lambda part: ByteRate(part.rate(part.bytes)),
+    }
     # Ties stay in the order of the anatomy: sorting is stable.
-    ranked = sorted(groups.items(), key=lambda group: ORDERS[sort](group[0], group[1]))
-    rows = [
-        Row(cells=(Name(name), item, phase.value, *_cells(members, whole_ns, steps)), operator_class=item)
-        for (item, name, phase), members in ranked[:top]
-    ]
-    if others := [row for _, members in ranked[top:] for row in members]:
-        more = phrase("and {} more", Count(len(ranked) - top))
-        rows.append(Row(cells=(more, None, None, *_cells(others, whole_ns, steps))))
-    rows += _without_operator(anatomy, whole_ns, steps)
-    columns = (
-        Column(header="operator", holds=ColumnKind.NAMES),
-        Column(header="class", holds=ColumnKind.NAMES, drop_order=4),
-        Column(header="phase", holds=ColumnKind.NAMES, drop_order=3),
-        Column(header="calls", drop_order=5),
-        Column(header="time"),
-        Column(header="share"),
-        Column(header="FLOP/s", unit="FLOP/s", drop_order=1),
-        Column(header="B/s", unit="B/s", drop_order=2),
-    )
-    order = "" if sort == "time" else f"by {sort}"
-    return Section(
-        name="operators", title="The operators that take most",
-        scope="; ".join(filter(None, (shares_of_work(anatomy), order))), columns=columns, rows=tuple(rows),
-    )  # fmt: skip
-
-
-def _without_operator(anatomy: Anatomy, whole_ns: float, steps: int) -> Iterator[Row]:
-    """Yield the device work that no operator call launched: that of graphs, and that without a launch record."""
-    graphs, others = without_operator_ns(anatomy)
-    for name, ns in (("launched by graphs", graphs), ("without an operator", others)):
+    ranked = sorted(groups.items(), key=lambda group: ORDERS[page.sort](*group))
+    rows = []
+    for (item, name, phase), members in ranked[: page.top]:
+        cells = cells_of(figures, total(members).per_step(steps))
+        cells |= {"operator": Name(name), "class": item, "phase": phase.value}
+        rows.append(Row(cells=cells, operator_class=item))
+    if others := [row for _, members in ranked[page.top :] for row in members]:
+        more = phrase("and {} more", Count(len(ranked) - page.top))
+        rows.append(Row(cells={"operator": more} | cells_of(figures, total(others).per_step(steps))))
+    # The device work that no operator call launched.
+    graphs, unlaunched = without_operator_ns(anatomy)
+    for label, ns in (("launched by graphs", graphs), ("without an operator", unlaunched)):
         if ns > 0:
-            part = ns / steps
-            yield Row(cells=(name, None, None, None, Time(part), Share(part, whole_ns), None, None))
+            rows.append(Row(cells={"operator": label, "time": Time(ns / steps), "share": Share(ns / steps, whole_ns)}))
+    order = "" if page.sort == "time" else f"by {page.sort}"
+    return Section(
+        title="The operators that take most", scope="; ".join(filter(None, (shares_of_work(anatomy), order))),
+        columns=(
+            Column(header="operator", holds=ColumnKind.NAMES, least=18),
+            Column(header="class", holds=ColumnKind.NAMES, least=13, drop_order=4),
+            Column(header="phase", holds=ColumnKind.NAMES, least=9, drop_order=3), *figures,
+        ),
+        rows=tuple(rows),
+    )  # fmt: skip
 
 
 def _key(amount: Callable[[list[OperatorRow]], float | None]) -> Callable[[Group, list[OperatorRow]], float]:
@@ -93,7 +94,7 @@ ORDERS: Final[dict[str, Callable[[Group, list[OperatorRow]], Any]]] = {
     "time": _key(lambda rows: total(rows).time_ns),
     "flops": _key(lambda rows: total(rows).flops),
     "bytes": _key(lambda rows: total(rows).bytes),
-    "calls": _key(lambda rows: sum(row.calls for row in rows if row.part_of is None)),
+    "calls": _key(lambda rows: total(rows).calls),
     "headroom": _key(spare_ns),
     "name": lambda group, _: (group[1], group[2].value),
 }
@@ -107,71 +108,50 @@ def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
     return groups
 
 
-def _cells(rows: list[OperatorRow], whole_ns: float, steps: int) -> tuple[Cell, ...]:
-    part = total(rows).per_step(steps)
-    # The rates of a small part of the time would stand for all of it.
-    known = part.costed_ns >= MIN_COVERED * part.time_ns
-    return (
-        calls_a_step(sum(row.calls for row in rows if row.part_of is None), steps),
-        Time(part.time_ns),
-        Share(part.time_ns, whole_ns),
-        FlopRate(units.per_second(part.flops, part.costed_ns) if known else None),
-        ByteRate(units.per_second(part.bytes, part.costed_ns) if known else None),
-    )
-
-
 #: The namespaces of torch's own kernels.
 _BEFORE: Final = re.compile(r"\b(at::native::|\(anonymous namespace\)::|at_cuda_detail::)")
 
 
-def kernels(anatomy: Anatomy, top: int) -> Section | None:
-    """Return the `top` kernels by time, the sum of the others, and work other than kernels: all of the time."""
-    if not anatomy.kernels or top < 1:
+def kernels(anatomy: Anatomy, page: Page) -> Section | None:
+    """Return the `page.top` kernels by time, the sum of the others, and work other than kernels: all of the time."""
+    if not anatomy.kernels or page.top < 1:
         return None
     steps = steps_of(anatomy)
-    whole = total(anatomy.classes).time_ns / steps
+    whole_ns = total(anatomy.classes).time_ns
+    figures: Columns[Sequence[KernelRow]] = {
+        Column(header="count", drop_order=1): lambda rows: calls_of(sum(row.count for row in rows) / steps),
+        Column(header="time"): lambda rows: Time(sum(row.time_ns for row in rows) / steps),
+        Column(header="share"): lambda rows: Share(sum(row.time_ns for row in rows), whole_ns),
+    }
     ranked = sorted(anatomy.kernels, key=lambda row: -row.time_ns)
-    rows = [
-        Row(
-            cells=(
-                Name(short_name(row.kernel)), row.operator_class, calls_a_step(row.count, steps),
-                Time(row.time_ns / steps), Share(row.time_ns / steps, whole), _operators(row.operators),
-            ),
-            operator_class=row.operator_class,
-        )
-        for row in ranked[:top]
-    ]  # fmt: skip
-    if others := ranked[top:]:
-        ns = sum(row.time_ns for row in others) / steps
-        count = calls_a_step(sum(row.count for row in others), steps)
-        more = phrase("and {} more", Count(len(others)))
-        rows.append(Row(cells=(more, None, count, Time(ns), Share(ns, whole), None)))
-    left = total(anatomy.classes).time_ns - sum(row.time_ns for row in anatomy.kernels)
+    rows = []
+    for row in ranked[: page.top]:
+        cells = cells_of(figures, [row])
+        cells |= {"kernel": Name(short_name(row.kernel)), "class": row.operator_class}
+        if row.operators:  # a graph's kernels have none
+            cells["launched by"] = Name(operators_of(row.operators))
+        rows.append(Row(cells=cells, operator_class=row.operator_class))
+    if others := ranked[page.top :]:
+        rows.append(Row(cells={"kernel": phrase("and {} more", Count(len(others)))} | cells_of(figures, others)))
+    left = whole_ns - sum(row.time_ns for row in anatomy.kernels)
     if left > 0:
-        rows.append(Row(cells=("without a kernel", None, None, Time(left / steps), Share(left / steps, whole), None)))
-    columns = (
-        Column(header="kernel", holds=ColumnKind.NAMES),
-        Column(header="class", holds=ColumnKind.NAMES, drop_order=2),
-        Column(header="count", drop_order=1),
-        Column(header="time"),
-        Column(header="share"),
-        Column(header="launched by", holds=ColumnKind.NAMES, drop_order=3),
-    )
-    notes = (Note(text="whole names: -f json"),)
+        rows.append(
+            Row(cells={"kernel": "without a kernel", "time": Time(left / steps), "share": Share(left, whole_ns)})
+        )
     return Section(
-        name="kernels", title="The kernels that take most", scope=shares_of_work(anatomy), columns=columns,
-        rows=tuple(rows), notes=notes,
+        title="The kernels that take most", scope=shares_of_work(anatomy),
+        columns=(
+            Column(header="kernel", holds=ColumnKind.NAMES, least=18),
+            Column(header="class", holds=ColumnKind.NAMES, least=13, drop_order=2), *figures,
+            Column(header="launched by", holds=ColumnKind.NAMES, drop_order=3),
+        ),
+        rows=tuple(rows), notes=(Note(text="whole names: -f json"),),
     )  # fmt: skip
 
 
 def short_name(kernel: str) -> str:
     """Return a kernel's name without torch's common beginning, so that its distinctive part is not cut."""
     return _BEFORE.sub("", kernel.removeprefix("void "))
-
-
-def _operators(names: tuple[str, ...]) -> Name | None:
-    """Return the operators that launched a kernel; none for a graph's kernels."""
-    return Name(operators_of(names)) if names else None
 
 
 def operators_of(names: tuple[str, ...]) -> str:

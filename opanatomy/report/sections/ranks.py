@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
@@ -12,7 +12,15 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.communication import Rank, RankWaiting, Spread, StepParts, Straggler, Waiting, numbers_in_short
+from opanatomy.records.communication import (
+    MatchedCollective,
+    Rank,
+    RankWaiting,
+    Spread,
+    Straggler,
+    Waiting,
+    numbers_in_short,
+)
 from opanatomy.report import units
 from opanatomy.report.section import (
     ByteRate,
@@ -21,6 +29,7 @@ from opanatomy.report.section import (
     Change,
     Column,
     ColumnKind,
+    Columns,
     Count,
     Note,
     NoteStyle,
@@ -29,6 +38,7 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
+    cells_of,
     joined,
     phrase,
 )
@@ -147,10 +157,11 @@ def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
 
 #: More ranks than this are shown in groups of like ones, the largest groups only.
 _SHOWN: Final = 16
-_FIGURES: Final = (
-    ("step", "step"), ("own", "own"), ("busy", "busy"), ("kernel_time", "kernels"), ("communication", "comm"),
-    ("exposed_communication", "exposed"), ("idle", "idle"),
-)  # fmt: skip
+#: The figures, and the headers of their columns.
+_FIGURES: Final = {
+    "step": "step", "own": "own", "busy": "busy", "kernel_time": "kernels", "communication": "comm",
+    "exposed_communication": "exposed", "idle": "idle",
+}  # fmt: skip
 
 
 def ranks(anatomy: Anatomy) -> Section | None:
@@ -158,40 +169,40 @@ def ranks(anatomy: Anatomy) -> Section | None:
     if len(anatomy.ranks) < 2:
         return None
     spread = {row.figure: row for row in anatomy.spread}
-    figures = [(name, header) for name, header in _FIGURES if name in spread]
-    columns = (
-        Column(header="a step of rank", holds=ColumnKind.NAMES),
-        *(
-            Column(header=header, drop_order=place and len(_FIGURES) - place)
-            for place, (_, header) in enumerate(figures)
-        ),
-    )
-    names = [name for name, _ in figures]
-    shown, notes = _rows(anatomy.ranks, names)
-    rows = (*shown, *_summaries([spread[name] for name in names]))
+    figures = [name for name in _FIGURES if name in spread]
+    headers = [_FIGURES[name] for name in figures]
+    lines, notes = _lines(anatomy.ranks, figures)
+    rows = [
+        Row(cells={"a step of rank": name, **dict(zip(headers, map(Time, times), strict=True))})
+        for name, times in lines
+    ]
+    for name in ("min", "median", "max"):
+        times = {_FIGURES[figure]: Time(getattr(spread[figure], f"{name}_ns")) for figure in figures}
+        rows.append(Row(cells={"a step of rank": name, **times}, summary=True))
     if "own" in spread:
         notes.append(Note(text=note("ranks", "own")))
     return Section(
-        name="ranks", title="Ranks", columns=columns, rows=rows, notes=(*notes, *_conclusions(anatomy, spread))
-    )
+        title="Ranks", rows=tuple(rows), notes=(*notes, *_conclusions(anatomy, spread)),
+        columns=(
+            Column(header="a step of rank", holds=ColumnKind.NAMES, least=8),
+            *(Column(header=name, drop_order=place and len(_FIGURES) - place) for place, name in enumerate(headers)),
+        ),
+    )  # fmt: skip
 
 
-def _rows(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[Row], list[Note]]:
-    """Return a row per rank, or per group of like ones, and the remarks on that."""
+def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str, Sequence[int | None]]], list[Note]]:
+    """Return the name and the figures of each rank, or of each group of like ones, and the remarks on that."""
     if len(ranks) <= _SHOWN:
-        return [_rank_row(rank, figures) for rank in ranks], []
+        return [(_name(rank.rank, rank.trace), [*map(rank.per_step, figures)]) for rank in ranks], []
     groups = groups_of(ranks, figures)
-    shown = groups[:_SHOWN]
-    letters = [string.ascii_uppercase[place] if len(group.ranks) > 1 else "" for place, group in enumerate(shown)]
-    rows = [
-        Row(cells=(_group_name(group, letter), *map(Time, group.medians)))
-        for group, letter in zip(shown, letters, strict=True)
-    ]
-    notes = [
-        Note(text=f"{letter}: {group.members}", tone=NoteStyle.REMARK)
-        for group, letter in zip(shown, letters, strict=True)
-        if letter
-    ]
+    lines: list[tuple[str, Sequence[int | None]]] = []
+    notes = []
+    for letter, group in zip(string.ascii_uppercase, groups[:_SHOWN], strict=False):
+        only = len(group.ranks) == 1
+        name = _name(group.ranks[0].rank, group.ranks[0].trace) if only else f"{letter}: {len(group.ranks)} ranks"
+        lines.append((name, group.medians))
+        if not only:
+            notes.append(Note(text=f"{letter}: {group.members}", tone=NoteStyle.REMARK))
     text = phrase(
         "like ranks together: no figure is more than {} of the median step away from that of the most typical of them;"
         " medians; all {} ranks are in -f json",
@@ -200,27 +211,7 @@ def _rows(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[Row], list[
     )
     rest = sum(len(group.ranks) for group in groups[_SHOWN:])
     more = phrase("{} more ranks in {} groups, none larger, are not shown", Count(rest), Count(len(groups) - _SHOWN))
-    return rows, [Note(text=text), *([Note(text=more)] if rest else []), *notes]
-
-
-def _group_name(group: Group, letter: str) -> str:
-    """Return `A: 126 ranks`; for one rank its own name."""
-    only = group.ranks[0]
-    return f"{letter}: {len(group.ranks)} ranks" if letter else _name(only.rank, only.trace)
-
-
-def _rank_row(rank: Rank, figures: list[str]) -> Row:
-    times: list[Cell] = [Time(rank.per_step(figure)) for figure in figures]
-    return Row(cells=(_name(rank.rank, rank.trace), *times))
-
-
-def _summaries(spreads: list[Spread]) -> tuple[Row, ...]:
-    times = {
-        "min": [spread.min_ns for spread in spreads],
-        "median": [spread.median_ns for spread in spreads],
-        "max": [spread.max_ns for spread in spreads],
-    }
-    return tuple(Row(cells=(name, *map(Time, values)), summary=True) for name, values in times.items())
+    return lines, [Note(text=text), *([Note(text=more)] if rest else []), *notes]
 
 
 def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
@@ -271,16 +262,25 @@ def steps(anatomy: Anatomy) -> Section | None:
     shown = waiting.each
     if len(shown) > _SHOWN:
         shown = tuple(sorted(shown, key=lambda row: -row.charged_ns)[: _SHOWN // 2])
-    columns = (
-        Column(header="a step of rank", holds=ColumnKind.NAMES), Column(header="step"),
-        Column(header="other work", drop_order=3), Column(header="transfer", drop_order=1), Column(header="waiting"),
-        Column(header="unmatched", drop_order=4),
-        Column(header="idle", drop_order=2), Column(header="waited for"),
-    )  # fmt: skip
+    unmatched = any(step.unmatched_ns for row in waiting.each for step in row.steps)
+
+    def mean(field: str) -> Callable[[RankWaiting], Cell]:
+        return lambda rank: Time(fmean(getattr(step, field) for step in rank.steps) if rank.steps else None)
+
+    columns: Columns[RankWaiting] = {
+        Column(header="a step of rank", holds=ColumnKind.NAMES, least=8): lambda rank: _name(rank.rank, rank.trace),
+        Column(header="step"): mean("wall_ns"),
+        Column(header="other work", drop_order=3): mean("other_work_ns"),
+        Column(header="transfer", drop_order=1): mean("transfer_ns"),
+        Column(header="waiting"): mean("waiting_ns"),
+        Column(header="unmatched", drop_order=4): mean("unmatched_ns") if unmatched else lambda rank: None,
+        Column(header="idle", drop_order=2): mean("idle_ns"),
+        Column(header="waited for"): lambda rank: Time(rank.charged_ns // max(len(rank.steps), 1)),
+    }
     notes = [Note(text=text) for text in _notes(waiting, len(shown))]
     return Section(
-        name="waiting-steps", title="Waiting", columns=columns,
-        rows=tuple(_waiting_row(rank, waiting) for rank in shown), notes=(*notes, *_waiting_conclusions(waiting)),
+        title="Waiting", columns=tuple(columns), rows=tuple(Row(cells=cells_of(columns, rank)) for rank in shown),
+        notes=(*notes, *_waiting_conclusions(waiting)),
     )  # fmt: skip
 
 
@@ -289,37 +289,20 @@ def collectives(anatomy: Anatomy) -> Section | None:
     waiting = anatomy.waiting
     if waiting is None:
         return None
-    columns = (
-        Column(header="matched", holds=ColumnKind.NAMES), Column(header="type", drop_order=4),
-        Column(header="ranks", drop_order=3), Column(header="number", drop_order=5), Column(header="time"),
-        Column(header="waiting"), Column(header="bytes", drop_order=2), Column(header="bus", drop_order=1),
-        Column(header="bus in transfer"),
-    )  # fmt: skip
-    rows = tuple(
-        Row(
-            cells=(
-                row.collective.replace("_", " "), row.dtype or units.UNKNOWN, Count(row.group_size),
-                Count(row.collectives), Time(row.duration_ns), Share(row.waiting_ns, row.duration_ns),
-                Bytes(row.bytes), ByteRate(row.bus_bytes_per_second), ByteRate(row.transfer_bus_bytes_per_second),
-            )
-        )
-        for row in waiting.collectives
-    )  # fmt: skip
+    columns: Columns[MatchedCollective] = {
+        Column(header="matched", holds=ColumnKind.NAMES, least=10): lambda row: row.collective.replace("_", " "),
+        Column(header="type", drop_order=4): lambda row: row.dtype or units.UNKNOWN,
+        Column(header="ranks", drop_order=3): lambda row: Count(row.group_size),
+        Column(header="number", drop_order=5): lambda row: Count(row.collectives),
+        Column(header="time"): lambda row: Time(row.duration_ns),
+        Column(header="waiting"): lambda row: Share(row.waiting_ns, row.duration_ns),
+        Column(header="bytes", drop_order=2): lambda row: Bytes(row.bytes),
+        Column(header="bus", drop_order=1): lambda row: ByteRate(row.bus_bytes_per_second),
+        Column(header="bus in transfer"): lambda row: ByteRate(row.transfer_bus_bytes_per_second),
+    }
+    rows = tuple(Row(cells=cells_of(columns, row)) for row in waiting.collectives)
     notes = (Note(text=note("matched", "time and waiting", "bus in transfer")),)
-    return Section(name="matched", title="Collectives of all ranks", columns=columns, rows=rows, notes=notes)
-
-
-def _waiting_row(rank: RankWaiting, waiting: Waiting) -> Row:
-    name = rank.trace or "?" if rank.rank is None else str(rank.rank)
-    fields = ("wall_ns", "other_work_ns", "transfer_ns", "waiting_ns", "unmatched_ns", "idle_ns")
-    times: list[Cell] = [Time(_mean(rank.steps, field)) for field in fields]
-    if not any(step.unmatched_ns for row in waiting.each for step in row.steps):
-        times[fields.index("unmatched_ns")] = None
-    return Row(cells=(name, *times, Time(rank.charged_ns // max(len(rank.steps), 1))))
-
-
-def _mean(steps: tuple[StepParts, ...], field: str) -> float | None:
-    return sum(getattr(step, field) for step in steps) / len(steps) if steps else None
+    return Section(title="Collectives of all ranks", columns=tuple(columns), rows=rows, notes=notes)
 
 
 def _notes(waiting: Waiting, shown: int) -> list[str | Phrase]:

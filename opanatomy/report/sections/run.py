@@ -10,6 +10,7 @@ from opanatomy.report.section import (
     Bytes,
     Column,
     ColumnKind,
+    Columns,
     Count,
     Fact,
     Flops,
@@ -21,6 +22,7 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
+    cells_of,
     facts_of,
     joined,
     phrase,
@@ -37,7 +39,7 @@ def title(anatomy: Anatomy) -> Section:
     workload, provenance = anatomy.workload, anatomy.provenance
     name = workload.model or workload.architecture or _ranks_together(anatomy) or provenance.trace or "a training step"
     note = Note(text=f"The anatomy of {name}", tone=NoteStyle.TITLE)
-    return Section(name="title", title="The anatomy", notes=(note,))
+    return Section(title="The anatomy", notes=(note,))
 
 
 def _ranks_together(anatomy: Anatomy) -> str | None:
@@ -63,7 +65,7 @@ def what_ran(anatomy: Anatomy) -> Section:
     if warnings:
         said = phrase("{} at the end (--section warnings)", Count(warnings))
         facts = (*facts, Fact(label="warnings", text=said, warning=True))
-    return Section(name="run", title="What ran", facts=facts)
+    return Section(title="What ran", facts=facts)
 
 
 def source(anatomy: Anatomy) -> Section:
@@ -75,13 +77,13 @@ def source(anatomy: Anatomy) -> Section:
         ("opanatomy", provenance.opanatomy),
         ("backward", workload.backward_from and f"from {workload.backward_from}"),
     )
-    return Section(name="source", title="Source", facts=facts)
+    return Section(title="Source", facts=facts)
 
 
 def warnings(anatomy: Anatomy) -> Section:
     """Return the warnings about the trace, or about how it was taken."""
     facts = tuple(Fact(label="warning", text=text, warning=True) for text in anatomy.warnings if text)
-    return Section(name="warnings", title="Warnings", facts=facts)
+    return Section(title="Warnings", facts=facts)
 
 
 def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
@@ -223,7 +225,7 @@ def texts(anatomy: Anatomy) -> Section | None:
         Fact(label="tokenizer", text=_tokenizer(row), warning=bool(row.used and row.holds_back))
         for row in figures.tokenizers
     )
-    return Section(name="texts", title="Real inputs", facts=(*facts, *tokenizers))
+    return Section(title="Real inputs", facts=(*facts, *tokenizers))
 
 
 def batches(anatomy: Anatomy) -> Section | None:
@@ -231,21 +233,23 @@ def batches(anatomy: Anatomy) -> Section | None:
     figures = anatomy.texts
     if figures is None:
         return None
-    columns = (
-        Column(header="batch", holds=ColumnKind.NAMES), Column(header="texts", drop_order=3), Column(header="length"),
-        Column(header="tokens", drop_order=2), Column(header="useful"), Column(header="step"),
-        Column(header="useful tokens", drop_order=1),
-    )  # fmt: skip
-    rows = tuple(_row(number, row) for number, row in enumerate(figures.batches, start=1))
-    return Section(name="batches", title="Steps by batch", columns=columns, rows=rows)
-
-
-def _row(number: int, row: TextBatchRow) -> Row:
-    rate = None if not row.step_ns else Rate(row.useful_tokens * 1e9 / row.step_ns, "tokens")
-    name = f"{number}, profiled" if row.profiled else str(number)
-    useful = Share(row.useful_tokens, row.tokens)
-    step = None if row.step_ns is None else Time(row.step_ns)
-    return Row(cells=(name, Count(row.texts), Count(row.length), Count(row.tokens), useful, step, rate))
+    columns: Columns[TextBatchRow] = {
+        Column(header="texts", drop_order=3): lambda row: Count(row.texts),
+        Column(header="length"): lambda row: Count(row.length),
+        Column(header="tokens", drop_order=2): lambda row: Count(row.tokens),
+        Column(header="useful"): lambda row: Share(row.useful_tokens, row.tokens),
+        Column(header="step"): lambda row: Time(row.step_ns) if row.step_ns else None,
+        Column(header="useful tokens", drop_order=1): lambda row: (
+            Rate(row.useful_tokens * 1e9 / row.step_ns, "tokens") if row.step_ns else None
+        ),
+    }
+    rows = tuple(
+        Row(cells={"batch": f"{number}, profiled" if row.profiled else str(number)} | cells_of(columns, row))
+        for number, row in enumerate(figures.batches, start=1)
+    )
+    return Section(
+        title="Steps by batch", columns=(Column(header="batch", holds=ColumnKind.NAMES), *columns), rows=rows
+    )
 
 
 def _texts(figures: TextFigures) -> Phrase | None:

@@ -25,7 +25,7 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    calls_a_step,
+    calls_of,
     facts_of,
     has_foreign_work,
     is_whole_trace,
@@ -263,7 +263,7 @@ def idle(anatomy: Anatomy) -> Section | None:
         ("launches", _launches(anatomy)),
         ("estimates", _estimates(anatomy)),
     )
-    return Section(name="idle", title="Busy and idle time of the device", scope=per_step(anatomy), facts=facts)
+    return Section(title="Busy and idle time of the device", scope=per_step(anatomy), facts=facts)
 
 
 def _window(anatomy: Anatomy, costs: Costs) -> Phrase | None:
@@ -328,7 +328,7 @@ def _launches(anatomy: Anatomy) -> Phrase | None:
         Time(launching.tiny_below_ns),
         Share(launching.tiny_kernel_ns, launching.kernel_ns),
     )
-    number: Quantity = calls_a_step(launching.calls, steps)
+    number: Quantity = calls_of(launching.calls / steps)
     return joined(
         (
             phrase("{} in {} on the host", number, Time(launching.call_ns / steps)),
@@ -370,13 +370,13 @@ def one_step(anatomy: Anatomy) -> Section:
         ("busy", busy(anatomy)),
         ("reached", _reached(anatomy)),
     )
-    return Section(name="step", title="One step", facts=facts)
+    return Section(title="One step", facts=facts)
 
 
 def ceilings(anatomy: Anatomy) -> Section | None:
     """Return what the device can do at most, or why that is not known."""
     facts = facts_of(("ceilings", _ceilings(anatomy)), ("reached", _not_reached(anatomy.device)))
-    return Section(name="ceilings", title="What the device can do", facts=facts)
+    return Section(title="What the device can do", facts=facts)
 
 
 def _wall(anatomy: Anatomy) -> Phrase | None:
@@ -564,7 +564,7 @@ def generation(anatomy: Anatomy) -> Section | None:
         ("decoding", _pace(made)),
         ("a token", _cost(made, anatomy.workload.batch)),
     )
-    return Section(name="generation", title="Generation", facts=facts)
+    return Section(title="Generation", facts=facts)
 
 
 def _what(made: Generation, batch: int | None) -> Phrase | None:

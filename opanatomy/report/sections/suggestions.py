@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from opanatomy.records.anatomy import Anatomy, Suggestions
-from opanatomy.report.section import Bytes, Change, Column, ColumnKind, Note, Row, Section
+from opanatomy.records.anatomy import Anatomy, Suggestion, Suggestions
+from opanatomy.report.section import (
+    Bytes,
+    Cell,
+    Change,
+    Column,
+    ColumnKind,
+    Columns,
+    Note,
+    Row,
+    Section,
+    cells_of,
+)
 from opanatomy.report.terms import note
 
 
@@ -14,33 +25,21 @@ def suggestions(anatomy: Anatomy) -> Section | None:
     suggested = anatomy.suggestions
     if suggested is None or not (suggested.best or suggested.not_reached):
         return None
-    columns = (
-        Column(header="add to the command", holds=ColumnKind.FORMULAS),
-        Column(header="technique", holds=ColumnKind.NAMES, drop_order=5),
-        Column(header="peak then"),
-        Column(header="d.peak", drop_order=1),
-        Column(header="d.step", drop_order=2),
-        Column(header="from", drop_order=4),
-        Column(header="to", drop_order=3),
-    )
-    rows = tuple(
-        Row(
-            cells=(
-                suggestion.option,
-                suggestion.technique,
-                Bytes(suggestion.peak_bytes),
-                Change(suggestion.peak_bytes, suggestion.now_bytes),
-                *(
-                    None if ratio is None else Change(ratio, 1.0)
-                    for ratio in (suggestion.time_ratio, suggestion.low_ratio, suggestion.high_ratio)
-                ),
-            )
-        )
-        for suggestion in suggested.best
-    )
-    return Section(
-        name="suggestions", title="What would save most", columns=columns, rows=rows, notes=tuple(_notes(suggested))
-    )
+
+    def ratio(field: str) -> Callable[[Suggestion], Cell]:
+        return lambda row: None if getattr(row, field) is None else Change(getattr(row, field), 1.0)
+
+    columns: Columns[Suggestion] = {
+        Column(header="add to the command", holds=ColumnKind.FORMULAS): lambda row: row.option,
+        Column(header="technique", holds=ColumnKind.NAMES, drop_order=5): lambda row: row.technique,
+        Column(header="peak then"): lambda row: Bytes(row.peak_bytes),
+        Column(header="d.peak", drop_order=1): lambda row: Change(row.peak_bytes, row.now_bytes),
+        Column(header="d.step", drop_order=2): ratio("time_ratio"),
+        Column(header="from", drop_order=4): ratio("low_ratio"),
+        Column(header="to", drop_order=3): ratio("high_ratio"),
+    }
+    rows = tuple(Row(cells=cells_of(columns, row)) for row in suggested.best)
+    return Section(title="What would save most", columns=tuple(columns), rows=rows, notes=tuple(_notes(suggested)))
 
 
 def _notes(suggested: Suggestions) -> Iterator[Note]:

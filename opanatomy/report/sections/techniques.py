@@ -6,13 +6,22 @@ from collections.abc import Iterator
 from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
-from opanatomy.records.experiment import Sameness, ScaledGradients, TechniqueRow, Techniques, Underflow
+from opanatomy.records.experiment import (
+    LossCurve,
+    Sameness,
+    ScaledGradients,
+    StepFigures,
+    TechniqueRow,
+    Techniques,
+    Underflow,
+)
 from opanatomy.report.section import (
     Bytes,
     Cell,
     Change,
     Column,
     ColumnKind,
+    Columns,
     Count,
     Figure,
     Note,
@@ -24,6 +33,7 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
+    cells_of,
     phrase,
 )
 from opanatomy.report.terms import note
@@ -33,18 +43,20 @@ from opanatomy.report.terms import note
 
 def gradients_in_float16(report: Techniques) -> Section:
     """Return for each technique that computes in float16 the gradient elements lost at each scale of the loss."""
-    columns = (
-        Column(header="gradients of", holds=ColumnKind.NAMES),
-        Column(header="loss scale"),
-        Column(header="zero"),
-        Column(header="elements", drop_order=2),
-        Column(header="inf or NaN", drop_order=1),
-    )
+    columns: Columns[tuple[TechniqueRow, Underflow, ScaledGradients]] = {
+        Column(header="gradients of", holds=ColumnKind.NAMES, least=14): lambda item: item[0].name,
+        Column(header="loss scale"): lambda item: _scale(item[2]),
+        Column(header="zero"): lambda item: Share(item[2].zeros, item[1].nonzero, decimals=2),
+        Column(header="elements", drop_order=2): lambda item: Count(item[2].zeros),
+        Column(header="inf or NaN", drop_order=1): lambda item: Count(item[2].not_finite),
+    }
     counted = [(row, row.underflow) for row in report.rows if row.underflow is not None]
     rows = tuple(
-        _gradients_row(row, underflow, gradients)
+        Row(cells=cells_of(columns, (row, underflow, gradients)))
         for row, underflow in counted
-        for gradients in _at_each_scale(underflow)
+        # With scaling, at the scaler's own first scale, without.
+        for gradients in (underflow.scaled, underflow.at_first_scale, underflow.unscaled)
+        if gradients is not None
     )
     notes = [
         Note(text=text, tone=NoteStyle.REMARK)
@@ -53,29 +65,7 @@ def gradients_in_float16(report: Techniques) -> Section:
     ]
     if rows:
         notes.insert(0, Note(text=note("underflow", "zero")))
-    return Section(
-        name="underflow", title="Gradients in float16", columns=columns, rows=rows, notes=tuple(notes)
-    )  # fmt: skip
-
-
-def _at_each_scale(underflow: Underflow) -> Iterator[ScaledGradients]:
-    """Yield the counts with scaling, then at the scaler's own first scale, then without."""
-    yield underflow.scaled
-    if underflow.at_first_scale is not None:
-        yield underflow.at_first_scale
-    yield underflow.unscaled
-
-
-def _gradients_row(row: TechniqueRow, underflow: Underflow, gradients: ScaledGradients) -> Row:
-    return Row(
-        cells=(
-            row.name,
-            _scale(gradients),
-            Share(gradients.zeros, underflow.nonzero, decimals=2),
-            Count(gradients.zeros),
-            Count(gradients.not_finite),
-        )
-    )
+    return Section(title="Gradients in float16", columns=tuple(columns), rows=rows, notes=tuple(notes))
 
 
 def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phrase]:
@@ -113,16 +103,6 @@ _SAME, _DISAGREES = "~", "!"
 _SHOWN: Final = 6
 
 
-def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
-    """Return the sections of an experiment, in the order of the page."""
-    sections = (
-        _title(report), _table(report), _predictions(report), _components(report), _same_training(report),
-        _losses(report), gradients_in_float16(report), _failed(report), _offenders(report),
-        _warnings(report), _advice(report),
-    )  # fmt: skip
-    return tuple(section for section in sections if not section.empty)
-
-
 def _repetitions(report: Techniques) -> str:
     """Return how often each was timed, and how often the baseline, which all are compared with."""
     text = "1 repetition" if report.repetitions == 1 else f"{report.repetitions} repetitions"
@@ -130,7 +110,8 @@ def _repetitions(report: Techniques) -> str:
     return text if often <= report.repetitions else f"{text}, {often} of the baseline"
 
 
-def _title(report: Techniques) -> Section:
+def title(report: Techniques) -> Section:
+    """Return the title: what was tried, how often, on which device."""
     workload = report.workload
     what = "predicted, not run" if report.predicted_only else f"{_repetitions(report)}, seed {report.seed}"
     text = phrase(
@@ -140,55 +121,42 @@ def _title(report: Techniques) -> Section:
     device = report.environment.device or "unknown device"
     batch = f"batch {workload.batch}" if workload.batch else "batch unknown"
     return Section(
-        name="experiment", title="Experiment",
+        title="Experiment",
         notes=(Note(text=text, tone=NoteStyle.TITLE), Note(text=f"{batch} on {device}", tone=NoteStyle.PLAIN)),
     )  # fmt: skip
 
 
-def _table(report: Techniques) -> Section:
+def table(report: Techniques) -> Section:
     """Return one row per technique: memory, time and arithmetic, each next to the baseline."""
-    base = figures_of(report.baseline)
-    columns = (
-        Column(header="technique", holds=ColumnKind.NAMES),
-        Column(header="peak"),
-        Column(header="d.peak", drop_order=3),
-        Column(header="step", drop_order=1),
-        Column(header="d.step", drop_order=2),
-        Column(header="samples/s", drop_order=6),
-        Column(header="B/F FLOPs", drop_order=5),
-        Column(header="FLOPs", drop_order=7),
-        Column(header="", drop_order=4),
-    )
-    rows = tuple(_technique_row(row, report) for row in report.rows if figures_of(row) is not None)
-    if base is None:
-        rows = ()
+    base = figures_of(report.baseline) or StepFigures()
+    columns: Columns[tuple[TechniqueRow, StepFigures]] = {
+        Column(header="technique", holds=ColumnKind.NAMES, least=14): lambda item: item[0].name,
+        Column(header="peak"): lambda item: Bytes(item[1].peak_bytes),
+        Column(header="d.peak", drop_order=3): lambda item: (
+            None if item[0].name == report.baseline.name else Change(item[1].peak_bytes, base.peak_bytes)
+        ),
+        Column(header="step", drop_order=1): lambda item: Time(item[1].step_ns),
+        Column(header="d.step", drop_order=2): lambda item: (
+            None if item[0].name == report.baseline.name else _time_change(item[0], report)
+        ),
+        Column(header="samples/s", drop_order=6): lambda item: (
+            None if item[1].samples_per_second is None else Rate(item[1].samples_per_second, "")
+        ),
+        Column(header="B/F FLOPs", drop_order=5): lambda item: Ratio(item[1].backward_ratio),
+        Column(header="FLOPs", drop_order=7): lambda item: Ratio(
+            None if not base.all_flops or item[1].all_flops is None else item[1].all_flops / base.all_flops
+        ),
+        Column(header="", drop_order=4): lambda item: _DISAGREES if _wrong(item[0], report.baseline) else None,
+    }
+    every = [(row, figures) for row in report.rows if (figures := figures_of(row)) is not None]
+    rows = tuple(Row(cells=cells_of(columns, item)) for item in every if figures_of(report.baseline) is not None)
     notes = [Note(text=note("techniques", "d.", "B/F"))]
-    if any(_SAME in row.cells for row in rows):
+    if any(row.cells["d.step"] == _SAME for row in rows):
         notes.append(Note(text=note("techniques", _SAME)))
-    if any(row.cells[-1] == _DISAGREES for row in rows):
+    if any(row.cells[""] == _DISAGREES for row in rows):
         notes.append(Note(text=note("techniques", _DISAGREES)))
     title = "Techniques, predicted" if report.predicted_only else "Techniques, measured"
-    return Section(name="techniques", title=title, columns=columns, rows=rows, notes=tuple(notes))
-
-
-def _technique_row(row: TechniqueRow, report: Techniques) -> Row:
-    figures, base = figures_of(row), figures_of(report.baseline)
-    assert figures is not None
-    assert base is not None
-    first = row.name == report.baseline.name
-    return Row(
-        cells=(
-            row.name,
-            Bytes(figures.peak_bytes),
-            None if first else Change(figures.peak_bytes, base.peak_bytes),
-            Time(figures.step_ns),
-            None if first else _time_change(row, report),
-            None if figures.samples_per_second is None else Rate(figures.samples_per_second, ""),
-            Ratio(figures.backward_ratio),
-            Ratio(None if not base.all_flops or figures.all_flops is None else figures.all_flops / base.all_flops),
-            _DISAGREES if memory_agrees(row) is False or time_agrees(row, report.baseline) is False else None,
-        )
-    )
+    return Section(title=title, columns=tuple(columns), rows=rows, notes=tuple(notes))
 
 
 def _time_change(row: TechniqueRow, report: Techniques) -> Cell:
@@ -200,47 +168,37 @@ def _time_change(row: TechniqueRow, report: Techniques) -> Cell:
     return Change(ours.step_ns, theirs.step_ns)
 
 
-def _predictions(report: Techniques) -> Section:
+def predictions(report: Techniques) -> Section:
     """Return the predictions next to the measurements; for techniques only predicted the range."""
-    columns = (
-        Column(header="prediction of", holds=ColumnKind.NAMES),
-        Column(header="peak"),
-        Column(header="off by", drop_order=3),
-        Column(header="step", drop_order=1),
-        Column(header="from", drop_order=5),
-        Column(header="to", drop_order=5),
-        Column(header="off by", drop_order=4),
-        Column(header="", drop_order=2),
-    )
-    rows = tuple(_prediction(row, report) for row in report.rows if row.predicted is not None)
+    columns: Columns[tuple[TechniqueRow, StepFigures]] = {
+        Column(header="prediction of", holds=ColumnKind.NAMES, least=14): lambda item: item[0].name,
+        Column(header="peak"): lambda item: Bytes(item[1].peak_bytes),
+        Column(header="off by", drop_order=3): lambda item: _off_by(memory_error(item[0])),
+        Column(header="step", drop_order=1): lambda item: Time(item[1].step_ns),
+        Column(header="from", drop_order=5): lambda item: Time(item[1].low_ns),
+        Column(header="to", drop_order=5): lambda item: Time(item[1].high_ns),
+        Column(header="off by", key="time off by", drop_order=4): lambda item: _off_by(
+            time_error(item[0], report.baseline)
+        ),
+        Column(header="", drop_order=2): lambda item: _wrong(item[0], report.baseline),
+    }
+    every = [(row, row.predicted) for row in report.rows if row.predicted is not None]
+    rows = tuple(Row(cells=cells_of(columns, item)) for item in every)
     notes = (Note(text=note("predictions", "step of a prediction", "off by")),)
-    return Section(name="predictions", title="Predictions", columns=columns, rows=rows, notes=notes if rows else ())
+    return Section(title="Predictions", columns=tuple(columns), rows=rows, notes=notes if rows else ())
 
 
-def _prediction(row: TechniqueRow, report: Techniques) -> Row:
-    predicted = row.predicted
-    assert predicted is not None
-    memory, time = memory_error(row), time_error(row, report.baseline)
-    wrong = [
-        word
-        for word, agrees in (("memory", memory_agrees(row)), ("time", time_agrees(row, report.baseline)))
-        if agrees is False
-    ]
-    return Row(
-        cells=(
-            row.name,
-            Bytes(predicted.peak_bytes),
-            None if memory is None else Change(1 + memory, 1),
-            Time(predicted.step_ns),
-            Time(predicted.low_ns),
-            Time(predicted.high_ns),
-            None if time is None else Change(1 + time, 1),
-            " and ".join(wrong) or None,
-        )
-    )
+def _off_by(error: float | None) -> Change | None:
+    return None if error is None else Change(1 + error, 1)
 
 
-def _components(report: Techniques) -> Section:
+def _wrong(row: TechniqueRow, baseline: TechniqueRow) -> str | None:
+    """Return which predictions the measurement contradicts."""
+    agreement = {"memory": memory_agrees(row), "time": time_agrees(row, baseline)}
+    return " and ".join(word for word, agrees in agreement.items() if agrees is False) or None
+
+
+def components(report: Techniques) -> Section:
     """Return each component at its fullest."""
     base = figures_of(report.baseline)
     sizes: dict[str, int] = {}
@@ -249,103 +207,92 @@ def _components(report: Techniques) -> Section:
         for name, size in (figures.components if figures is not None else {}).items():
             sizes[name] = max(sizes.get(name, 0), size)
     shown = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN] if base is not None else []
-    columns = (
-        Column(header="memory of", holds=ColumnKind.NAMES),
-        *(
-            Column(header=name.replace("forward_", "").replace("_", " "), drop_order=place)
-            for place, name in enumerate(shown)
-        ),
-    )
     rows = tuple(
-        Row(cells=(row.name, *(Bytes(figures.components.get(name)) for name in shown)))
+        Row(cells={"memory of": row.name} | {name: Bytes(figures.components.get(name)) for name in shown})
         for row in report.rows
         if (figures := figures_of(row)) is not None
     )
-    notes = (Note(text=note("technique-memory", "memory of")),) if rows else ()
     return Section(
-        name="technique-memory", title="Memory by component", columns=columns, rows=rows if shown else (), notes=notes
-    )
+        title="Memory by component", rows=rows if shown else (),
+        columns=(
+            Column(header="memory of", holds=ColumnKind.NAMES, least=14),
+            *(
+                Column(header=name.replace("forward_", "").replace("_", " "), key=name, drop_order=place)
+                for place, name in enumerate(shown)
+            ),
+        ),
+        notes=(Note(text=note("technique-memory", "memory of")),) if rows else (),
+    )  # fmt: skip
 
 
-def _same_training(report: Techniques) -> Section:
+def same_training(report: Techniques) -> Section:
     """Return one step of each technique that must not change the training, next to the baseline's."""
-    columns = (
-        Column(header="the same training?", holds=ColumnKind.NAMES),
-        Column(header="loss", drop_order=1),
-        Column(header="gradients", drop_order=1),
-        Column(header="weights", drop_order=1),
-        Column(header="worst gradient", holds=ColumnKind.NAMES, drop_order=2),
-        Column(header="", holds=ColumnKind.NAMES),
+    columns: Columns[Sameness] = {
+        Column(header="loss", drop_order=1): lambda step: Figure(step.loss_units, ""),
+        Column(header="gradients", drop_order=1): lambda step: Figure(step.gradient_units, ""),
+        Column(header="weights", drop_order=1): lambda step: Figure(step.weight_units, ""),
+        Column(header="worst gradient", holds=ColumnKind.NAMES, drop_order=2): lambda step: (
+            step.worst_gradient.name if step.worst_gradient and step.worst_gradient.units else None
+        ),
+        Column(header="", holds=ColumnKind.NAMES): _verdict,
+    }
+    rows = tuple(
+        Row(cells={"the same training?": row.name} | cells_of(columns, row.sameness))
+        for row in report.rows
+        if row.sameness is not None
     )
-    rows = tuple(_same(row, row.sameness) for row in report.rows if row.sameness is not None)
-    notes = (Note(text=note("same-training", "the same training?")),) if rows else ()
-    return Section(name="same-training", title="The same training?", columns=columns, rows=rows, notes=notes)
+    return Section(
+        title="The same training?", rows=rows,
+        columns=(Column(header="the same training?", holds=ColumnKind.NAMES, least=18), *columns),
+        notes=(Note(text=note("same-training", "the same training?")),) if rows else (),
+    )  # fmt: skip
 
 
-def _same(row: TechniqueRow, sameness: Sameness) -> Row:
-    worst = sameness.worst_gradient
+def _verdict(sameness: Sameness) -> str:
     verdict = "same" if sameness.same else "DIFFERS"
     if sameness.first_operator is not None:
         verdict += f", first in {sameness.first_operator}"
     if sameness.not_compared:
         verdict += f"; {len(sameness.not_compared)} of the parameters only one of the two has or trains"
-    return Row(
-        cells=(
-            row.name,
-            Figure(sameness.loss_units, ""),
-            Figure(sameness.gradient_units, ""),
-            Figure(sameness.weight_units, ""),
-            None if worst is None or not worst.units else worst.name,
-            verdict,
-        )
-    )
+    return verdict
 
 
-def _losses(report: Techniques) -> Section:
+def losses(report: Techniques) -> Section:
     """Return the losses of techniques that change the result next to the baseline's."""
-    columns = (
-        Column(header="losses of", holds=ColumnKind.NAMES),
-        Column(header="first", drop_order=2),
-        Column(header="last", drop_order=1),
-        Column(header="baseline's", drop_order=1),
-        Column(header="apart at most"),
-    )
-    rows = tuple(
-        Row(
-            cells=(
-                row.name,
-                Figure(row.losses.losses[0], ""),
-                Figure(row.losses.losses[-1], ""),
-                Figure(row.losses.baseline[-1], ""),
-                Share(row.losses.largest_difference, 1.0, decimals=2),
-            )
-        )
-        for row in report.rows
-        if row.losses is not None and row.losses.losses
-    )
-    steps = max((len(row.losses.losses) for row in report.rows if row.losses is not None), default=0)
-    notes = (Note(text=phrase("{} on one batch, without dropout", Count(steps, "step"))),) if rows else ()
-    return Section(name="losses", title="Losses", columns=columns, rows=rows, notes=notes)
+    columns: Columns[LossCurve] = {
+        Column(header="first", drop_order=2): lambda curve: Figure(curve.losses[0], ""),
+        Column(header="last", drop_order=1): lambda curve: Figure(curve.losses[-1], ""),
+        Column(header="baseline's", drop_order=1): lambda curve: Figure(curve.baseline[-1], ""),
+        Column(header="apart at most"): lambda curve: Share(curve.largest_difference, 1.0, decimals=2),
+    }
+    curves = {row.name: row.losses for row in report.rows if row.losses is not None and row.losses.losses}
+    rows = tuple(Row(cells={"losses of": name} | cells_of(columns, curve)) for name, curve in curves.items())
+    steps = max((len(curve.losses) for curve in curves.values()), default=0)
+    return Section(
+        title="Losses", columns=(Column(header="losses of", holds=ColumnKind.NAMES, least=14), *columns), rows=rows,
+        notes=(Note(text=phrase("{} on one batch, without dropout", Count(steps, "step"))),) if rows else (),
+    )  # fmt: skip
 
 
-def _failed(report: Techniques) -> Section:
+def failed(report: Techniques) -> Section:
     """Return the techniques that did not run, or could not be predicted, and why."""
-    columns = (Column(header="technique", holds=ColumnKind.NAMES), Column(header="why not", holds=ColumnKind.NAMES))
-    rows = tuple(
-        Row(cells=(row.name, f"{'not run' if row.failed else 'not predicted'}: {row.failed or row.not_predicted}"))
-        for row in report.rows
-        if row.failed or row.not_predicted
-    )
-    return Section(name="not-run", title="Not run, not predicted", columns=columns, rows=rows)
+    columns: Columns[TechniqueRow] = {
+        Column(header="technique", holds=ColumnKind.NAMES, least=14): lambda row: row.name,
+        Column(header="why not", holds=ColumnKind.NAMES): lambda row: (
+            f"{'not run' if row.failed else 'not predicted'}: {row.failed or row.not_predicted}"
+        ),
+    }
+    rows = tuple(Row(cells=cells_of(columns, row)) for row in report.rows if row.failed or row.not_predicted)
+    return Section(title="Not run, not predicted", columns=tuple(columns), rows=rows)
 
 
-def _offenders(report: Techniques) -> Section:
+def offenders(report: Techniques) -> Section:
     """Return the operators that made predictions of time wrong."""
     notes = []
     for row in report.rows:
         if time_agrees(row, report.baseline) is False and row.offenders:
             notes.append(Note(text=_offender_text(row), tone=NoteStyle.REMARK))
-    return Section(name="offenders", title="What made predictions wrong", notes=tuple(notes))
+    return Section(title="What made predictions wrong", notes=tuple(notes))
 
 
 def _offender_text(row: TechniqueRow) -> Phrase:
@@ -356,15 +303,17 @@ def _offender_text(row: TechniqueRow) -> Phrase:
     return phrase(f"{row.name}: " + ", ".join("{}" for _ in words), *words)
 
 
-def _warnings(report: Techniques) -> Section:
+def warnings(report: Techniques) -> Section:
+    """Return the warnings, those of the baseline once."""
     known = set(report.baseline.warnings)
     of_rows = [f"{row.name}: {text}" for row in report.rows[1:] for text in row.warnings if text not in known]
     notes = tuple(
         Note(text=text, tone=NoteStyle.WARNING) for text in (*report.warnings, *report.baseline.warnings, *of_rows)
     )
-    return Section(name="warnings", title="Warnings", notes=notes)
+    return Section(title="Warnings", notes=notes)
 
 
-def _advice(report: Techniques) -> Section:
+def advice(report: Techniques) -> Section:
+    """Return what to try."""
     notes = tuple(Note(text=text, tone=NoteStyle.CONCLUSION) for text in report.advice)
-    return Section(name="advice", title="Advice", notes=notes)
+    return Section(title="Advice", notes=notes)

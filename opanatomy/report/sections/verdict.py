@@ -18,6 +18,7 @@ from opanatomy.report.section import (
     Name,
     Note,
     NoteStyle,
+    Page,
     Phrase,
     Section,
     Share,
@@ -173,11 +174,11 @@ def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tu
     return text, next_of(wanted, anatomy, source)
 
 
-def conclusion(anatomy: Anatomy, *, source: str | None = None) -> Section:
+def conclusion(anatomy: Anatomy, page: Page) -> Section:
     """Return the headline as a section of the report."""
-    text, following = headline(anatomy, source=source)
+    text, following = headline(anatomy, source=page.source)
     notes = [Note(text=text, tone=NoteStyle.CONCLUSION), *(each.note for each in following)]
-    return Section(name="headline", title="What costs most", notes=tuple(notes))
+    return Section(title="What costs most", notes=tuple(notes))
 
 
 # ---------------------------------------------------------------------------------------------------- nothing to share
@@ -302,8 +303,7 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.framework_ns or anatomy.environment.host_only:
         return
     share = costs.framework_ns / costs.whole_ns
-    called = sum(row.calls for row in anatomy.operators if row.part_of is None)
-    calls = round(called / steps_of(anatomy))
+    calls = round(total(anatomy.operators).calls / steps_of(anatomy))
     yield Finding(
         name="framework",
         text=phrase(_without_operator(anatomy.step) + " {} of the step.", Share(share, 1)),
