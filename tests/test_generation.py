@@ -115,7 +115,7 @@ def test_the_record_says_what_ran_and_what_a_token_takes() -> None:
     assert (workload.generate, workload.beams, workload.inference) == (NEW, 4, True)
     assert made is not None
     assert (made.new_tokens, made.beams, made.decoded_tokens) == (NEW, 4, NEW - 1)
-    assert (made.first_token_ns or 0) + (made.decoding_ns or 0) == pytest.approx(step.unprofiled_wall_ns, rel=0.5)
+    assert (made.first_token_ns or 0) + (made.decoding_ns or 0) == pytest.approx(step.unprofiled_wall_ns, abs=2)
     decoding = [row for row in anatomy.classes if row.phase is Phase.DECODING]
     assert made.token_flops == sum(row.flops or 0 for row in decoding) / (NEW - 1)
     assert "forward" not in step.phase_ns
@@ -143,14 +143,14 @@ DECODING = ClassRow(
 @pytest.mark.parametrize(
     ("walls", "firsts", "new", "first", "decoding", "token"),
     [
-        ((1000, 1200, 5000), (200, 300, 400), 5, 300, 900, 225),
+        ((1000, 1200, 5000), (200, 300, 400), 5, 250, 850, 212.5),
         ((100,), (100,), 3, 100, None, None),
         ((1000,), (1000,), 1, 1000, None, None),
     ],
-    ids=["medians", "no-time", "one-token"],
+    ids=["without-a-pause", "no-time", "one-token"],
 )
 def test_the_time_of_a_token_is_that_behind_the_first(
-    walls: tuple[int, ...], firsts: tuple[int, ...], new: int, first: int, decoding: int | None, token: int | None
+    walls: tuple[int, ...], firsts: tuple[int, ...], new: int, first: int, decoding: int | None, token: float | None
 ) -> None:
     capture = Capture(
         version="0", command="", created="", environment=Environment(), unprofiled_step_ns=walls,
@@ -160,7 +160,7 @@ def test_the_time_of_a_token_is_that_behind_the_first(
     assert made is not None
     assert (made.first_token_ns, made.decoding_ns, made.token_ns) == (first, decoding, token)
     if token is not None:
-        assert made.tokens_per_second == 3 * 4 * 1e9 / 900
+        assert made.tokens_per_second == 3 * 4 * 1e9 / 850
         assert (made.token_flops, made.token_read_bytes, made.token_written_bytes) == (100, 200, None)
 
 

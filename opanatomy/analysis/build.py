@@ -78,14 +78,14 @@ def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: i
 
 
 def _timed(generation: Generation, capture: Capture) -> Generation:
-    """Add the medians over the plain runs to a generation; decoding is each run less its prefill."""
+    """Add the means over the runs without the profiler that hold no pause; decoding is each run less its prefill."""
     walls, firsts = capture.unprofiled_step_ns, capture.unprofiled_first_token_ns
     if not firsts or len(firsts) != len(walls):
         return generation
-    from statistics import median
-
-    generation = replace(generation, first_token_ns=int(median(firsts)))
-    decoding_ns = int(median(wall - first for wall, first in zip(walls, firsts, strict=True)))
+    counted = set(without_pauses(walls))
+    pairs = [(wall, first) for wall, first in zip(walls, firsts, strict=True) if wall in counted]
+    generation = replace(generation, first_token_ns=sum(first for _, first in pairs) // len(pairs))
+    decoding_ns = sum(wall - first for wall, first in pairs) // len(pairs)
     if not generation.decoded_tokens or decoding_ns <= 0:
         return generation
     batch, tokens = capture.workload.batch, generation.decoded_tokens

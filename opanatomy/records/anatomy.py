@@ -461,8 +461,9 @@ class Check(Record, frozen=True, kw_only=True):
 class Generation(Record, frozen=True, kw_only=True):
     """A generation of `new_tokens` for each sample, by a search with `beams` (1: greedy).
 
-    Times are medians of generations without the profiler; `None` if none was timed. `first_token_ns` is the prefill,
-    `decoding_ns` the rest. Decoding makes `decoded_tokens` for each sample, one in each forward: `token_ns` is the time
+    Times are means over the generations without the profiler, those with a pause left out, so that they sum to the
+    step; `None` if none was timed. `first_token_ns` is the prefill, `decoding_ns` the rest. Decoding makes
+    `decoded_tokens` for each sample, one in each forward: `token_ns` is the time
     from one to the next, `tokens_per_second` counts the tokens of all samples, one beam of each. `token_flops` and the
     bytes are those of one forward and the choice of its tokens, the mean over the decoding of the profiled steps,
     without the work that took `uncosted_ns`.

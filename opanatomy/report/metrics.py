@@ -123,7 +123,7 @@ DEFINITIONS: Final = (
     _defined("needed_memory_bytes", "bytes", "lower", "what theory says that the step needs"),
     _defined("memory.{component}_bytes", "bytes", "lower", "the component as it was measured or inferred"),
     _defined("memory.at_peak.{component}_bytes", "bytes", "lower", "what of it is live at the peak"),
-    _defined("first_token_ns", "ns", "lower", "of a generation without the profiler, median"),
+    _defined("first_token_ns", "ns", "lower", "of a generation without the profiler, mean"),
     _defined("token_ns", "ns", "lower", "from one token to the next"),
     _defined("tokens_per_second", "tokens/s", "higher", "of all samples, in decoding"),
     _defined("token_flops", "flop", "lower", "of one forward of the decoding"),

@@ -261,6 +261,12 @@ class Section(Struct, frozen=True, kw_only=True):
     curve: tuple[MemoryPoint, ...] = ()
     notes: tuple[Note, ...] = ()
 
+    def __post_init__(self) -> None:
+        keys = {column.key or column.header for column in self.columns}
+        for row in self.rows:
+            if unknown := row.cells.keys() - keys:
+                raise ValueError(f"{self.title}: cells {sorted(unknown)} have no column")
+
     @property
     def empty(self) -> bool:
         """Return whether it is empty."""
