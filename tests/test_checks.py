@@ -135,6 +135,14 @@ def test_damages_of_a_model_are_found(path: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- traces as they are
 
 
+def test_the_gradients_of_a_product_with_a_vector_cost_as_much_as_it(tmp_path: Path) -> None:
+    """An outer product for the matrix, which autograd makes of views, and another `mv` for the vector."""
+    matrix, vector = torch.randn(5, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    checks = checks_of(captured(lambda: (matrix @ vector).sum().backward(), tmp_path / "step.json"))
+    compared, equal = figures(checks["backward contractions"])
+    assert compared == equal >= 1
+
+
 def test_counts_of_a_step(tmp_path: Path) -> None:
     """Two linear layers: 2 forward products, 3 backward ones (the first needs no gradient of its input)."""
     found = checks_of(captured(families()["mm"], tmp_path / "step.json"))

@@ -754,3 +754,15 @@ def test_lower_bounds_are_those_of_the_sides(tmp_path: Path) -> None:
     assert comparison.metrics()["mfu_covered.after"] == 0.7
     assert "≥ 36.9 %" in page(comparison)
     assert "mfu: 40.0 % -> ≥ 36.9 %" in page(comparison, "digest")
+
+
+def test_the_work_of_like_steps_by_class_and_phase_is_that_of_the_reports() -> None:
+    sides = [opanatomy.analyze(TRACES / f"{name}.json.gz") for name in ("bert_cpu", "bert_checkpointing_amp_cpu")]
+    figures = {row.name: row.values for row in opanatomy.compare(*sides).figures}
+    compared = [name for name in figures if name.startswith(("class.", "phase.")) and name.endswith(".time_ns")]
+    assert len(compared) > 6
+    for name in compared:
+        known = [side.metrics().get(name) for side in sides]
+        assert [value for value in figures[name] if value is not None] == [
+            value for value in known if value is not None
+        ]

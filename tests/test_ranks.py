@@ -85,6 +85,11 @@ def test_sums_are_those_of_the_ranks(four: opanatomy.Anatomy) -> None:
     assert [row.time_ns for row in four.collectives] == [190_000]
 
 
+def test_one_rank_that_is_missing_is_one(tmp_path: Path) -> None:
+    anatomy = opanatomy.analyze(folder_of(tmp_path, rank_trace(0, world=3), rank_trace(2, world=3)))
+    assert "2 of 3 ranks are here: rank 1 is missing" in anatomy.caveats
+
+
 def test_each_rank_has_a_row(four: opanatomy.Anatomy) -> None:
     assert [(rank.rank, rank.world_size, rank.trace, rank.steps) for rank in four.ranks] == [
         (place, 4, f"rank{place}.json.gz", 1) for place in range(4)
