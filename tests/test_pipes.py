@@ -120,6 +120,7 @@ def test_a_side_of_a_comparison_on_stdin(
         (b'{"schema": 1, "provenance": {', "cannot read the report stdin: it is cut off or damaged"),
         (b'{"comparison_schema": 1, "sides": [', "stdin"),
     ],
+    ids=["empty", "message", "JSON", "cut gzip", "cut zip", "cut report", "cut comparison"],
 )
 def test_what_cannot_be_read_from_stdin_is_called_stdin(
     content: bytes, said: str, here: Path, piped: Callable[..., int], capsys: pytest.CaptureFixture[str]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -55,14 +56,24 @@ FAMILIES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], str, s
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A capture of each family."""
+    """A capture of each family in which no other process took the time of the operators to damage."""
     folder = tmp_path_factory.mktemp("traces")
     found = {}
-    for name, (make, shape, _, _) in FAMILIES.items():
-        torch.manual_seed(0)
+    for name, (make, shape, *operators) in FAMILIES.items():
         found[name] = folder / f"{name.replace(' ', '-')}.json"
-        opanatomy.profile(make(), torch.randn(shape, requires_grad=True), trace=found[name])
+        for _ in range(20):
+            torch.manual_seed(0)
+            opanatomy.profile(make(), torch.randn(shape, requires_grad=True), trace=found[name], force=True)
+            if least_share(found[name], operators) > 0.02:
+                break
     return found
+
+
+def least_share(trace: Path, operators: Sequence[str]) -> float:
+    """The least part of the operators' time that the first call of one of these takes."""
+    calls = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "cpu_op"]
+    whole_us = sum(row.time_ns for row in opanatomy.analyze(trace).classes) / 1e3
+    return min(next(call["dur"] for call in calls if call["name"] == name) / whole_us for name in operators)
 
 
 def unexplained(anatomy: Anatomy) -> set[tuple[str, str]]:
@@ -102,9 +113,6 @@ def test_plants_are_found(
         assert operator in found
         code = main(["analyze", str(damaged), "--check"])
         out, err = capsys.readouterr()
-        if "figures below 1 % of the work" in err:  # on a busy machine another operator may have taken that long
-            assert code == 0
-            continue
         assert code == 3
         first = " ".join(" ".join(out.splitlines()[1:6]).split())
         assert first.startswith(("FLOPs of ", "The number of calls of ", "The time of "))

@@ -16,7 +16,7 @@ import numpy as np
 from opanatomy.analysis.intervals import Intervals, union, within
 from opanatomy.records.anatomy import Step, StepRow
 from opanatomy.records.columns import CallTable, Int64, rows_by_value
-from opanatomy.records.taxonomy import PHASES, STEP_PHASES, Phase
+from opanatomy.records.taxonomy import STEP_PHASES, Phase
 from opanatomy.records.workload import Capture
 
 #: With fewer plain steps it is unknown how much they differ.
@@ -165,7 +165,7 @@ def mean_phases(steps: Sequence[dict[Phase, int]]) -> dict[Phase, int]:
     """Return the mean time of each phase that all of the steps have."""
     return {
         phase: sum(step[phase] for step in steps) // len(steps)
-        for phase in PHASES
+        for phase in STEP_PHASES
         if steps and all(phase in step for step in steps)
     }
 

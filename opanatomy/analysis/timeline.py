@@ -40,7 +40,6 @@ from opanatomy.records.taxonomy import (
     CLASS_CODE,
     CLASSES,
     PHASE_CODE,
-    PHASES,
     STEP_PHASES,
     IdleCause,
     OperatorClass,
@@ -272,9 +271,7 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
     spent = np.zeros((count, 3), dtype=np.int64)
     np.add.at(spent, (time.step, time.kind), time.duration)
     walls = time.step_end - time.step_start
-    phases = {
-        phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in PHASES if phase in STEP_PHASES
-    }
+    phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in STEP_PHASES}
     rows = []
     for index, (parts, causes) in enumerate(zip(time.parts(), time.idle_causes(), strict=True)):
         busy, outside, unrecorded, host, stream, other = parts

@@ -6,13 +6,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 from opanatomy.errors import OutputError
-
-if TYPE_CHECKING:
-    pass
-
 
 _OUT, _ERR = 1, 2
 

@@ -113,7 +113,7 @@ def _only_weights(phase: Phase) -> bool:
 
 def _could_checkpoint(module: torch.nn.Module, options: RunOptions) -> bool:
     used = getattr(module, "is_activation_checkpointing", None)
-    if used is None:  # its name before transformers 5.20
+    if used is None:  # its older name
         used = getattr(module, "is_gradient_checkpointing", False)
     if options.inference or options.checkpointing or used:
         return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -29,9 +28,6 @@ from opanatomy.options import DEVICE, RunOptions, as_asked
 from opanatomy.records.memory import WEIGHTS, is_out_of_memory
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import MemoryObservations
-
-if TYPE_CHECKING:
-    pass
 
 
 def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Progress | None = None) -> None:
