@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from opanatomy.analysis.advice import with_advice
 from opanatomy.analysis.build import (
     CONVENTIONS,
     AnatomyInputs,
@@ -26,6 +27,7 @@ from opanatomy.analysis.build import (
 from opanatomy.analysis.causality import check_causality
 from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
+from opanatomy.analysis.host import host_rows
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
@@ -33,6 +35,7 @@ from opanatomy.analysis.waiting import RankTables, waiting_of
 from opanatomy.analysis.window import (
     calls_that_count,
     caveats_of,
+    counted_spans,
     environment_of,
     launched_work,
     linked_time,
@@ -49,7 +52,7 @@ from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory.inferred import memory_of_trace
 from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
-from opanatomy.memory.theory import ParameterBytes, needed_bytes, published_run, savings_of, with_theory
+from opanatomy.memory.theory import ParameterBytes, nearly_full, needed_bytes, published_run, savings_of, with_theory
 from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (
     Anatomy,
@@ -311,6 +314,7 @@ def summary_of_trace(
             calls=own_table, kernels=own_kernels, steps=steps, linked=linked_time(own, calls),
             spans=exchanged.steps if kernels is None and communication is not None else None,
             communication=communication,
+            host=host_rows(trace.names, attribution.host, trace.launches, counted_spans(steps, attribution.window)),
             caveats=caveats_of(trace),
             warnings=(
                 *trace.warnings,
@@ -389,7 +393,7 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
     memory = with_trace(observed, _memory(trace, attribution))
     anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *unread, *warnings_of(memory)))
     shared = trace.capture.shared if trace.capture else ()
-    return replace(anatomy, memory=_with_theory(anatomy, observations, shared)) if trace.capture else anatomy
+    return _with_theory(anatomy, observations, shared) if trace.capture else anatomy
 
 
 def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[str, ...]]:
@@ -414,13 +418,13 @@ def _checks(
 
 
 def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
-    """Return the anatomy with bounds, headroom and utilization by its device's ceilings; without them, and why, if
-    these are unknown."""
+    """Return the anatomy with bounds, headroom and utilization by its device's ceilings (or why these are unknown), and
+    with advice."""
     environment = anatomy.environment
     known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
     if known.ceilings is None:
-        return replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not))
-    return with_roofline(anatomy, known.ceilings)
+        return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not)))
+    return with_advice(with_roofline(anatomy, known.ceilings))
 
 
 def anatomy_of_failure(
@@ -443,25 +447,27 @@ def anatomy_of_failure(
         timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(), ledger=nothing,
         conventions=CONVENTIONS,
     )  # fmt: skip
-    return redacted(replace(anatomy, memory=_with_theory(anatomy, observations)), Texts(everything=redact))
+    return redacted(_with_theory(anatomy, observations), Texts(everything=redact))
 
 
-def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Memory:
-    """Return the memory of a capture next to that of theory and of the published run."""
-    workload, size = anatomy.workload, observations.parameter_bytes
+def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Anatomy:
+    """Return the anatomy with its capture's memory next to theory and the published run, and what would make it fit."""
+    workload, size, cache = anatomy.workload, observations.parameter_bytes, observations.cache
     if anatomy.texts is not None:  # the memory is of the longest batch
         workload = replace(workload, sequence_length=anatomy.texts.memory_length)
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
     parameters = _shared_parameters(shared, workload) or parameters
-    memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
-    return replace(
+    memory = with_theory(anatomy.memory, workload, parameters, cache)
+    memory = replace(
         memory,
-        needed_bytes=needed_bytes(memory.shape, workload, observations.cache),
-        savings=savings_of(memory.shape, workload, memory, observations.cache),
+        needed_bytes=needed_bytes(memory.shape, workload, cache),
         published=published_run(
             memory, workload, anatomy.step.samples_per_second, on_cpu=anatomy.environment.device_kind == "cpu"
         ),
     )
+    short = memory.failure is not None or nearly_full(memory, anatomy.environment)
+    advice = savings_of(memory.shape, workload, memory, cache) if short else ()
+    return replace(anatomy, memory=memory, advice=(*anatomy.advice, *advice))
 
 
 def _shared_parameters(shared: Sequence[SharedWeights], workload: Workload) -> ParameterBytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
@@ -11,10 +12,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import fields
 
-from opanatomy.records.anatomy import ClassRow, KernelRow, ModuleRow, OperatorRow
+from opanatomy.records.anatomy import ChainRow, ClassRow, KernelRow, ModuleRow, OperatorRow
 from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable, unique
 from opanatomy.records.signature import NO_SIGNATURE
-from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE
+from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
 _LARGEST = 2**62
 
@@ -166,6 +167,78 @@ def kernel_rows(kernels: KernelTable) -> tuple[KernelRow, ...]:
 def _texts(column: Categorical[str]) -> tuple[str, ...]:
     """Return the texts of a column in alphabetical order."""
     return tuple(sorted(column.values[code] for code in set(column.codes.tolist()) if code >= 0))
+
+
+#: Classes of work that one kernel could do together.
+_FUSIBLE: Final = (OperatorClass.ELEMENTWISE, OperatorClass.STATISTICAL_NORMALIZATION)
+#: Copies that only convert or reorder, which a kernel does while it reads or writes.
+_CONVERTS: Final = re.compile(r"^aten::(?:copy_|_to_copy|to|clone|contiguous)$")
+_ONE_KERNEL: Final = re.compile(r"^triton|_fused_|_foreach_")
+
+
+def is_fusible(operator_class: OperatorClass, operator: str) -> bool:
+    """Return whether one kernel could do an operator's work together with its neighbours'."""
+    if _ONE_KERNEL.search(operator):
+        return False
+    return operator_class in _FUSIBLE or _CONVERTS.search(operator) is not None
+
+
+def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
+    """Return the chains of maps and normalizations of each phase but the optimizer, in the order of the phases.
+
+    Calls are in the order in which the host made them. A chain goes on while the next call is of such work too, in the
+    same phase, and reads at least as many bytes as the one before it wrote; copies that only convert may stand in it.
+    """
+    order = np.flatnonzero((calls.kernels > 0) | ((calls.host_row >= 0) & (calls.time_ns > 0)))
+    order = order[np.argsort(calls.start_ns[order], kind="stable")]
+    names = calls.operator.values
+    converts, fused = (np.array([p.search(name) is not None for name in (*names, "")], dtype=bool)
+                       for p in (_CONVERTS, _ONE_KERNEL))  # fmt: skip
+    code = calls.operator.codes[order]
+    fusible = np.zeros(len(order), dtype=bool)
+    for name in _FUSIBLE:
+        fusible |= calls.operator_class.equals(name)[order]
+    maps = fusible | converts[code]
+    maps &= ~fused[code] & calls.costed[order] & ~calls.crosses_host_link[order]
+    maps &= ~calls.phase.equals(Phase.OPTIMIZER)[order]
+    phase, inner = calls.phase.codes[order], calls.inner[order]
+    read, written, time = (column[order] for column in (calls.read_bytes, calls.written_bytes, calls.time_ns))
+    sums: dict[int, list[int]] = {}
+    spent: dict[int, dict[int, int]] = {}
+    chain: list[int] = []
+
+    def close() -> None:
+        whole = [place for place in chain if not inner[place]]
+        if len(whole) > 1 and any(fusible[place] for place in whole):
+            kept = sums.setdefault(int(phase[chain[0]]), [0, 0, 0, 0, 0])
+            saved = sum(2 * int(written[place]) for place in whole[:-1])
+            moved = sum(int(read[place] + written[place]) for place in whole)
+            for column, value in enumerate((1, len(whole), sum(int(time[place]) for place in chain), moved, saved)):
+                kept[column] += value
+            names_of = spent.setdefault(int(phase[chain[0]]), {})
+            for place in chain:
+                names_of[int(code[place])] = names_of.get(int(code[place]), 0) + int(time[place])
+        chain.clear()
+
+    last = -1
+    for place in range(len(order)):
+        if inner[place] and chain:  # a part of the call before it
+            chain.append(place)
+            continue
+        follows = chain and phase[place] == phase[chain[0]] and read[place] >= written[last] > 0
+        if not maps[place] or not follows:
+            close()
+        if maps[place]:
+            chain.append(place)
+            last = place
+    close()
+    return tuple(
+        ChainRow(
+            phase=calls.phase.values[number], chains=kept[0], calls=kept[1], time_ns=kept[2], moved_bytes=kept[3],
+            saved_bytes=kept[4], operator=names[max(spent[number], key=lambda code: (spent[number][code], -code))],
+        )
+        for number, kept in sorted(sums.items())
+    )  # fmt: skip
 
 
 # ----- rows of many ranks: their sums, and what they have in common

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.aggregate import class_rows, kernel_rows, module_rows, operator_rows
+from opanatomy.analysis.aggregate import chain_rows, class_rows, kernel_rows, module_rows, operator_rows
 from opanatomy.analysis.breakdown import breakdown_of, step_kinds
 from opanatomy.analysis.intervals import LaunchedWork
 from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_rows, why_set_aside, without_pauses
@@ -30,6 +30,7 @@ from opanatomy.records.anatomy import (
     ClassRow,
     DeviceFigures,
     Generation,
+    HostRow,
     Ledger,
     LinkedTime,
     Provenance,
@@ -327,6 +328,7 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
     #: On the CPU the steps of a rank whose collectives run alongside its operators; the cost of collectives.
     spans: StepSpans | None = None
     communication: Communication | None = None
+    host: tuple[HostRow, ...] = ()
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...]
 
@@ -347,6 +349,8 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         ratios=ratios_of(classes, workload, _theory(calls, capture)),
         operators=operator_rows(calls),
         kernels=() if kernels is None else kernel_rows(kernels),
+        chains=chain_rows(calls),
+        host=inputs.host,
         modules=module_rows(calls, capture.modules if capture else {}),
         memory=Memory(),
         timeline=timeline,

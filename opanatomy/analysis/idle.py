@@ -50,7 +50,8 @@ _ALLOCATES: Final = re.compile(
     r"^(?:cuda|hip|cu)(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
     r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|Address|Host))|^(?:ur|pi|ze)(?:USM|Mem)\w*(?:Alloc|Free)"
 )
-_WAITS: Final = re.compile(
+#: Calls in which the host waits for the device.
+WAITS: Final = re.compile(
     r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
 )
 _LOADS: Final = re.compile(
@@ -232,15 +233,21 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
     return _Gaps(*(column[left] for column in (opens, cut, last, following, next_ns, next_launch))), unrecorded
 
 
+def is_operator(names: Sequence[str], host: HostTable) -> Bool:
+    """Return which host events are operators, not ranges; in 2021 ranges were written as operators are."""
+    operators: Bool = (host.annotation == 0) & ~rows_named(_RANGES, names, host.name)
+    if not host.annotation.any():
+        operators &= rows_named(re.compile(r"::|\bBackward\d*$"), names, host.name) | (host.sequence >= 0)
+    return operators
+
+
 class _Host:
     """The host's runtime calls, operators and ranges by thread, and the causes that they show."""
 
     def __init__(self, launched: LaunchedWork) -> None:
         self._names, self._launches, host = launched.names, launched.launches, launched.host
         names, calls, rows = launched.names, launched.launches, np.arange(len(host.name))
-        is_operator = (host.annotation == 0) & ~rows_named(_RANGES, names, host.name)
-        if not host.annotation.any():  # in 2021 ranges were written as operators are
-            is_operator &= rows_named(re.compile(r"::|\bBackward\d*$"), names, host.name) | (host.sequence >= 0)
+        operators = is_operator(names, host)
         self._parent = host.parent
         #: The events that show each cause: host rows, runtime calls, and the profiler's own events.
         copies = launched.work.kind == MEMCPY
@@ -249,7 +256,7 @@ class _Host:
         usual = int(np.median(calls.duration_ns[launching])) if launching.any() else 0
         slow = launching & (calls.duration_ns >= max(_SLOW * usual, _SLOW_NS))
         is_input = _launches_of(launched, into) & (calls.duration_ns >= _HELD_UP_NS)
-        is_waiting = rows_named(_WAITS, names, calls.name) | _launches_until_done(launched, out)
+        is_waiting = rows_named(WAITS, names, calls.name) | _launches_until_done(launched, out)
         of_calls = {
             IdleCause.INPUT: is_input,
             IdleCause.ALLOCATOR: rows_named(_ALLOCATES, names, calls.name),
@@ -261,8 +268,8 @@ class _Host:
             IdleCause.COMPILATION: rows_named(_COMPILES, names, host.name),
             IdleCause.INPUT: rows_named(_LOADS_DATA, names, host.name),
             IdleCause.COLLECTIVE: rows_named(_COMMUNICATES, names, host.name),
-            IdleCause.OPERATORS: is_operator,
-            IdleCause.PYTHON: ~is_operator & ~rows_named(_SAYS_NOTHING, names, host.name),
+            IdleCause.OPERATORS: operators,
+            IdleCause.PYTHON: ~operators & ~rows_named(_SAYS_NOTHING, names, host.name),
         }
         self._of_calls = {cause: np.flatnonzero(marked) for cause, marked in of_calls.items()}
         self._of_rows = {cause: rows[marked] for cause, marked in of_rows.items()}

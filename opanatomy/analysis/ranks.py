@@ -22,10 +22,12 @@ from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import (
     Anatomy,
+    ChainRow,
     Check,
     ClassRow,
     DeviceFigures,
     Difference,
+    HostRow,
     IdleRow,
     KernelRow,
     Launching,
@@ -543,6 +545,7 @@ class RanksTogether:
         self._workload: Common[Workload] = Common()
         self._classes, self._operators, self._modules = RowSums(ClassRow), RowSums(OperatorRow), RowSums(ModuleRow)
         self._kernels = RowSums(KernelRow, apart=("operators",))
+        self._host, self._chains = RowSums(HostRow), RowSums(ChainRow)
         self._launchers: dict[str, set[str]] = {}
         self._theory: dict[OperatorClass, Common[Ratio]] = {}
         self._ledger: Ledger | None = None
@@ -587,6 +590,8 @@ class RanksTogether:
         self._operators.add(anatomy.operators, order)
         self._kernels.add(anatomy.kernels, order)
         self._modules.add(anatomy.modules, order)
+        self._host.add(anatomy.host, order)
+        self._chains.add(anatomy.chains, order)
         for row in anatomy.kernels:
             self._launchers.setdefault(row.kernel, set()).update(row.operators)
         self._communication.add(anatomy.communication, order)
@@ -616,6 +621,8 @@ class RanksTogether:
             operators=self._operator_rows(),
             kernels=self._kernel_rows(),
             modules=self._modules.rows(),
+            host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
+            chains=self._chains.rows(),
             memory=self._memory.memory,
             timeline=timeline_over([one.timeline for one in kept]),
             device=figures_over(

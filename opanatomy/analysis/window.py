@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.analysis.build import MeasuredSteps
-from opanatomy.analysis.intervals import LaunchedWork
+from opanatomy.analysis.intervals import Intervals, LaunchedWork
 from opanatomy.analysis.step import step_at
 from opanatomy.analysis.timeline import StepWindow
 from opanatomy.attribution.attribute import Attribution
@@ -288,6 +288,14 @@ def calls_that_count(calls: TraceCalls, steps: MeasuredSteps) -> TraceCalls:
     begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
     step = step_at(begins, ends, calls.host.start_ns)
     return only_in(calls, (step >= 0) & steps.counted[step], np.ones(len(calls.work.name), dtype=bool))
+
+
+def counted_spans(steps: MeasuredSteps, window: tuple[int, int]) -> Intervals:
+    """Return when the host was in a step that counts, without annotated steps in the window."""
+    spans = steps.window.steps or (window,)
+    counted = steps.counted if len(steps.counted) == len(spans) else np.ones(len(spans), dtype=bool)
+    begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64)[counted] for edge in (0, 1))
+    return begins, ends
 
 
 def linked_time(calls: TraceCalls, every: TraceCalls) -> LinkedTime:

@@ -16,17 +16,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.memory import components
+from opanatomy.records.anatomy import OUT_OF_MEMORY, Advice, Evidence
 from opanatomy.records.memory import (
     CacheShape,
     Memory,
     MemoryComponent,
-    MemorySaving,
     MemoryTerm,
     ModelShape,
     PublishedFigure,
 )
 from opanatomy.records.taxonomy import BY_NAME, FULL_STATE_BYTES, ITEM_SIZE, OPTIMIZERS, Optimizer, Phase
-from opanatomy.records.workload import Workload
+from opanatomy.records.workload import Environment, Workload
 
 # --- generation: the keys and values of its tokens, and the copies of its beams ---
 #
@@ -396,9 +396,21 @@ class _Technique(Struct, frozen=True, kw_only=True):
     changed: Workload
 
 
+#: A step that takes this part of a device's memory is near its limit.
+_NEARLY_FULL: Final = 0.9
+
+
+def nearly_full(memory: Memory, environment: Environment) -> bool:
+    """Return whether the most that the step allocates or reserves is near what the accelerator has."""
+    limit = environment.device_memory_bytes
+    reserved = max((device.reserved_peak_bytes or 0 for device in memory.devices), default=0)
+    peak = max(memory.peak_bytes or 0, reserved)
+    return bool(limit) and environment.device_kind != "cpu" and peak >= _NEARLY_FULL * (limit or 0)
+
+
 def savings_of(
     shape: ModelShape | None, workload: Workload, memory: Memory, cache: CacheShape | None = None
-) -> tuple[MemorySaving, ...]:
+) -> tuple[Advice, ...]:
     """Return the techniques that lower the need, most first, and whether the step then fits.
 
     The failure shows the capacity: at least what was allocated, less than that and the failed request. In the optimizer
@@ -412,12 +424,14 @@ def savings_of(
     for technique in _techniques(workload):
         after = need(technique.changed)
         if after is not None and after < needed:
-            row = MemorySaving(
-                technique=technique.name, option=_as_called(technique, workload), saved_bytes=needed - after,
-                needed_bytes=after, fits=_fits(after, memory),
+            row = Advice(
+                id=OUT_OF_MEMORY, subject=technique.name, gain_bytes=needed - after, peak_bytes=needed,
+                fits=_fits(after, memory), why="by theory the step then needs {after}",
+                figures={"after": Evidence(value=after, unit="bytes")}, tries=(_as_called(technique, workload),),
+                section="memory",
             )  # fmt: skip
             rows.append(row)
-    return tuple(sorted(rows, key=lambda row: -row.saved_bytes))
+    return tuple(sorted(rows, key=lambda row: -(row.gain_bytes or 0)))
 
 
 def _in_optimizer(memory: Memory) -> bool:

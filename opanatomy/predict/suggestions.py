@@ -22,7 +22,7 @@ from opanatomy.predict import workers
 from opanatomy.predict.experiment import peaks_of
 from opanatomy.predict.price import Rates, call_times, predicted_time, rates_of
 from opanatomy.predict.techniques import Situation, Variant, variants_of
-from opanatomy.records.anatomy import Anatomy, Suggestion, Suggestions
+from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
 # The techniques whose predictions were compared with measurements, and how far off they were.
@@ -70,36 +70,25 @@ _WORTH: Final = 0.03
 _TRUSTED: Final = 0.3
 
 
-class Followed(Struct, frozen=True, kw_only=True):
-    """The simulated step of a technique."""
-
-    variant: Variant
-    step: SimulatedStep
-
-
 def suggestions_for(
     options: RunOptions, anatomy: Anatomy, trace: Path, budget_s: float, clock: Callable[[], float] = time.monotonic
-) -> Suggestions | None:
-    """Return the techniques that save most; `None` if there is nothing to simulate.
+) -> tuple[Advice, ...]:
+    """Return advice on the techniques that save most, the largest saving first.
 
     A step is skipped if, going by the last one, it would end after `budget_s` seconds; the first two always run. Raises
     `OpanatomyError` if the step as it is cannot be simulated.
     """
     variants = _candidates(options, anatomy)
     if not variants[1:]:
-        return None
+        return ()
     begun = clock()
     baseline = workers.simulated(variants[0].options)
     peak = _peak(baseline)
     if peak is None:
-        return None
-    deadline = begun + budget_s
-    followed = list(_followed(variants[1:], deadline, clock() - begun, clock))
+        return ()
+    followed = list(_followed(variants[1:], begun + budget_s, clock() - begun, clock))
     rates = _rates(anatomy, trace, baseline)
-    known = [
-        (each.variant, _suggestion(each, peak, baseline, rates)) for each in followed if isinstance(each, Followed)
-    ]
-    return Suggestions(best=_best(known), not_reached=tuple(each for each in followed if isinstance(each, str)))
+    return _best([(variant, _advice(variant, step, peak, baseline, rates)) for variant, step in followed])
 
 
 def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
@@ -121,19 +110,18 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
 
 def _followed(
     variants: Sequence[Variant], deadline: float, took_s: float, clock: Callable[[], float]
-) -> Iterator[Followed | str]:
-    """Yield each step that can be simulated, or the name of a technique that time ran out for."""
+) -> Iterator[tuple[Variant, SimulatedStep]]:
+    """Yield each step that can be simulated before time runs out."""
     for place, variant in enumerate(variants):
         begun = clock()
         if place and begun + took_s * variant.options.accumulate > deadline:
-            yield variant.name
             continue
         try:
             step = workers.simulated(variant.options)
         except OpanatomyError:  # it does not fit this model; the next one still may
             continue
         took_s = (clock() - begun) / variant.options.accumulate
-        yield Followed(variant=variant, step=step)
+        yield variant, step
 
 
 def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep) -> Rates | None:
@@ -143,20 +131,28 @@ def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep) -> Rates | No
     return rates_of(call_times(trace), baseline, wall, peaks_of(anatomy), profiled_ns=anatomy.step.wall_ns)
 
 
-def _suggestion(followed: Followed, now: int, baseline: SimulatedStep, rates: Rates | None) -> Suggestion | None:
-    peak = _peak(followed.step)
+def _advice(
+    variant: Variant, step: SimulatedStep, now: int, baseline: SimulatedStep, rates: Rates | None
+) -> Advice | None:
+    """Return what a technique would save of the peak, and of the step where its time is predicted."""
+    peak = _peak(step)
     if peak is None:
         return None
-    variant = followed.variant
-    suggestion = Suggestion(technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now)
-    if rates is None:
-        return suggestion
-    after, before = predicted_time(followed.step, rates), predicted_time(baseline, rates).time_ns
-    if after.lacks_peak or RECORDED[variant.name].time > _TRUSTED:
-        return suggestion
-    return Suggestion(
-        technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now,
-        time_ratio=after.time_ns / before, low_ratio=after.low_ns / before, high_ratio=after.high_ns / before,
+    saved = now - peak if now - peak >= _WORTH * now else None
+    figures = {"peak": Evidence(value=peak, unit="bytes"), "now": Evidence(value=now, unit="bytes")}
+    why = f"{variant.title} is predicted to take {{peak}} for {{now}}"
+    wall_ns = gain_ns = None
+    if rates is not None and RECORDED[variant.name].time <= _TRUSTED:
+        after, before = predicted_time(step, rates), predicted_time(baseline, rates).time_ns
+        if not after.lacks_peak:
+            low, high = after.low_ns / before, after.high_ns / before
+            figures |= {"low": Evidence(value=low, unit="ratio"), "high": Evidence(value=high, unit="ratio")}
+            why += ", and {low} to {high} of the time"
+            gain_ns = round((1 - low) * before) if high < 1 - _WORTH else None
+            wall_ns = round(before)
+    return Advice(
+        id=TECHNIQUE, subject=variant.name, gain_ns=gain_ns, step_ns=wall_ns, gain_bytes=saved, peak_bytes=now,
+        why=why, figures=figures, option=variant.option, technique=variant.name,
     )  # fmt: skip
 
 
@@ -164,20 +160,19 @@ def _peak(step: SimulatedStep) -> int | None:
     return memory_of_observations(step.memory).peak_bytes
 
 
-def _saved(suggestion: Suggestion) -> float:
-    """Return the larger of the saved shares of the peak and, at the upper end of its range, of the time."""
-    memory = suggestion.saved_bytes / suggestion.now_bytes if suggestion.now_bytes else 0.0
-    return max(memory, 1 - (suggestion.high_ratio or 1.0))
+def _saved(advice: Advice) -> float:
+    """Return the larger of the saved shares of the peak and of the time."""
+    memory = (advice.gain_bytes or 0) / advice.peak_bytes if advice.peak_bytes else 0.0
+    return max(memory, (advice.gain_ns or 0) / advice.step_ns if advice.step_ns else 0.0)
 
 
-def _best(known: Sequence[tuple[Variant, Suggestion | None]]) -> tuple[Suggestion, ...]:
-    """Return the worthwhile suggestions, larger savings first; only the best of those that set the same option."""
-    worth = [pair for pair in known if pair[1] is not None and _saved(pair[1]) >= _WORTH]
-    worth.sort(key=lambda pair: 0.0 if pair[1] is None else -_saved(pair[1]))
+def _best(known: Sequence[tuple[Variant, Advice | None]]) -> tuple[Advice, ...]:
+    """Return the worthwhile advice, larger savings first; only the best of those that set the same option."""
+    worth = [(variant, advice) for variant, advice in known if advice is not None and _saved(advice) >= _WORTH]
     taken: set[str] = set()
     best = []
-    for variant, suggestion in worth:
-        if suggestion is not None and not taken & variant.changes.keys():
+    for variant, advice in sorted(worth, key=lambda pair: -_saved(pair[1])):
+        if not taken & variant.changes.keys():
             taken |= variant.changes.keys()
-            best.append(suggestion)
+            best.append(advice)
     return tuple(best[:_SHOWN])

@@ -482,35 +482,100 @@ class Generation(Record, frozen=True, kw_only=True):
     uncosted_ns: int = 0
 
 
-# --- suggestions ---
+# --- advice: what to change, and how much that could gain at most ---
+
+#: Advice about the step's time gains at least this part of the step.
+WORTH: Final = 0.02
+#: Ids of advice that is no rule on the figures of the step: what makes a step fit, and a predicted technique.
+OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
 
-class Suggestion(Record, frozen=True, kw_only=True):
-    """A technique's predicted effect on the step, and what to add to the command to try it.
+class Evidence(Record, frozen=True, kw_only=True):
+    """A figure or a name in a sentence of advice; `unit` is one of the metrics, a noun for a count, or `name`."""
 
-    `peak_bytes` is the predicted peak of all allocations, `now_bytes` the peak of the current step, predicted the same
-    way. The times are ratios of the predicted to the current step: `time_ratio` the most likely, then the range.
+    value: int | float | str
+    unit: str
+
+
+class Advice(Record, frozen=True, kw_only=True):
+    """A change to try: what it could gain at most, why, and how to try it.
+
+    `why` is a sentence with the names of `figures` in braces. `explain ID` says what the rule looks for, how its gain
+    is bounded and when it stays silent.
+
+    id: the rule, the same in every version.
+    subject: the operator, rank or technique that it is about; `None` if it is about the whole step.
+    gain_ns: the most by which the mean step could get shorter, `step_ns` long now; `None` if only memory is saved.
+    gain_bytes: by how much the peak would be lower, `peak_bytes` now.
+    fits: whether a step that ran out of memory fits then; `None` if that is not known.
+    why: what is seen.
+    figures: the figures of `why`.
+    tries: what to try, in the user's terms, the most promising first.
+    option: what to add to the options of `opanatomy profile` to try it.
+    technique: its name in `opanatomy techniques`.
+    section: the section of the report with more on it.
     """
 
-    technique: str
-    option: str
-    peak_bytes: int
-    now_bytes: int
-    time_ratio: float | None = None
-    low_ratio: float | None = None
-    high_ratio: float | None = None
+    id: str
+    subject: str | None = None
+    gain_ns: int | None = None
+    step_ns: int | None = None
+    gain_bytes: int | None = None
+    peak_bytes: int | None = None
+    fits: bool | None = None
+    why: str
+    figures: dict[str, Evidence] = field(default_factory=dict)
+    tries: tuple[str, ...] = ()
+    option: str | None = None
+    technique: str | None = None
+    section: str | None = None
 
-    @property
-    def saved_bytes(self) -> int:
-        """Return how much lower the peak would be."""
-        return self.now_bytes - self.peak_bytes
+
+# --- the host: what its threads did in the steps, and work that could be one kernel ---
 
 
-class Suggestions(Record, frozen=True, kw_only=True):
-    """The techniques that would save most, the best first; `not_reached` names those not tried for lack of time."""
+class HostRow(Record, frozen=True, kw_only=True):
+    """Host time of the launching threads by what they did, over all profiled steps; the rows sum to the threads' time.
 
-    best: tuple[Suggestion, ...] = ()
-    not_reached: tuple[str, ...] = ()
+    kind: `operator`, `range` (an annotation, an autograd node), `runtime` (a call of the device's runtime), `python`
+        (nothing recorded between two events) or `others` (all names with less than 0.1 % of the time).
+    name: the name of the event.
+    caller: the outermost operator, else the innermost range, around a runtime call that waits for the device.
+    calls: how many events.
+    self_ns: their time without that of the events below them.
+    total_ns: their time with it, events below another one of the same name left out.
+    waits: true for a runtime call that waits for the device.
+    """
+
+    kind: str
+    name: str
+    caller: str | None = None
+    calls: int
+    self_ns: int
+    total_ns: int
+    waits: bool = False
+
+
+class ChainRow(Record, frozen=True, kw_only=True):
+    """Maps and normalizations that ran one after the other in one phase, over all profiled steps.
+
+    A chain is a run of calls, nothing else between them, each of which reads at least as many bytes as the one before
+    it wrote. One kernel for the chain would save `saved_bytes`: each result between two calls, written and read once.
+
+    phase: the phase.
+    chains: how many chains, of `calls` calls.
+    time_ns: their time.
+    moved_bytes: the bytes that they must move as they are; `saved_bytes` of them between two calls.
+    operator: the operator with most of their time.
+    """
+
+    phase: Phase
+    chains: int
+    calls: int
+    time_ns: int
+    moved_bytes: int
+    saved_bytes: int
+    operator: str
 
 
 # --- breakdown of like steps, from which two runs are compared ---
@@ -884,7 +949,9 @@ class Anatomy(Record, frozen=True, kw_only=True):
     waiting: waiting separated from transfer, and the straggler; `None` unless collectives of several ranks are matched.
     breakdown: the time of like steps, operator by operator, from which two runs are compared.
     checks: figures checked against a second source, and those that disagree.
-    suggestions: techniques that would save memory or time in this run; `None` in the report of a trace alone.
+    advice: what to change, the largest gain first.
+    host: what the host's launching threads did, the longest first.
+    chains: maps and normalizations that one kernel could do together, by phase.
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
@@ -913,7 +980,9 @@ class Anatomy(Record, frozen=True, kw_only=True):
     waiting: Waiting | None = None
     breakdown: Breakdown | None = None
     checks: tuple[Check, ...] = ()
-    suggestions: Suggestions | None = None
+    advice: tuple[Advice, ...] = ()
+    host: tuple[HostRow, ...] = ()
+    chains: tuple[ChainRow, ...] = ()
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None

@@ -88,16 +88,6 @@ class MemoryTerm(Record, frozen=True, kw_only=True):
     per_layer: bool
 
 
-class MemorySaving(Record, frozen=True, kw_only=True):
-    """The memory that one technique saves by theory, and whether the step then fits."""
-
-    technique: str
-    option: str
-    saved_bytes: int
-    needed_bytes: int
-    fits: bool | None = None
-
-
 class PublishedFigure(Record, frozen=True, kw_only=True):
     """One figure of a published run next to ours."""
 
@@ -271,7 +261,7 @@ class Memory(Record, frozen=True, kw_only=True):
     notes: what could not be measured, and why.
     shape: the numbers of the configuration that determine the theory.
     terms: the closed formula of the activations, term by term.
-    needed_bytes: the step's need by theory, without temporary buffers, and `savings` techniques that would lower it.
+    needed_bytes: the step's need by theory, without temporary buffers.
     published: figures of a published run next to these.
     failure: where a step ran out of memory.
     """
@@ -295,7 +285,6 @@ class Memory(Record, frozen=True, kw_only=True):
     shape: ModelShape | None = None
     terms: tuple[MemoryTerm, ...] = ()
     needed_bytes: int | None = None
-    savings: tuple[MemorySaving, ...] = ()
     published: tuple[PublishedFigure, ...] = ()
     failure: MemoryFailure | None = None
 

@@ -37,7 +37,6 @@ _SHORT: Final = {
     "streams": "timeline.streams",
     "communication": "communication.phases",
     "waiting": "waiting.each",
-    "suggestions": "suggestions.best",
     "batches": "texts.batches",
     "tokenizers": "texts.tokenizers",
 }

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from opanatomy.analysis.costs import costs_of
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
 from opanatomy.records.communication import Waiting
 from opanatomy.records.comparison import Comparison, Decomposition
 from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.report.section import total
-from opanatomy.report.sections.step import costs_of
 
 # The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and its meaning.
 #
@@ -146,6 +146,9 @@ DEFINITIONS: Final = (
     _defined("straggler_share", "fraction", "lower", "of all waiting"),
     _defined("straggler_lead_ns", "ns", "lower", "how much later than the rank before it the straggler begins"),
     _defined("straggler_rank", "rank", None, "which rank it is"),
+    _defined("advice.{advice}.gain_ns", "ns", "lower", "the most that the advice of this id could save of a step,"
+             " the largest of several"),
+    _defined("advice.{advice}.gain_bytes", "bytes", "lower", "the same of the peak of the memory"),
     _defined("ledger.linked_share", "fraction", None, "device work linked to its launch, of all device work"),
     _defined("ledger.graph_launched_share", "fraction", None, "launched by graphs, of all device work"),
     _defined("ledger.no_launch_record_share", "fraction", "lower", "without a launch record, of all device work"),
@@ -254,7 +257,8 @@ def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
     parts = (
         _step(anatomy), _phases(anatomy), _window(anatomy), _launching(anatomy), _work(anatomy), _ratios(anatomy),
         _device(anatomy), _memory(anatomy), _generation(anatomy), _texts(anatomy), _ranks(anatomy),
-        () if anatomy.waiting is None else _waiting(anatomy.waiting), _ledger(anatomy), _checks(anatomy),
+        () if anatomy.waiting is None else _waiting(anatomy.waiting), _advice(anatomy), _ledger(anatomy),
+        _checks(anatomy),
     )  # fmt: skip
     bounds = _lower_bounds(anatomy)
     return {name: _metric(name, value, name in bounds) for part in parts for name, value in part if value is not None}
@@ -440,6 +444,16 @@ def _waiting(waiting: Waiting) -> Iterator[Named]:
         yield "straggler_share", _per(straggler.charged_ns, straggler.waiting_ns)
         yield "straggler_lead_ns", straggler.lead_ns
         yield "straggler_rank", straggler.rank
+
+
+def _advice(anatomy: Anatomy) -> Iterator[Named]:
+    """Yield the largest gain of each id."""
+    for field in ("gain_ns", "gain_bytes"):
+        gains: dict[str, int] = {}
+        for advice in anatomy.advice:
+            if (gain := getattr(advice, field)) is not None:
+                gains[advice.id] = max(gains.get(advice.id, 0), gain)
+        yield from ((f"advice.{name}.{field}", gain) for name, gain in sorted(gains.items()))
 
 
 def _ledger(anatomy: Anatomy) -> Iterator[Named]:

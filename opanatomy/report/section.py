@@ -14,6 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
@@ -308,16 +309,6 @@ def facts_of(*pairs: tuple[str, str | Phrase | None]) -> tuple[Fact, ...]:
 _FOREIGN: Final = 0.01
 
 
-def steps_of(anatomy: Anatomy) -> int:
-    """Return the number of steps that sums are over: for several ranks those of all of them."""
-    return max(anatomy.step.count, 1)
-
-
-def steps_of_window(anatomy: Anatomy) -> float:
-    """Return the steps of the window, for several ranks the mean of theirs."""
-    return steps_of(anatomy) / max(len(anatomy.ranks), 1)
-
-
 def per_step(anatomy: Anatomy) -> str:
     """Return a heading's words for sums: `per step, mean of 4`; nothing if there is one step."""
     steps, ranks = steps_of(anatomy), len(anatomy.ranks)
@@ -342,11 +333,6 @@ def all_steps(anatomy: Anatomy) -> str:
     """Return a heading's words for sums that are shown undivided."""
     steps = steps_of(anatomy)
     return "" if steps == 1 else f"all {steps:,} steps together"
-
-
-def is_whole_trace(anatomy: Anatomy) -> bool:
-    """Return whether the whole trace is taken for one step because it has no annotated steps."""
-    return any(row.number is None for row in anatomy.step.steps)
 
 
 def has_foreign_work(anatomy: Anatomy) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from opanatomy.analysis.advice import RULES, Rule
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 # An entry of the glossary: the names of a line or column of the report, its meaning, its formula.
@@ -452,32 +453,58 @@ WAITING: Final = Chapter(
 )  # fmt: skip
 
 
-# Suggestions of a run, and the report of an experiment with techniques.
+# Advice, the host, and the report of an experiment with techniques.
 
 
-SUGGESTIONS: Final = Chapter(
-    title="What would save most",
-    sections=("suggestions",),
+def _rule(rule: Rule) -> Term:
+    """Make the entry of a rule of advice."""
+    return term(
+        f"{rule.id.replace('_', ' ')} | {rule.title}", f"advice on {rule.looks_for}",
+        f"Gained at most: {rule.bound}. It stays silent {rule.silent}, and below 2 % of the step.",
+        paths="advice[].id, advice[].gain_ns",
+    )  # fmt: skip
+
+
+ADVICE: Final = Chapter(
+    title="What to try",
+    sections=("advice", "more-advice"),
     terms=(
-        term("suggestions | what would save most",
-             "up to three techniques predicted to save the most memory or time of this run",
-             "Only techniques whose predictions were compared with measurements and that leave the training as it is,"
-             " or all but, and only those that save 3 % of the peak, or of the time for sure. --suggest SECONDS limits"
-             " the time it takes (10); 0 switches it off.",
-             formula="suggestions.best[]", paths="suggestions.best[].technique",
-             note="predicted, not run: `opanatomy techniques` measures them"),
-        term("add to the command", "option for `opanatomy profile`", paths="suggestions.best[].option"),
-        term("technique", "its title", paths="suggestions.best[].technique"),
-        term("peak then", "predicted peak of all allocations", paths="suggestions.best[].peak_bytes"),
-        term("d.peak", "predicted peak relative to that of this step, predicted the same way",
-             formula="(peak_bytes - now_bytes) / now_bytes",
-             paths="suggestions.best[].peak_bytes, suggestions.best[].now_bytes"),
-        term("d.step", "predicted step relative to this one", formula="suggestions.best[].time_ratio - 1",
-             paths="suggestions.best[].time_ratio"),
-        term("from", "the shortest step of the prediction's range, relative to this one",
-             formula="suggestions.best[].low_ratio - 1", paths="suggestions.best[].low_ratio"),
-        term("to", "the longest step of the prediction's range, relative to this one",
-             formula="suggestions.best[].high_ratio - 1", paths="suggestions.best[].high_ratio"),
+        term("advice | what to try | try",
+             "what to change, the largest gain first: the most it could save, why, and what to try",
+             "Each is a rule on figures of the report. A gain is the most that a change could save of the mean step, in"
+             " time that several rules may name. The first screen has three.",
+             formula="advice[]", paths="advice[].id, advice[].gain_ns, advice[].step_ns"),
+        *map(_rule, RULES),
+        term("out of memory", "advice on what would lower the memory that a step needs, by theory",
+             "Given where a step ran out of memory or takes nine tenths of the device's: by the closed formulas of"
+             " weights, gradients, state and activations.",
+             paths="advice[].gain_bytes, advice[].peak_bytes, advice[].fits"),
+        term("technique", "advice to try a technique of `opanatomy techniques`, by prediction",
+             "Of techniques whose predictions were compared with measurements and that leave the training as it is, or"
+             " all but. The peak is that of all allocations; the gain in time is the best end of the predicted range."
+             " `--suggest SECONDS` limits the time of the predictions (default: a tenth of the run's, 10 s at least).",
+             paths="advice[].technique, advice[].gain_bytes, advice[].gain_ns"),
+    ),
+)  # fmt: skip
+
+HOST: Final = Chapter(
+    title="The host",
+    sections=("host",),
+    terms=(
+        term("on the host", "operators, ranges and runtime calls of the threads that launch work",
+             "On the CPU those that run operators. A call that waits for the device is named with the outermost"
+             " operator around it.", paths="host[].name, host[].caller"),
+        term("what", "operator, range, runtime call, Python, or others",
+             "Others are all names with less than 0.1 % of the time.",
+             paths="host[].kind"),
+        term("events", "how many, in a step", paths="host[].calls"),
+        term("self time", "without that of the events below", paths="host[].self_ns",
+             note="self time: without that of the events below"),
+        term("with parts", "with the time of the events below", paths="host[].total_ns"),
+        term("share", "of the time of these threads", formula="self_ns / (sum of host[].self_ns)",
+             paths="host[].self_ns"),
+        term("between recorded events", "time of the main thread in which no launching thread has an event: Python",
+             paths="host[].self_ns", note="between recorded events: Python"),
     ),
 )  # fmt: skip
 
@@ -916,7 +943,7 @@ ACTIVATIONS: Final = Chapter(
 
 FAILURE: Final = Chapter(
     title="What does not fit",
-    sections=("out-of-memory", "savings"),
+    sections=("out-of-memory",),
     terms=(
         term("out of memory in {} | out of memory", "phase in which memory ran out", formula="memory.failure",
              paths="memory.failure.phase, memory.failure.requested_bytes, memory.failure.allocated_bytes"),
@@ -924,13 +951,6 @@ FAILURE: Final = Chapter(
         term("allocated when it broke", "bytes allocated then", paths="memory.failure.allocated_bytes"),
         term("needed by theory, buffers apart", "bytes the step needs, without temporary buffers",
              paths="memory.needed_bytes"),
-        term("would save", "a technique and the bytes it saves",
-             "In the phase that failed: the optimizer's has no activations any more, so that only fewer weights,"
-             " gradients and state help.",
-             paths="memory.savings[].technique"),
-        term("option", "addition to the command", paths="memory.savings[].option"),
-        term("then needed", "bytes the step then needs by theory", paths="memory.savings[].needed_bytes"),
-        term("fits", "whether that fits: yes, no, perhaps", paths="memory.savings[].fits"),
     ),
 )  # fmt: skip
 
@@ -1300,7 +1320,7 @@ WORDS: Final = Chapter(
 #: In the order of the page; terms of many tables come first.
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
-    COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, SUGGESTIONS, TECHNIQUES, SAME, UNDERFLOW,
+    COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, TECHNIQUES, SAME, UNDERFLOW,
     COMPARISON, WORDS,
 )  # fmt: skip
 _ARTICLES: Final = ("the", "a", "an")

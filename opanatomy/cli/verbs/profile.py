@@ -227,13 +227,14 @@ def _without_trace(anatomy: Anatomy) -> Anatomy:
     return replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
 
 
-def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget_s: int) -> Anatomy:
+def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget_s: float) -> Anatomy:
     """Return the anatomy with the techniques that would save most of this run.
 
     If these cannot be computed, or Ctrl-C is pressed, they alone are left out, with a message.
     """
     from msgspec.structs import replace
 
+    from opanatomy.analysis.advice import ordered
     from opanatomy.cli.output import note
     from opanatomy.cli.progress import Display
     from opanatomy.predict.suggestions import suggestions_for
@@ -243,7 +244,8 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget
     try:
         with Display() as display:
             display.stage("what would save most")
-            return replace(anatomy, suggestions=suggestions_for(options, anatomy, trace, budget_s))
+            predicted = suggestions_for(options, anatomy, trace, budget_s)
+        return replace(anatomy, advice=ordered((*anatomy.advice, *predicted)))
     except OpanatomyError as error:
         note(f"what would save most is not known: {error}")
         return anatomy

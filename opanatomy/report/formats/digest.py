@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.markdown import markdown_cell, markdown_code
 from opanatomy.report.section import Fact, Format, Phrase, Section
+from opanatomy.report.sections.advice import SHOWN, commands_of, gain_of, label_of, tries_of, why_of
 from opanatomy.report.sections.digest import (
     NAME_WIDTH,
     digest_of,
@@ -43,7 +45,7 @@ def digest(report: Report, *, source: str | None = None, sides: Sequence[str | N
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
     # Warnings come last; findings are never left out.
     ahead = len(blocks) - (sections[-1].name == "warnings")
-    found = f"## Largest findings\n{_findings(ranked)}\n"
+    found = f"## Largest findings\n{_findings(ranked)}\n{_advice(report, source)}"
     left = MOST_BYTES - _size(f"{_TITLE}\n\n{found}\n")
     while sum(_size(block.text) + 1 for block in blocks) > left:
         max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
@@ -91,6 +93,21 @@ def _findings(ranked: tuple[Finding, ...]) -> str:
         if finding.next is not None:
             lines.append(f"- {'command' if finding.next.whole else 'options'}: {_command(finding.next.text)}")
     return "\n".join(lines or [_NOTHING])
+
+
+def _advice(report: Report, source: str | None) -> str:
+    """Return what to try, with its gain, its reason and its command."""
+    if not isinstance(report, Anatomy) or not report.advice:
+        return ""
+    lines = []
+    for place, advice in enumerate(report.advice[:SHOWN], 1):
+        lines += [
+            f"### {place}: {_fitting(label_of(advice))}", f"- gain: {_fitting(gain_of(advice))}",
+            f"- because: {_fitting(why_of(advice))}", f"- try: {_fitting(tries_of(advice, report))}",
+        ]  # fmt: skip
+        for following in commands_of((advice,), report, source)[:1]:
+            lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
+    return "\n## What to try\n" + "\n".join(lines) + "\n"
 
 
 def _command(command: str) -> str:

@@ -18,9 +18,9 @@ from opanatomy.report.section import Format
 
 #: The keys of schema 2 in the order of the file.
 _SECTIONS: Final = (
-    "schema", "caveats", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios",
+    "schema", "caveats", "advice", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios",
     "operators", "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives", "communication",
-    "ranks", "spread", "waiting", "generation", "breakdown", "checks", "texts", "suggestions", "warnings",
+    "ranks", "spread", "waiting", "generation", "breakdown", "host", "chains", "checks", "texts", "warnings",
 )  # fmt: skip
 
 

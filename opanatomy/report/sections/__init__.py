@@ -15,6 +15,7 @@ from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Note, NoteStyle, Page, Section
 from opanatomy.report.sections import (
+    advice,
     checks,
     classes,
     collectives,
@@ -26,7 +27,6 @@ from opanatomy.report.sections import (
     roofline,
     run,
     step,
-    suggestions,
     techniques,
     verdict,
 )
@@ -67,6 +67,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         # A disagreement of two sources makes all that follows uncertain.
         Part("disagreements", _of(checks.disagreements), first=True),
         Part("headline", verdict.conclusion, first=True),
+        Part("advice", advice.first_advice, first=True),
         Part("run", _of(run.what_ran), first=True),
         Part("step", _of(step.one_step), first=True),
         Part("generation", _of(step.generation), first=True),
@@ -74,6 +75,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("classes", _of(classes.classes), "classes", first=True),
         Part("operators", operators.operators, "operators", first=True),
         Part("idle", _of(step.idle), "idle"),
+        Part("host", operators.host, "host"),
         Part("kernels", operators.kernels, "kernels"),
         Part("modules", modules.modules, "modules"),
         Part("ceilings", _of(step.ceilings), "roofline"),
@@ -95,9 +97,8 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("activation-terms", _of(memory.terms), "memory"),
         Part("published", _of(memory.published), "memory"),
         Part("out-of-memory", _of(memory.failure), "memory"),
-        Part("savings", _of(memory.savings), "memory"),
         Part("memory-notes", _of(memory.remarks), "memory"),
-        Part("suggestions", _of(suggestions.suggestions), "suggestions", open=True),
+        Part("more-advice", advice.more_advice, "advice", open=True),
         Part("ledger", checks.ledger, "ledger"),
         Part("source", _of(run.source), "source"),
         Part("warnings", _of(run.warnings), "warnings", open=True),
@@ -151,7 +152,7 @@ def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
         sections = _made([_TITLE], report, page, opened=True)
         for heading, group in groupby(_NAMED, key=lambda part: part.heading or part.name):
             if asked := [part for part in group if heading in page.sections or part.name in page.sections]:
-                sections += _made(asked, report, page, opened=True) or (_nothing(heading),)
+                sections += _made(asked, report, page, opened=True) or _nothing(heading, sections)
         return sections
     first = first_screen(report, page)
     if page.brief:
@@ -180,6 +181,9 @@ def _made(parts: Iterable[Part], report: Report, page: Page, *, opened: bool = F
     )
 
 
-def _nothing(name: str) -> Section:
+def _nothing(name: str, before: Iterable[Section]) -> tuple[Section, ...]:
+    """Return a section that says that one is empty, unless a part of it is there already."""
+    if any(name in (section.name, section.heading) for section in before):
+        return ()
     note = Note(text="nothing: this report does not have what it would be made of", tone=NoteStyle.REMARK)
-    return Section(name=name, title=name.capitalize(), heading=name, open=True, notes=(note,))
+    return (Section(name=name, title=name.capitalize(), heading=name, open=True, notes=(note,)),)

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.anatomy import Ratio as RatioRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -27,7 +28,6 @@ from opanatomy.report.section import (
     cells_of,
     phrase,
     shares_of_work,
-    steps_of,
     total,
 )
 from opanatomy.report.terms import note

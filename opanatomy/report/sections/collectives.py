@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import (
     Collective,
@@ -31,7 +32,6 @@ from opanatomy.report.section import (
     cells_of,
     per_step,
     phrase,
-    steps_of,
 )
 from opanatomy.report.terms import note
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from opanatomy.analysis.costs import costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
@@ -25,18 +26,15 @@ from opanatomy.report.section import (
     amounts,
     cut_apart,
     facts_of,
-    is_whole_trace,
     joined,
     phrase,
-    steps_of,
-    steps_of_window,
     total,
 )
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
 from opanatomy.report.sections.operators import grouped
-from opanatomy.report.sections.step import costs_of, label_of, left_out
+from opanatomy.report.sections.step import label_of, left_out
 from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
 
 Facts = Iterable[tuple[str, str | Phrase | None]]

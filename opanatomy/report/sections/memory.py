@@ -13,7 +13,6 @@ from opanatomy.records.memory import (
     MemoryBlocks,
     MemoryComponent,
     MemoryPoint,
-    MemorySaving,
     MemorySnapshot,
     MemoryTerm,
     PublishedFigure,
@@ -221,23 +220,6 @@ def failure(anatomy: Anatomy) -> Section | None:
         columns=(Column(header=header, holds=ColumnKind.NAMES, least=24), Column(header="bytes")),
         notes=(Note(text=text, tone=NoteStyle.REMARK),),
     )  # fmt: skip
-
-
-def savings(anatomy: Anatomy) -> Section | None:
-    """Return what would lower the need if the step did not fit."""
-    memory = anatomy.memory
-    if memory.failure is None or not memory.savings:
-        return None
-    fits = {True: "yes", False: "no", None: "perhaps"}
-    columns: Columns[MemorySaving] = {
-        Column(header="would save", holds=ColumnKind.NAMES, least=20): lambda saving: saving.technique,
-        Column(header="option", holds=ColumnKind.NAMES, least=16, drop_order=2): lambda saving: saving.option,
-        Column(header="bytes"): lambda saving: Bytes(saving.saved_bytes),
-        Column(header="then needed", drop_order=1): lambda saving: Bytes(saving.needed_bytes),
-        Column(header="fits"): lambda saving: fits[saving.fits],
-    }
-    rows = tuple(Row(cells=cells_of(columns, saving)) for saving in memory.savings)
-    return Section(title="What would save memory", columns=tuple(columns), rows=rows)
 
 
 # The curve of allocated bytes as text: a letter for each component, the phases below in capital letters.

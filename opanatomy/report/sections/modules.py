@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import Anatomy, ModuleRow
 from opanatomy.records.communication import numbers_in_short
 from opanatomy.records.taxonomy import STEP_PHASES, Phase
@@ -26,7 +27,6 @@ from opanatomy.report.section import (
     cells_of,
     known_flops,
     shares_of_work,
-    steps_of,
     total,
 )
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-from opanatomy.records.anatomy import Anatomy, KernelRow, OperatorRow
+from opanatomy.analysis.costs import steps_of
+from opanatomy.records.anatomy import Anatomy, HostRow, KernelRow, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.section import (
     ByteRate,
+    Cell,
     Column,
     ColumnKind,
     Columns,
@@ -25,12 +27,13 @@ from opanatomy.report.section import (
     Total,
     calls_of,
     cells_of,
+    per_step,
     phrase,
     shares_of_work,
-    steps_of,
     total,
     without_operator_ns,
 )
+from opanatomy.report.terms import note
 
 Group: TypeAlias = tuple[OperatorClass, str, Phase]
 
@@ -157,3 +160,40 @@ def short_name(kernel: str) -> str:
 def operators_of(names: tuple[str, ...]) -> str:
     """Return the first of some operators, and how many more there are."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def host(anatomy: Anatomy, page: Page) -> Section | None:
+    """Return what the host's launching threads did, the longest first."""
+    if not anatomy.host:
+        return None
+    steps, whole = steps_of(anatomy), sum(row.self_ns for row in anatomy.host)
+    columns: Columns[HostRow] = {
+        Column(header="on the host", holds=ColumnKind.NAMES, least=16): _host_name,
+        Column(header="what", holds=ColumnKind.NAMES, drop_order=2): lambda row: row.kind,
+        Column(header="events", drop_order=1): lambda row: calls_of(row.calls / steps) if row.calls else None,
+        Column(header="self time"): lambda row: Time(row.self_ns / steps),
+        Column(header="share"): lambda row: Share(row.self_ns, whole),
+        Column(header="with parts", drop_order=3): (
+            lambda row: None if row.kind == "others" else Time(row.total_ns / steps)
+        ),
+    }  # fmt: skip
+    shown = [row for place, row in enumerate(anatomy.host) if place < 2 * page.top or row.waits or row.kind == "python"]
+    rows = [Row(cells=cells_of(columns, row)) for row in shown]
+    hidden = [row for row in anatomy.host if row not in shown]
+    if hidden:
+        more = HostRow(
+            kind="others", name=f"and {len(hidden)} more", calls=sum(row.calls for row in hidden),
+            self_ns=sum(row.self_ns for row in hidden), total_ns=0,
+        )  # fmt: skip
+        rows.append(Row(cells=cells_of(columns, more), summary=True))
+    return Section(
+        title="The host", scope="; ".join(filter(None, (per_step(anatomy), "shares of the launching threads' time"))),
+        columns=tuple(columns), rows=tuple(rows),
+        notes=(Note(text=note("host", "self time", "between recorded events")),),
+    )  # fmt: skip
+
+
+def _host_name(row: HostRow) -> Cell:
+    if row.caller is None:
+        return Name(row.name)
+    return phrase("{} in {}", Name(row.name), Name(row.caller.removeprefix("aten::")))

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import COMPUTE, MEMORY, Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
@@ -29,7 +30,6 @@ from opanatomy.report.section import (
     cells_of,
     per_step,
     phrase,
-    steps_of,
     total,
 )
 from opanatomy.report.sections.classes import PARTLY, by_class

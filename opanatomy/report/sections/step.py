@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec import Struct
-
+from opanatomy.analysis.costs import Costs, costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
-from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass, Phase
+from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -28,94 +27,10 @@ from opanatomy.report.section import (
     calls_of,
     facts_of,
     has_foreign_work,
-    is_whole_trace,
     joined,
     per_step,
     phrase,
-    steps_of,
-    steps_of_window,
 )
-
-# The time of a step in parts that do not overlap: idle, communication that nothing hides, waiting, classes of work.
-
-
-class Costs(Struct, frozen=True, kw_only=True):
-    """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
-
-    If no step is annotated it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
-    framework's time has a part of its own. `unrecorded_ns` is time whose records are missing. `exposed_ns` is
-    communication while no other work runs, `waiting_ns` its part that waits for another rank, if that is known. The
-    time that computes is shared out among the classes of work, and among the phases, by their sums.
-    """
-
-    whole_ns: float
-    #: Whether the whole trace is taken for one step.
-    of_trace: bool
-    idle_ns: float
-    causes: tuple[IdleRow, ...]
-    unrecorded_ns: float
-    framework_ns: float
-    exposed_ns: float
-    waiting_ns: float | None
-    classes: dict[OperatorClass, float]
-    phases: dict[Phase, float]
-
-
-def costs_of(anatomy: Anatomy) -> Costs:
-    """Return the parts of the steps' time."""
-    timeline = anatomy.timeline
-    on_cpu = anatomy.environment.device_kind == "cpu"
-    exposed = timeline.exposed_communication_ns or 0
-    work = sum(row.time_ns for row in anatomy.classes)
-    computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns else work
-    return Costs(
-        whole_ns=(timeline.window_ns or work) - (timeline.outside_ns or 0),
-        of_trace=is_whole_trace(anatomy) and not on_cpu,
-        idle_ns=0 if on_cpu else timeline.idle_ns,
-        causes=timeline.causes,
-        unrecorded_ns=timeline.unrecorded_ns or 0,
-        framework_ns=_framework_ns(anatomy) if on_cpu else 0,
-        exposed_ns=exposed,
-        waiting_ns=_waiting_ns(anatomy),
-        classes=_by_class(anatomy, computing),
-        phases=_by_phase(anatomy, computing),
-    )
-
-
-def _framework_ns(anatomy: Anatomy) -> float:
-    """Return the framework's part of the window."""
-    step = anatomy.step
-    return anatomy.timeline.window_ns * (step.framework_ns or 0) / step.wall_ns if step.wall_ns else 0
-
-
-def _waiting_ns(anatomy: Anatomy) -> float | None:
-    """Return the window's time spent waiting for other ranks, from the steps in which that is known."""
-    if anatomy.waiting is None:
-        return None
-    steps = [step for rank in anatomy.waiting.each for step in rank.steps]
-    wall = sum(step.wall_ns for step in steps)
-    window = anatomy.timeline.window_ns - (anatomy.timeline.outside_ns or 0)
-    waiting = sum(step.waiting_ns for step in steps) / wall * window if wall else 0
-    return min(waiting, anatomy.timeline.exposed_communication_ns or 0)
-
-
-def _by_class(anatomy: Anatomy, computing: float) -> dict[OperatorClass, float]:
-    """Return the computing time by class: communication has parts of its own."""
-    times = {item: 0 for item in OperatorClass if item is not OperatorClass.COMMUNICATION}
-    for row in anatomy.classes:
-        if row.operator_class in times:
-            times[row.operator_class] += row.time_ns
-    whole = sum(times.values())
-    return {item: computing * ns / whole for item, ns in times.items() if ns}
-
-
-def _by_phase(anatomy: Anatomy, computing: float) -> dict[Phase, float]:
-    """Return the same by phase."""
-    rows = [row for row in anatomy.classes if row.operator_class is not OperatorClass.COMMUNICATION]
-    whole = sum(row.time_ns for row in rows)
-    times = {phase: sum(row.time_ns for row in rows if row.phase is phase) for phase in Phase}
-    return {phase: computing * ns / whole for phase, ns in times.items() if ns}
-
 
 # The step's busy and idle time on the device, its exposed communication, launches, how full the device was.
 #

@@ -10,6 +10,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.analysis.costs import Costs, costs_of, steps_of, steps_of_window
+from opanatomy.memory.theory import nearly_full
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.report.section import (
@@ -26,14 +28,12 @@ from opanatomy.report.section import (
     Total,
     joined,
     phrase,
-    steps_of,
-    steps_of_window,
     total,
     work_of,
 )
 from opanatomy.report.sections.operators import grouped, short_name
 from opanatomy.report.sections.ranks import how_late, name_of
-from opanatomy.report.sections.step import Costs, costs_of, while_what
+from opanatomy.report.sections.step import while_what
 
 # Next step for a finding: a command for a section of the report, or an experiment with the model.
 #
@@ -68,7 +68,7 @@ class Next(Struct, frozen=True, kw_only=True):
 
 def next_of(wanted: Sequence[NextCommand], anatomy: Anatomy, source: str | None) -> tuple[Next, ...]:
     """Return what to type, one command for all sections of the report; `source` is a command's name for the trace."""
-    experiment = _experiment(anatomy)
+    experiment = experiment_of(anatomy)
     tried = [Next(text=experiment) for further in wanted if further.experiment and experiment is not None]
     looked = [further for further in wanted if not further.experiment or experiment is None]
     if looked and (source is not None or anatomy.provenance.trace is not None):
@@ -85,15 +85,53 @@ def looked_at(looked: Iterable[NextCommand], source: str | None) -> Next:
     return Next(text=shown, whole=False) if source is None else Next(text=f"opanatomy analyze {source} {shown}")
 
 
-def _experiment(anatomy: Anatomy) -> str | None:
+def experiment_of(anatomy: Anatomy) -> str | None:
     """Return the command that tries techniques on the model; `None` if no command can name it as it was run."""
+    work, run = anatomy.workload, _run_of(anatomy)
+    if run is None or work.inference or work.world_size is not None or anatomy.texts is not None:
+        return None
+    return f"opanatomy techniques {run}"
+
+
+def is_run_of_profile(anatomy: Anatomy) -> bool:
+    """Return whether a command line of `profile` made the trace, so that its options change the step."""
+    return (anatomy.provenance.command or "").startswith("opanatomy profile ")
+
+
+def compared_run(anatomy: Anatomy, option: str) -> str | None:
+    """Return the command that runs the model as it is and with an option, in turns; `None` as above."""
+    if not is_run_of_profile(anatomy) or anatomy.workload.world_size is not None:
+        return None
+    run = _without_report(shlex.split(anatomy.provenance.command or "")[2:])
+    return f"opanatomy compare --run {shlex.quote(f'profile {run}')} --run {shlex.quote(f'profile {run} {option}')}"
+
+
+def _run_of(anatomy: Anatomy) -> str | None:
     work = anatomy.workload
-    named = work.model is not None and work.model_source in _NAMED_MODELS and not work.changes
-    if not named or work.inference or work.world_size is not None or anatomy.texts is not None:
+    if work.model is None or work.model_source not in _NAMED_MODELS or work.changes:
         return None
     batch = "" if work.batch is None else f" --batch {work.batch}"
     length = "" if work.sequence_length in (None, 512) else f" --seq {work.sequence_length}"
-    return f"opanatomy techniques {shlex.quote(work.model or '')}{batch}{length}"
+    return f"{shlex.quote(work.model)}{batch}{length}"
+
+
+#: Options of `profile` that say where its report goes, with and without a value.
+_OF_REPORT: Final = frozenset(
+    ("-o", "--output", "-f", "--format", "--trace", "--section", "--top", "--sort", "--fail-if", "--suggest")
+)
+_SWITCHES_OF_REPORT: Final = frozenset(("--force", "--no-trace", "--brief", "--full", "--check", "--debug"))
+
+
+def _without_report(words: Sequence[str]) -> str:
+    """Return the words of a `profile` line without those about its report."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip or word in _SWITCHES_OF_REPORT or word.partition("=")[0] in _OF_REPORT:
+            skip = not skip and word in _OF_REPORT
+            continue
+        kept.append(word)
+    return shlex.join(kept)
 
 
 def pattern_of(names: Sequence[str]) -> str:
@@ -118,8 +156,6 @@ def _shared(names: Sequence[str]) -> str:
 #: A finding takes at least this part of the step; the second one is in the headline from this part on.
 LEAST: Final = 0.02
 SECOND: Final = 0.15
-#: A step that takes this part of a device's memory is near its limit.
-NEARLY_FULL: Final = 0.9
 #: Something is most of a whole from this part on.
 _MOST: Final = 0.5
 #: Something is all of a whole from this part on.
@@ -177,7 +213,8 @@ def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tu
 def conclusion(anatomy: Anatomy, page: Page) -> Section:
     """Return the headline as a section of the report."""
     text, following = headline(anatomy, source=page.source)
-    notes = [Note(text=text, tone=NoteStyle.CONCLUSION), *(each.note for each in following)]
+    # Advice has commands of its own.
+    notes = [Note(text=text, tone=NoteStyle.CONCLUSION), *(each.note for each in following if not anatomy.advice)]
     return Section(title="What costs most", notes=tuple(notes))
 
 
@@ -193,8 +230,7 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
     if failure is None:
         text = phrase("There is no device work in this trace{}.", "" if anatomy.caveats else ": nothing to explain")
         return Finding(name="nothing", text=text, evidence=joined((*anatomy.caveats, *anatomy.warnings)[:1]))
-    fitting = next((saving.option for saving in anatomy.memory.savings if saving.fits is not False), None)
-    text = phrase("The step does not fit: try {}.", fitting) if fitting else phrase("The step does not fit.")
+    text = phrase("The step does not fit.")
     asked = None if failure.requested_bytes is None else Bytes(failure.requested_bytes)
     evidence = None if asked is None else phrase("{} more were requested in {}", asked, failure.phase.value)
     return Finding(name="out-of-memory", text=text, evidence=evidence)
@@ -215,7 +251,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
     memory, environment = anatomy.memory, anatomy.environment
     most = max((device.reserved_peak_bytes or 0 for device in memory.devices), default=0)
     peak, limit = max(memory.peak_bytes or 0, most), environment.device_memory_bytes
-    if not limit or environment.device_kind == "cpu" or peak < NEARLY_FULL * limit:
+    if not limit or not nearly_full(memory, environment):
         return None
     return Finding(
         name="memory",

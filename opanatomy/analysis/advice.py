@@ -1,0 +1,850 @@
+"""Find what to change in a step: each rule looks for one cost, bounds what changing it could gain, or stays silent.
+
+Rules read the finished figures of a report, so that ranks, old reports and traces of any writer get the same advice. A
+gain is the most that a change could save of the mean step: what is left of it afterwards is known only by trying. Gains
+of several rules may overlap: the same idle time can end with fewer launches or with fewer waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.aggregate import is_fusible
+from opanatomy.analysis.costs import Costs, costs_of, steps_of, steps_of_window
+from opanatomy.records.anatomy import (
+    OUT_OF_MEMORY,
+    PYTHON_STACK,
+    WORTH,
+    Advice,
+    Anatomy,
+    Evidence,
+    IdleRow,
+    OperatorRow,
+)
+from opanatomy.records.signature import Tensor
+from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase
+from opanatomy.records.workload import Workload
+
+CLASS: Final = OperatorClass
+_NS: Final = 1e9
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """An anatomy, the parts of its time, and what rules share."""
+
+    anatomy: Anatomy
+    costs: Costs
+    #: Operators of attention that is written out, which have a rule of their own.
+    attention: frozenset[int]
+
+    @property
+    def step_ns(self) -> int:
+        """Return the mean step without other steps' work."""
+        return round(self.costs.whole_ns / steps_of_window(self.anatomy))
+
+    def idle(self, *causes: IdleCause) -> tuple[int, list[IdleRow]]:
+        """Return the idle time of these causes in a mean step, and their rows, the longest first."""
+        rows = [row for row in self.costs.causes if row.cause in causes]
+        return round(sum(row.time_ns for row in rows) / steps_of_window(self.anatomy)), rows
+
+    def per_step(self, ns: float) -> int:
+        """Return a sum over all steps as that of a mean step."""
+        return round(ns / steps_of(self.anatomy))
+
+    @property
+    def on_cpu(self) -> bool:
+        """Return whether the operators ran on the CPU."""
+        return self.anatomy.environment.device_kind == "cpu"
+
+    @property
+    def has_backward(self) -> bool:
+        """Return whether the step trains."""
+        return any(row.phase is Phase.BACKWARD for row in self.anatomy.classes)
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """A rule: its stable `id`, what it looks for, how its gain is bounded, when it stays silent, how it is found."""
+
+    id: str
+    title: str
+    looks_for: str
+    bound: str
+    silent: str
+    find: Callable[[View], Iterable[Advice]]
+
+
+def with_advice(anatomy: Anatomy) -> Anatomy:
+    """Return the anatomy with what its figures advise, before advice that it has already, the largest gain first."""
+    if anatomy.environment.host_only or not any(row.time_ns for row in anatomy.classes):
+        return anatomy
+    costs = costs_of(anatomy)
+    view = View(anatomy=anatomy, costs=costs, attention=frozenset(_scores(anatomy.operators)))
+    found = [replace(advice, id=rule.id, step_ns=view.step_ns) for rule in RULES for advice in rule.find(view)]
+    return replace(anatomy, advice=ordered((*anatomy.advice, *found)))
+
+
+def ordered(advice: Iterable[Advice]) -> tuple[Advice, ...]:
+    """Return the advice worth following, in order: what makes a step fit, then time by its gain, then memory."""
+    worth = [each for each in advice if each.gain_ns is None or each.gain_ns >= WORTH * (each.step_ns or 1)]
+    return tuple(sorted(worth, key=_rank))
+
+
+def _rank(advice: Advice) -> tuple[Any, ...]:
+    saved = -(advice.gain_bytes or 0)
+    if advice.id == OUT_OF_MEMORY:
+        return 0, advice.fits is False, saved
+    if advice.gain_ns is not None:
+        return 1, -advice.gain_ns, advice.id, advice.subject or ""
+    return 2, saved, advice.subject or ""
+
+
+def ns(value: float) -> Evidence:
+    """Return a duration."""
+    return Evidence(value=round(value), unit="ns")
+
+
+def part(value: float) -> Evidence:
+    """Return a share."""
+    return Evidence(value=value, unit="fraction")
+
+
+def count(value: float, noun: str) -> Evidence:
+    """Return a number of things."""
+    return Evidence(value=round(value), unit=noun)
+
+
+def name(text: str) -> Evidence:
+    """Return a name."""
+    return Evidence(value=text, unit="name")
+
+
+# ----- time in which the device has nothing to do
+
+
+_GRAPHS: Final = 'torch.compile(model, mode="reduce-overhead"), which launches CUDA graphs'
+_FUSES: Final = "torch.compile(model), which launches fewer kernels"
+_LARGER: Final = "a larger batch"
+_IN_PYTHON: Final = "less Python between operators: loops over tensors, logging, metrics"
+
+
+def _launches(view: View) -> Iterator[Advice]:
+    gain, rows = view.idle(IdleCause.OPERATORS, IdleCause.PYTHON)
+    launching = view.anatomy.timeline.launching
+    if not gain or launching is None or not launching.calls or not launching.kernels:
+        return
+    plain = view.anatomy.step.unprofiled_wall_ns
+    if plain:  # the profiler slows the host: no more than the plain step has beyond its busy time
+        gain = min(gain, max(plain - round(view.anatomy.timeline.busy_ns / steps_of_window(view.anatomy)), 0))
+    calls = view.per_step(launching.calls)
+    compiled = bool(view.anatomy.workload.compiled)
+    python = 2 * rows[0].time_ns >= sum(row.time_ns for row in rows) and rows[0].cause is IdleCause.PYTHON
+    tries = (*((_IN_PYTHON,) if python else ()), _GRAPHS, *(() if compiled else (_FUSES,)), _LARGER)
+    yield Advice(
+        id="", gain_ns=gain,
+        why="the host makes {calls} a step, {each} of idle time for each; the mean kernel takes {kernel}",
+        figures={
+            "calls": count(calls, "launch"), "each": ns(gain / max(calls, 1)),
+            "kernel": ns(launching.kernel_ns / launching.kernels),
+            "tiny_share": part(launching.tiny_kernels / launching.kernels),
+        },
+        tries=tries, option=None if compiled else "--compile", technique=None if compiled else "compile",
+        section="host",
+    )  # fmt: skip
+
+
+def _framework(view: View) -> Iterator[Advice]:
+    if not view.costs.framework_ns:
+        return
+    share = view.costs.framework_ns / view.costs.whole_ns
+    gain = round(share * view.step_ns)
+    plain = view.anatomy.step.unprofiled_wall_ns
+    work = sum(row.time_ns for row in view.anatomy.classes) / steps_of(view.anatomy)
+    if plain:
+        gain = min(gain, max(round(plain - work), 0))
+    calls = view.per_step(sum(row.calls for row in view.anatomy.operators))
+    compiled = bool(view.anatomy.workload.compiled)
+    yield Advice(
+        id="", gain_ns=gain, why="{calls} of operators a step, of {each} each, and {between} between two of them",
+        figures={
+            "calls": count(calls, "call"), "each": ns(work / max(calls, 1)), "between": ns(gain / max(calls, 1)),
+        },
+        tries=(*(() if compiled else ("torch.compile(model), which calls fewer operators",)), _LARGER),
+        option=None if compiled else "--compile", technique=None if compiled else "compile", section="host",
+    )  # fmt: skip
+
+
+_LOADER: Final = re.compile(r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)", re.IGNORECASE)
+
+
+def _input(view: View) -> Iterator[Advice]:
+    gain, rows = view.idle(IdleCause.INPUT)
+    if not gain:
+        return
+    row = rows[0]
+    single = "SingleProcess" in (row.name or "")
+    workers = "DataLoader(num_workers=4, persistent_workers=True)" if single else "more workers of the DataLoader"
+    yield Advice(
+        id="", gain_ns=gain, subject=row.name, why="the device waits {gain} of each step for its input{in_what}",
+        figures={"gain": ns(gain), "in_what": name(f", in {row.name}" if row.name else "")},
+        tries=(f"{workers}: batches are made while the device works", "pin_memory=True", "less work for a batch"),
+        section="idle",
+    )  # fmt: skip
+
+
+def _synchronizations(view: View) -> Iterator[Advice]:
+    waiting = [row for row in view.anatomy.host if row.waits and row.caller is not None]
+    callers: dict[str, list[int]] = {}
+    for row in waiting:
+        sums = callers.setdefault(row.caller or "", [0, 0])
+        sums[0], sums[1] = sums[0] + row.calls, sums[1] + row.total_ns
+    if not callers:
+        return
+    drained = round((view.anatomy.timeline.drained_ns or 0) / steps_of_window(view.anatomy))
+    gain = max(drained, view.idle(IdleCause.SYNCHRONIZATION)[0])
+    caller, (calls, spent) = max(callers.items(), key=lambda item: (item[1][1], item[0]))
+    yield Advice(
+        id="", gain_ns=gain, subject=caller,
+        why="the host waits for the device {calls} a step, most of it in {caller}, and then has nothing queued",
+        figures={
+            "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
+            "caller": name(caller.removeprefix("aten::")), "of_caller": count(view.per_step(calls), "time"),
+            "spent": ns(view.per_step(spent)),
+        },
+        tries=(_INSTEAD.get(caller.removeprefix("aten::"), _KEEP_ON_DEVICE), "fewer prints and logs of values"),
+        section="host",
+    )  # fmt: skip
+
+
+_KEEP_ON_DEVICE: Final = "keep the value on the device, and read it once in many steps"
+_INSTEAD: Final = {
+    "item": "no .item(), float() or if on a tensor inside the step: read values once in many steps",
+    "_local_scalar_dense": "no .item(), float() or if on a tensor inside the step: read values once in many steps",
+    "is_nonzero": "no if on a tensor inside the step: torch.where keeps it on the device",
+    "nonzero": "masks instead of indices: torch.where(mask, a, b) for x[mask]",
+    "index": "masks instead of indices: torch.where(mask, a, b) for x[mask]",
+    "masked_select": "masks instead of indices: torch.where(mask, a, b) for x[mask]",
+    "copy_": "copies with non_blocking=True, from pinned memory",
+    "to": "copies with non_blocking=True, from pinned memory",
+    "_to_copy": "copies with non_blocking=True, from pinned memory",
+}
+
+
+def _allocator(view: View) -> Iterator[Advice]:
+    gain, rows = view.idle(IdleCause.ALLOCATOR)
+    if not gain:
+        return
+    row = rows[0]
+    frees = "Free" in (row.name or "")
+    tries = [
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "no torch.cuda.empty_cache() in the loop" if frees else "one step before measuring, so that memory is reserved",
+    ]
+    peak, limit = view.anatomy.memory.peak_bytes, view.anatomy.environment.device_memory_bytes
+    if frees and peak and limit and peak > _NEARLY_FULL * limit:
+        tries.append("less memory: the allocator frees its cache where it runs out")
+    yield Advice(
+        id="", gain_ns=gain, subject=row.name,
+        why="the allocator asks the driver {calls} a step ({call}): {gain} of idle time",
+        figures={
+            "calls": count((row.events or 0) / steps_of_window(view.anatomy), "time"), "call": name(row.name or "?"),
+            "gain": ns(gain),
+        },
+        tries=tuple(tries), section="idle",
+    )  # fmt: skip
+
+
+def _cold_start(view: View) -> Iterator[Advice]:
+    gain, rows = view.idle(IdleCause.SLOW_LAUNCH)
+    if not gain:
+        return
+    row = rows[0]
+    yield Advice(
+        id="", gain_ns=gain, subject=row.name,
+        why="slow calls that load or first launch kernels take {gain} of the step{in_what}",
+        figures={"gain": ns(gain), "in_what": name(f", most of it {row.name}" if row.name else "")},
+        tries=("steps before the recorded ones: schedule(wait=1, warmup=3, active=3)",), section="idle",
+    )  # fmt: skip
+
+
+def _compilation(view: View) -> Iterator[Advice]:
+    gain, rows = view.idle(IdleCause.COMPILATION)
+    if not gain:
+        return
+    yield Advice(
+        id="", gain_ns=gain, subject=rows[0].name, why="code is compiled for {gain} of the step",
+        figures={"gain": ns(gain)},
+        tries=(
+            "steps before the recorded ones, until nothing compiles", "TORCH_LOGS=recompiles says what compiles again",
+            "torch.compile(dynamic=True) where sizes vary",
+        ),
+        section="idle",
+    )  # fmt: skip
+
+
+def _profiler(view: View) -> Iterator[Advice]:
+    gain, rows = view.idle(IdleCause.PROFILER)
+    if not gain:
+        return
+    stack = any(row.name == PYTHON_STACK for row in rows)
+    what = "Python's stack" if stack else "its buffers"
+    yield Advice(
+        id="", gain_ns=gain,
+        why="{gain} of idle time is the profiler's, which records {what}: the step without it is shorter",
+        figures={"gain": ns(gain), "what": name(what)},
+        tries=("with_stack=False, with_modules=False" if stack else "fewer recorded steps",), section="idle",
+    )  # fmt: skip
+
+
+# ----- communication
+
+
+_OVERLAP: Final = {
+    "all_reduce": ("DDP(bucket_cap_mb=...): smaller buckets begin earlier, larger ones transfer faster",
+                   "DDP(gradient_as_bucket_view=True, static_graph=True)"),
+    "all_gather": ("FSDP prefetch: set_modules_to_forward_prefetch, set_modules_to_backward_prefetch",
+                   "reshard_after_forward=False where memory is free"),
+    "reduce_scatter": ("larger or fewer FSDP groups, so that each hides behind the next one's backward",),
+    "all_to_all": ("work that does not need the result between the start of the all-to-all and its wait",),
+}  # fmt: skip
+
+
+def _exposed(view: View) -> Iterator[Advice]:
+    waiting = view.costs.waiting_ns or 0
+    gain = round(max(view.costs.exposed_ns - waiting, 0) / steps_of_window(view.anatomy))
+    communication = view.anatomy.communication
+    if not gain or communication is None or not communication.phases:
+        return
+    phase = max(communication.phases, key=lambda row: row.exposed_ns)
+    rows = [row for row in communication.modules if row.phase is phase.phase]
+    longest = max(rows, key=lambda row: row.exposed_ns, default=None)
+    collective = None if longest is None else longest.collective
+    tries = _OVERLAP.get(collective or "", ("other work between the start of the collective and its wait",))
+    yield Advice(
+        id="", gain_ns=gain, subject=collective,
+        why="nothing else runs for {gain} of the collectives, most of it launched in {phase}{what}",
+        figures={
+            "gain": ns(gain), "phase": name(phase.phase.value),
+            "what": name(f" ({collective})" if collective else ""),
+            "running": ns(communication.running_ns / steps_of(view.anatomy)),
+        },
+        tries=tries, section="communication",
+    )  # fmt: skip
+
+
+def _waiting(view: View) -> Iterator[Advice]:
+    waiting = view.anatomy.waiting
+    straggler = None if waiting is None else waiting.straggler
+    if waiting is None or straggler is None or not view.costs.waiting_ns:
+        return
+    share = straggler.charged_ns / max(straggler.waiting_ns, 1)
+    gain = round(min(share, 1.0) * view.costs.waiting_ns / steps_of_window(view.anatomy))
+    who = f"rank {straggler.rank}" if straggler.rank is not None else straggler.trace or "?"
+    early = straggler.before_ns is not None and 2 * straggler.before_ns >= straggler.charged_ns
+    computes = straggler.computing_longer_ns >= straggler.idle_longer_ns
+    if early:
+        why, tries = (
+            "; it is late when its step begins",
+            ("what this rank does between steps: input, logging, checkpoints",),
+        )
+    elif computes and straggler.computing_longer_ns:
+        why, tries = (
+            "; it computes longer than the others",
+            ("even shares of the work: lengths of samples, tables, experts",),
+        )
+    else:
+        why, tries = "", ("what this rank's host does while the others wait: opanatomy analyze on its trace",)
+    yield Advice(
+        id="", gain_ns=gain, subject=who, why="{share} of all waiting is for {who}{how}",
+        figures={"share": part(share), "who": name(who), "how": name(why)}, tries=tries, section="waiting",
+    )  # fmt: skip
+
+
+# ----- copies from the host
+
+
+def _pinning(view: View) -> Iterator[Advice]:
+    rows = [row for row in view.anatomy.kernels if "HtoD" in row.kernel and "Pageable" in row.kernel]
+    spent = view.per_step(sum(row.time_ns for row in rows))
+    exposed = round((view.anatomy.timeline.exposed_memcpy_ns or 0) / steps_of_window(view.anatomy))
+    gain = min(spent, exposed)
+    if not gain:
+        return
+    yield Advice(
+        id="", gain_ns=gain, why="{copies} a step copy from pageable memory, {exposed} of it while nothing else runs",
+        figures={"copies": count(view.per_step(sum(row.count for row in rows)), "copy"), "exposed": ns(gain)},
+        tries=("DataLoader(pin_memory=True) and .to(device, non_blocking=True)",), section="kernels",
+    )  # fmt: skip
+
+
+# ----- work that takes longer than it must
+
+
+def _time_beyond(rows: Iterable[OperatorRow]) -> int:
+    return sum(max(row.bounded_ns - row.bound_ns, 0) for row in rows if row.bound_ns is not None)
+
+
+def _far_from_bound(view: View) -> Iterator[Advice]:
+    groups: dict[tuple[str, Phase], list[OperatorRow]] = {}
+    chained = {row.phase for row in view.anatomy.chains if view.per_step(row.time_ns) >= WORTH * view.step_ns}
+    for place, row in enumerate(view.anatomy.operators):
+        if row.bound_ns is None or place in view.attention or row.operator_class is CLASS.COMMUNICATION:
+            continue
+        if row.phase not in chained or not is_fusible(row.operator_class, row.operator):
+            groups.setdefault((row.part_of or row.operator, row.phase), []).append(row)
+    for (operator, phase), rows in groups.items():
+        gain = view.per_step(_time_beyond(rows))
+        bounded, bound = sum(row.bounded_ns for row in rows), sum(row.bound_ns or 0 for row in rows)
+        if gain < WORTH * view.step_ns or not bounded:
+            continue
+        where = "" if phase is Phase.OTHER else f" in {phase.value}"
+        yield Advice(
+            id="", gain_ns=gain, subject=f"{operator}{where}",
+            why="{operator} takes {time} and could take {bound} at the device's ceilings ({reached} of them)",
+            figures={
+                "operator": name(operator.removeprefix("aten::") + where), "time": ns(view.per_step(bounded)),
+                "bound": ns(view.per_step(bound)), "reached": part(bound / bounded),
+            },
+            tries=tuple(_nearer(view, rows)), section="roofline",
+        )  # fmt: skip
+
+
+def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
+    """Yield what may bring an operator nearer to its bound, by what is known of its largest calls."""
+    largest = max(rows, key=lambda row: _time_beyond([row]))
+    tensors = [tensor for tensor in largest.signature.record.tensors() if tensor.dtype is not None]
+    if largest.operator_class is not CLASS.TENSOR_CONTRACTION:
+        compiled = view.anatomy.workload.compiled or largest.operator.startswith("triton")
+        yield _TUNED if compiled else "torch.compile(model), which fuses it with its neighbours"
+        return
+    odd = _misaligned(tensors)
+    if odd is not None and not view.on_cpu:
+        size, to = odd
+        yield f"a multiple of {to} where its size is {size}"
+    if "conv" in largest.operator and not view.on_cpu:
+        yield "model.to(memory_format=torch.channels_last)"
+    if (largest.bound_ns or 0) / max(largest.calls, 1) < _SHORT_NS and not view.on_cpu:
+        yield f"{_LARGER}: its calls are too small to fill the device"
+    if not view.on_cpu:
+        yield _TUNED
+    else:
+        yield "as many threads as the machine has cores, none of them taken: torch.set_num_threads"
+
+
+_TUNED: Final = 'another kernel: torch.compile(model, mode="max-autotune")'
+#: A bound of a call below this is that of one too small for a GPU.
+_SHORT_NS: Final = 10_000
+
+
+def _misaligned(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
+    """Return a size of a matrix that tensor cores cannot take whole, and the multiple that they can."""
+    for tensor in tensors:
+        multiple = 16 // (ITEM_SIZE.get(tensor.dtype or "") or 16)
+        sizes = [size for size in tensor.shape[-2:] if size > multiple and size % multiple]
+        if len(tensor.shape) >= 2 and multiple > 1 and sizes:
+            return sizes[0], multiple
+    return None
+
+
+def _float32(view: View) -> Iterator[Advice]:
+    peaks, bandwidth = view.anatomy.device.peak_flops_per_second, view.anatomy.device.bandwidth_bytes_per_second
+    half = next((kind for kind in ("bfloat16", "float16") if peaks.get(kind)), None)
+    if half is None or not bandwidth or view.anatomy.workload.amp:
+        return
+    spent = gain = 0.0
+    kinds: set[str] = set()
+    for row, kind in _float32_products(view):
+        kinds.add(kind)
+        faster = 1 - min(peaks.get(kind, peaks[half]) / peaks[half], 1.0)
+        if row.bound_ns:
+            moved = ((row.read_bytes or 0) + (row.written_bytes or 0)) / 2
+            least = max((row.flops or 0) / peaks[half], moved / bandwidth) * _NS
+            faster = 1 - min(least / row.bound_ns, 1.0)
+        spent, gain = spent + row.time_ns, gain + row.time_ns * faster
+    if not gain:
+        return
+    tries = [
+        f'torch.autocast("{"cpu" if view.on_cpu else "cuda"}", torch.{half})'
+        + (", with a GradScaler" if half == "float16" and view.has_backward else "")
+    ]
+    if peaks.get(TF32) and FLOAT32 in kinds:
+        tries.append('torch.set_float32_matmul_precision("high"), which multiplies in tf32')
+    yield Advice(
+        id="", gain_ns=view.per_step(gain),
+        why="products in {kinds} take {time}; the peak of {half} is {peak}, theirs {now}",
+        figures={
+            "kinds": name(" and ".join(sorted(kinds))), "time": ns(view.per_step(spent)), "half": name(half),
+            "peak": Evidence(value=peaks[half], unit="flop/s"),
+            "now": Evidence(value=min(peaks.get(kind, 0.0) for kind in kinds), unit="flop/s"),
+        },
+        tries=tuple(tries), option=f"--amp {'bf16' if half == 'bfloat16' else 'fp16'}",
+        technique="amp" if half == "bfloat16" else "amp-fp16", section="roofline",
+    )  # fmt: skip
+
+
+def _float32_products(view: View) -> Iterator[tuple[OperatorRow, str]]:
+    """Yield the products of float32 operands, each with the type that they were computed in.
+
+    Kernels' names say it; in a trace without shapes and without names that say it, the device's tensor cores rest.
+    """
+    device, launching = view.anatomy.device, view.anatomy.timeline.launching
+    products = [row for row in view.anatomy.operators if row.operator_class is CLASS.TENSOR_CONTRACTION]
+    resting = device.tensor_core_ns == 0 and not device.tensor_core_unknown_ns and launching is not None
+    for row in products:
+        dtype = row.signature.record.compute_dtype
+        if row.compute_type in (FLOAT32, TF32) or (dtype == FLOAT32 and (view.on_cpu or row.bound_ns is not None)):
+            yield row, TF32 if row.compute_type == TF32 else FLOAT32
+        elif dtype is None and resting:
+            yield row, FLOAT32
+
+
+_SOFTMAX: Final = re.compile(r"softmax")
+
+
+def _scores(operators: Sequence[OperatorRow]) -> Iterator[int]:
+    """Yield the rows of attention that is written out: all but products on a matrix of scores, that of a softmax.
+
+    Scores have a row of queries and one of keys for each head: four sizes, or three of a batch of heads, of which the
+    softmax is over the last.
+    """
+    shapes = {
+        _largest(row)
+        for row in operators
+        if _SOFTMAX.search(row.operator) and "log_softmax" not in row.operator and not row.operator.startswith("triton")
+    }
+    shapes = {shape for shape in shapes if len(shape) in (3, 4) and shape[-2] > 1 and shape[-1] > 1}
+    multiplied = {
+        (tensor.shape[-2], tensor.shape[-1])
+        for row in operators if row.operator in ("aten::bmm", "aten::baddbmm")
+        for tensor in row.signature.record.tensors() if len(tensor.shape) == 3
+    }  # fmt: skip
+    shapes = {shape for shape in shapes if shape[-2:] in multiplied}
+    for place, row in enumerate(operators):
+        if row.operator_class is not CLASS.TENSOR_CONTRACTION and _largest(row) in shapes:
+            yield place
+
+
+def _largest(row: OperatorRow) -> tuple[int, ...]:
+    tensors = [tensor for tensor in row.signature.record.tensors() if tensor.numel is not None]
+    return max((tensor.shape for tensor in tensors), key=_elements, default=())
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    whole = 1
+    for size in shape:
+        whole *= size
+    return whole
+
+
+#: The field of a configuration with the dropout of attention's probabilities, by how the class of a model begins.
+_DROPOUTS: Final = (
+    (
+        ("Bert", "Roberta", "Electra", "ViT", "DeiT", "Albert", "Camembert", "XLMRoberta"),
+        "attention_probs_dropout_prob",
+    ),
+    (("GPT2",), "attn_pdrop"),
+    (("Llama", "DistilBert", "Bart", "Whisper", "OPT", "Qwen", "Mistral", "Mixtral"), "attention_dropout"),
+    (("T5", "MT5"), "dropout_rate"),
+)
+
+
+def _attention(view: View) -> Iterator[Advice]:
+    rows = [view.anatomy.operators[place] for place in sorted(view.attention)]
+    gain = view.per_step(sum(row.time_ns for row in rows))
+    if not gain:
+        return
+    workload = view.anatomy.workload
+    draws = [row for row in rows if "bernoulli" in row.operator or "dropout" in row.operator]
+    dropped = view.per_step(sum(row.time_ns for row in draws))
+    option, technique = None, None
+    if workload.attention is not None and workload.attention != "sdpa":
+        tries: tuple[str, ...] = ('attn_implementation="sdpa": one kernel without the matrix of scores',)
+        option, technique = "--attention sdpa", "sdpa"
+    elif draws:
+        dropout = _dropout_of(workload)
+        tries = (
+            f"no dropout of attention's probabilities ({dropout or 'dropout_p'}=0): with it no fused kernel runs here",
+        )
+        option = f"--set {dropout}=0" if dropout else None
+    else:
+        tries = ("torch.nn.functional.scaled_dot_product_attention, without a mask of its own where it is causal",)
+    yield Advice(
+        id="", gain_ns=gain,
+        why="attention is written out: {gain} on matrices of scores ({shape}), {dropped} of it dropout",
+        figures={
+            "gain": ns(gain), "shape": name(" x ".join(map(str, _largest(rows[0])))), "dropped": ns(dropped),
+        },
+        tries=tries, option=option, technique=technique, section="operators",
+    )  # fmt: skip
+
+
+def _dropout_of(workload: Workload) -> str | None:
+    """Return the field of the configuration with the dropout of attention's probabilities, if it is known."""
+    kind = workload.architecture or ""
+    return next((field for begins, field in _DROPOUTS if kind.startswith(begins)), None)
+
+
+def _chains(view: View) -> Iterator[Advice]:
+    bandwidth = view.anatomy.device.bandwidth_bytes_per_second
+    rows = view.anatomy.chains
+    if not bandwidth or not rows:
+        return
+    spent = sum(row.time_ns for row in rows)
+    fused = sum(row.moved_bytes - row.saved_bytes for row in rows) / bandwidth * _NS
+    attention = sum(view.anatomy.operators[place].time_ns for place in view.attention)
+    gain = view.per_step(min(spent - fused, spent - attention))
+    if gain <= 0:
+        return
+    longest = max(rows, key=lambda row: row.time_ns)
+    compiled = bool(view.anatomy.workload.compiled)
+    yield Advice(
+        id="", gain_ns=gain, subject=longest.operator,
+        why="{calls} of maps and normalizations run in {chains} one after the other, and move {saved} between them",
+        figures={
+            "calls": count(view.per_step(sum(row.calls for row in rows)), "call"),
+            "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),
+            "saved": Evidence(value=view.per_step(sum(row.saved_bytes for row in rows)), unit="bytes"),
+            "time": ns(view.per_step(spent)), "operator": name(longest.operator),
+        },
+        tries=("fused layers: torch.nn.functional.rms_norm, layer_norm, fused SwiGLU and rotary kernels",) if compiled
+        else ("torch.compile(model), which makes one kernel of each chain",),
+        option=None if compiled else "--compile", technique=None if compiled else "compile", section="operators",
+    )  # fmt: skip
+
+
+_FUSED_OPTIMIZER: Final = re.compile(
+    r"_fused_|^triton|optimizer_update|FusedAdam|fused_adam|multi_tensor_adam", re.IGNORECASE
+)
+
+
+def _optimizer(view: View) -> Iterator[Advice]:
+    rows = [
+        row for row in view.anatomy.operators
+        if row.phase is Phase.OPTIMIZER and row.operator_class is not CLASS.COMMUNICATION
+    ]  # fmt: skip
+    kernels = {row.kernel for row in view.anatomy.kernels}
+    if (
+        not rows
+        or any(_FUSED_OPTIMIZER.search(row.operator) for row in rows)
+        or any(map(_FUSED_OPTIMIZER.search, kernels))
+    ):
+        return
+    if any(row.operator.startswith("triton") for row in rows):
+        return
+    work = sum(row.time_ns for row in rows)
+    spent = view.per_step(work)
+    if view.on_cpu:
+        spent = max(spent, view.anatomy.step.phase_ns.get(Phase.OPTIMIZER) or 0)
+    calls = view.per_step(sum(row.calls for row in rows))
+    listed = any("_foreach_" in row.operator for row in rows)
+    how = "one for each operation" if listed else "a loop over the tensors"
+    least = _update_ns(view, rows)
+    gain = spent - least
+    if gain <= 0:
+        return
+    technique = "adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None
+    yield Advice(
+        id="", gain_ns=gain,
+        why=f"the optimizer takes {{spent}} in {{calls}} of operators, {how}",
+        figures={"spent": ns(spent), "calls": count(calls, "call"), "least": ns(least)},
+        tries=(("fused=True",) if listed else ("fused=True", "foreach=True")),
+        option="--optimizer adamw" if technique else None, technique=technique, section="classes",
+    )  # fmt: skip
+
+
+def _update_ns(view: View, rows: Sequence[OperatorRow]) -> int:
+    """Return the least time of one kernel for the update: each tensor that the operators write, read and written once.
+
+    A fused kernel reads weights, gradients and moments once and writes all but the gradients.
+    """
+    bandwidth, parameters = view.anatomy.device.bandwidth_bytes_per_second, view.anatomy.workload.trainable_parameters
+    if not bandwidth or not parameters:
+        return 0
+    item = ITEM_SIZE.get(view.anatomy.workload.dtype or FLOAT32) or 4
+    return round(7 * item * parameters / bandwidth * _NS)
+
+
+_LAYOUTS: Final = re.compile(r"nchwToNhwc|nhwcToNchw|NCHW_?to_?NHWC|transpose_nchw|batched_transpose", re.IGNORECASE)
+
+
+def _layout(view: View) -> Iterator[Advice]:
+    rows = [row for row in view.anatomy.kernels if _LAYOUTS.search(row.kernel)]
+    gain = view.per_step(sum(row.time_ns for row in rows))
+    if not gain:
+        return
+    yield Advice(
+        id="", gain_ns=gain, why="{kernels} a step only change the layout of images for a convolution",
+        figures={"kernels": count(view.per_step(sum(row.count for row in rows)), "kernel"), "gain": ns(gain)},
+        tries=("model and inputs .to(memory_format=torch.channels_last)",), section="kernels",
+    )  # fmt: skip
+
+
+def _padding(view: View) -> Iterator[Advice]:
+    texts = view.anatomy.texts
+    if texts is None or not texts.all_tokens:
+        return
+    padded = 1 - texts.all_useful_tokens / texts.all_tokens
+    gain = round(padded * view.step_ns)
+    if not gain:
+        return
+    kind = "longest" if texts.padding == "max_length" else "sorted"
+    if texts.padding == kind:
+        return
+    by_length = "batches of texts of like length", "sorted-padding"
+    how, technique = ('padding="longest" of the collator', "dynamic-padding") if kind == "longest" else by_length
+    yield Advice(
+        id="", gain_ns=gain, why="{padded} of all tokens are padding (padded to {kind})",
+        figures={"padded": part(padded), "kind": name(texts.padding)},
+        tries=(how,), option=f"--padding {kind}", technique=technique, section="texts",
+    )  # fmt: skip
+
+
+#: A peak above this part of the memory is near its limit; below the other, recomputing saves what is not short.
+_NEARLY_FULL, _FREE = 0.9, 0.4
+
+
+def _recomputation(view: View) -> Iterator[Advice]:
+    peak, limit = view.anatomy.memory.peak_bytes, view.anatomy.environment.device_memory_bytes
+    gain = view.per_step(sum(row.time_ns for row in view.anatomy.classes if row.phase is Phase.RECOMPUTE))
+    if not gain or not peak or not limit or view.on_cpu or peak > _FREE * limit:
+        return
+    yield Advice(
+        id="", gain_ns=gain,
+        why="activations are computed again for {gain} of the step while the peak is {peak} of {limit}",
+        figures={
+            "gain": ns(gain), "peak": Evidence(value=peak, unit="bytes"), "limit": Evidence(value=limit, unit="bytes"),
+        },
+        tries=("no checkpointing, or of every second layer only",), section="memory",
+    )  # fmt: skip
+
+
+_REGION: Final = re.compile(r"^Torch-Compiled Region")
+
+
+def _graph_breaks(view: View) -> Iterator[Advice]:
+    regions = [row for row in view.anatomy.host if _REGION.match(row.name)]
+    calls = view.per_step(sum(row.calls for row in regions))
+    gain, _ = view.idle(IdleCause.PYTHON)
+    if calls < 2 or not gain or len({row.name for row in regions}) < 2:
+        return
+    yield Advice(
+        id="", gain_ns=gain, why="a step runs {regions} of compiled code, with {gain} of Python between operators",
+        figures={"regions": count(calls, "region"), "gain": ns(gain)},
+        tries=("TORCH_LOGS=graph_breaks says what breaks the graph", "torch.compile(fullgraph=True)"), section="host",
+    )  # fmt: skip
+
+
+RULES: Final = (
+    Rule(
+        id="launches", title="launch-bound", find=_launches,
+        looks_for="idle time of the device while the host ran operators or Python and launched kernels",
+        bound="that idle time; where the step without the profiler is known, what that has beyond its busy time",
+        silent="on the CPU, and in a trace without launches",
+    ),
+    Rule(
+        id="framework", title="framework-bound", find=_framework,
+        looks_for="time of a step on the CPU that no operator explains: dispatch, autograd, Python",
+        bound="that time; where the step without the profiler is known, what that has beyond its operators",
+        silent="on an accelerator, where idle time has its causes",
+    ),
+    Rule(
+        id="input", title="waiting for input", find=_input,
+        looks_for="idle time while the host loaded data or copied it to the device", bound="that idle time",
+        silent="where no range or call of loading is recorded",
+    ),
+    Rule(
+        id="synchronization", title="synchronizations", find=_synchronizations,
+        looks_for="calls in an operator or a range that wait for the device, and gaps that begin while the host waits",
+        bound="the idle time in gaps that began while the host waited, or in the waits themselves if that is more",
+        silent="where only the end of the step waits",
+    ),
+    Rule(
+        id="allocator", title="allocator calls", find=_allocator,
+        looks_for="idle time while the host allocated or freed memory of the device", bound="that idle time",
+        silent="where the allocator keeps what it has",
+    ),
+    Rule(
+        id="cold_start", title="cold start", find=_cold_start,
+        looks_for="idle time in launches many times as long as others, and in calls that load kernels",
+        bound="that idle time, which later steps do not have", silent="where all launches are alike",
+    ),
+    Rule(
+        id="compilation", title="compiling", find=_compilation,
+        looks_for="idle time while torch.compile compiled", bound="that idle time", silent="where nothing was compiled",
+    ),
+    Rule(
+        id="profiler", title="the profiler's own time", find=_profiler,
+        looks_for="idle time while the profiler wrote its records or recorded Python's stack",
+        bound="that idle time, which a step without the profiler does not have",
+        silent="where neither is recorded",
+    ),
+    Rule(
+        id="communication", title="exposed communication", find=_exposed,
+        looks_for="collectives while no other work runs, without what waits for another rank",
+        bound="that time", silent="in a run without collectives",
+    ),
+    Rule(
+        id="waiting", title="waiting for a rank", find=_waiting,
+        looks_for="waiting in collectives for the rank that comes last",
+        bound="the waiting that is charged to that rank",
+        silent="where no rank stands out, or ranks are missing",
+    ),
+    Rule(
+        id="pageable_copies", title="copies from pageable memory", find=_pinning,
+        looks_for="copies to the device from memory that is not pinned",
+        bound="their time, no more than all copies take while nothing else runs", silent="where other work hides them",
+    ),
+    Rule(
+        id="far_from_bound", title="an operator far from its bound", find=_far_from_bound,
+        looks_for="an operator in a phase whose calls take longer than FLOPs / peak and bytes / bandwidth",
+        bound="its time beyond that bound", silent="where the bound is not known",
+    ),
+    Rule(
+        id="float32", title="products in float32", find=_float32,
+        looks_for="matrix products of float32 operands on a device with a peak for half precision",
+        bound="their time, less the same share of the ceiling at the peak of half precision",
+        silent="under autocast, and on a processor whose peak was not measured",
+    ),
+    Rule(
+        id="attention", title="attention written out", find=_attention,
+        looks_for="work on the matrix of attention's scores: softmax, dropout, masks, scales",
+        bound="its time without the products: a fused kernel keeps the scores on the chip",
+        silent="where a fused kernel runs",
+    ),
+    Rule(
+        id="chains", title="maps one after the other", find=_chains,
+        looks_for="element-wise work and normalizations that follow each other and read what the one before wrote",
+        bound="their time, less the bytes that one kernel for each chain must move over the bandwidth",
+        silent="where bytes or the bandwidth are not known",
+    ),
+    Rule(
+        id="optimizer", title="optimizer in a loop", find=_optimizer,
+        looks_for="an optimizer that is not one fused kernel",
+        bound="its time, less that of reading and writing weights, gradients and moments once, if these are known",
+        silent="for fused and compiled optimizers",
+    ),
+    Rule(
+        id="layout", title="layout of images", find=_layout,
+        looks_for="kernels that only change the layout of images for a convolution", bound="their time",
+        silent="where none run",
+    ),
+    Rule(
+        id="padding", title="padding", find=_padding,
+        looks_for="padding tokens in the batches of a run on texts", bound="their share of the tokens, of the step",
+        silent="for batches of texts of like length, and in runs without texts",
+    ),
+    Rule(
+        id="recomputation", title="recomputation where memory is free", find=_recomputation,
+        looks_for="activations computed again in backward while the peak is below 40 % of the device's memory",
+        bound="the time of the recomputation", silent="where the peak or the device's memory is not known",
+    ),
+    Rule(
+        id="graph_breaks", title="graph breaks", find=_graph_breaks,
+        looks_for="several regions of compiled code in a step, and idle time in Python between operators",
+        bound="that idle time", silent="where one region is all",
+    ),
+)  # fmt: skip

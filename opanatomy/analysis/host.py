@@ -1,0 +1,153 @@
+"""Show what the host did in the steps: the time of its launching threads by operator, range and runtime call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from opanatomy.analysis.idle import WAITS, is_operator
+from opanatomy.analysis.intervals import Intervals, length, overlap, union, without
+from opanatomy.attribution.attribute import enclosing_rows
+from opanatomy.records.anatomy import HostRow
+from opanatomy.records.columns import Bool, HostTable, Int64, Launches, at, isin, rows_named, starts_work, unique
+from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
+
+#: Names with less than this part of the time are one row.
+_SMALL: Final = 0.001
+_STEP: Final = re.compile(r"^ProfilerStep")
+#: Ranges that say where the host is, not what it does.
+_PLACES: Final = re.compile(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
+_PYTHON: Final = "between recorded events"
+
+
+def host_rows(names: Sequence[str], host: HostTable, launches: Launches, steps: Intervals) -> tuple[HostRow, ...]:
+    """Return what the launching threads (on the CPU those that run operators) did in the steps, longest first.
+
+    Events count in the step that they begin in. Python's time is that of the main thread in which neither it nor
+    another of these threads has an event.
+    """
+    rows = np.flatnonzero(_inside(host.start_ns, steps) & (host.duration_ns > 0))
+    calls = np.flatnonzero(_inside(launches.start_ns, steps))
+    threads = unique(launches.thread[calls[starts_work(names, launches)[calls]]]).values
+    operators = is_operator(names, host)
+    if not len(threads):
+        threads = unique(host.thread[rows[operators[rows]]]).values
+    rows, calls = rows[isin(host.thread[rows], threads)], _outermost(launches, calls, threads)
+    if not len(rows):
+        return ()
+    around = enclosing_rows(
+        host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent,
+        (launches.thread[calls], launches.start_ns[calls]),
+    )  # fmt: skip
+    own = host.self_ns.copy()
+    np.subtract.at(own, around[around >= 0], launches.duration_ns[calls[around >= 0]])
+    step = rows_named(_STEP, names, host.name)
+    python = int(own[rows[step[rows]]].clip(0).sum()) + _between(host, launches, rows, calls, step, steps)
+    made = [
+        *_events(names, host, rows[~step[rows]], own, operators),
+        *_runtime(names, host, launches, calls, around, operators),
+    ]
+    if python > 0:
+        made.append(HostRow(kind="python", name=_PYTHON, calls=0, self_ns=python, total_ns=python))
+    return tuple(_folded(made))
+
+
+def _inside(start_ns: Int64, steps: Intervals) -> Bool:
+    """Return which moments lie in a step."""
+    place = np.searchsorted(steps[0], start_ns, side="right") - 1
+    inside: Bool = (place >= 0) & (start_ns < at(steps[1], place))
+    return inside
+
+
+def _outermost(launches: Launches, calls: Int64, threads: Int64) -> Int64:
+    """Return the calls of these threads that lie in no other one: a runtime calls its driver."""
+    calls = calls[isin(launches.thread[calls], threads)]
+    order = calls[np.lexsort((-launches.duration_ns[calls], launches.start_ns[calls], launches.thread[calls]))]
+    end = launches.start_ns[order] + launches.duration_ns[order]
+    kept = np.ones(len(order), dtype=bool)
+    for thread in threads.tolist():
+        here = np.flatnonzero(launches.thread[order] == thread)
+        reached = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end[here])[:-1]) if len(here) else end[here]
+        kept[here] = launches.start_ns[order[here]] >= reached
+    return order[kept]
+
+
+def _between(host: HostTable, launches: Launches, rows: Int64, calls: Int64, step: Bool, steps: Intervals) -> int:
+    """Return the time outside of step ranges in which no thread has an event, the main one first of all."""
+    plain = rows[~step[rows]]
+    starts = np.concatenate((host.start_ns[rows], launches.start_ns[calls]))
+    lengths = np.concatenate((host.duration_ns[rows], launches.duration_ns[calls]))
+    if step[rows].any():  # within the range the step's own time is Python's, but while other threads work
+        main = int(host.thread[rows[step[rows]]][0])
+        others = plain[host.thread[plain] != main]
+        busy = union(host.start_ns[others], host.duration_ns[others])
+        mine = plain[host.thread[plain] == main]
+        own = without(union(host.start_ns[rows[step[rows]]], host.duration_ns[rows[step[rows]]]),
+                      union(host.start_ns[mine], host.duration_ns[mine]))  # fmt: skip
+        return -length(overlap(own, busy)) if len(busy[0]) and len(own[0]) else 0
+    return length(without(steps, union(starts, lengths)))
+
+
+def _events(names: Sequence[str], host: HostTable, rows: Int64, own: Int64, operators: Bool) -> Iterator[HostRow]:
+    below_same = _below_same(host)
+    groups = unique(host.name[rows])
+    for place, number in enumerate(groups.values.tolist()):
+        events = rows[groups.inverse == place]
+        kind = "operator" if operators[events[0]] else "range"
+        yield HostRow(
+            kind=kind, name=names[number], calls=len(events), self_ns=int(own[events].clip(0).sum()),
+            total_ns=int(host.duration_ns[events[~below_same[events]]].sum()),
+        )  # fmt: skip
+
+
+def _below_same(host: HostTable) -> Bool:
+    """Return which events lie directly below one of the same name."""
+    below: Bool = (host.parent >= 0) & (at(host.name, host.parent) == host.name)
+    return below
+
+
+def _runtime(
+    names: Sequence[str], host: HostTable, launches: Launches, calls: Int64, around: Int64, operators: Bool
+) -> Iterator[HostRow]:
+    waits = rows_named(WAITS, names, launches.name)[calls]
+    sums: dict[tuple[str, str | None, bool], list[int]] = {}
+    for call, row, wait in zip(calls.tolist(), around.tolist(), waits.tolist(), strict=True):
+        caller = _caller(names, host, row, operators) if wait else None
+        kept = sums.setdefault((names[launches.name[call]], caller, wait), [0, 0])
+        kept[0] += 1
+        kept[1] += int(launches.duration_ns[call])
+    for (name, caller, wait), (number, spent) in sums.items():
+        yield HostRow(
+            kind="runtime", name=name, caller=caller, calls=number, self_ns=spent, total_ns=spent, waits=wait
+        )  # fmt: skip
+
+
+def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) -> str | None:
+    """Return the outermost operator around a call, else the innermost range that says what the host does."""
+    outermost, above = None, row
+    while above >= 0:
+        if operators[above]:
+            outermost = above
+        above = int(host.parent[above])
+    if outermost is not None:
+        return names[int(host.name[outermost])]
+    while row >= 0 and _PLACES.match(names[int(host.name[row])]):
+        row = int(host.parent[row])
+    return names[int(host.name[row])] if row >= 0 else None
+
+
+def _folded(rows: Sequence[HostRow]) -> Iterator[HostRow]:
+    """Yield the rows, the longest first, those of short names together last; rows that wait are never folded."""
+    least = _SMALL * sum(row.self_ns for row in rows)
+    ordered = sorted(rows, key=lambda row: (-row.self_ns, row.kind, row.name, row.caller or ""))
+    # A row may have little time of its own and much below it.
+    yield from (row for row in ordered if row.total_ns >= least or row.waits)
+    small = [row for row in ordered if row.total_ns < least and not row.waits]
+    if small:
+        yield HostRow(
+            kind="others", name=f"{len(small)} more names", calls=sum(row.calls for row in small),
+            self_ns=sum(row.self_ns for row in small), total_ns=sum(row.self_ns for row in small),
+        )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Say what to change: at most three pieces of advice on the first screen, the others in a section of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from opanatomy.records.anatomy import Advice, Anatomy, Evidence
+from opanatomy.report.section import (
+    Bytes,
+    Count,
+    Fact,
+    FlopRate,
+    Name,
+    Note,
+    Page,
+    Phrase,
+    Quantity,
+    Ratio,
+    Section,
+    Share,
+    Time,
+    joined,
+    phrase,
+)
+from opanatomy.report.sections.verdict import (
+    Next,
+    NextCommand,
+    compared_run,
+    experiment_of,
+    is_run_of_profile,
+    looked_at,
+)
+
+#: So many pieces of advice are on the first screen, with so many things to try.
+SHOWN: Final = 3
+_TRIED: Final = 2
+#: Commands below them.
+_COMMANDS: Final = 2
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+
+
+def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
+    """Return what to change first, and the commands that carry it out or check it."""
+    first = anatomy.advice[:SHOWN]
+    if not first:
+        return None
+    notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
+    return Section(
+        title="What to try", facts=tuple(_fact(advice, anatomy, tried=_TRIED) for advice in first), notes=tuple(notes)
+    )
+
+
+def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
+    """Return all advice beyond the first screen's."""
+    more = anatomy.advice[SHOWN:]
+    if not more:
+        return None
+    notes = [Note(text="each is the most that a change could gain alone: several may end the same idle time")]
+    return Section(title="What else to try", facts=tuple(_fact(advice, anatomy) for advice in more), notes=tuple(notes))
+
+
+def _fact(advice: Advice, anatomy: Anatomy, *, tried: int | None = None) -> Fact:
+    text = phrase("{}: {}. Try {}.", gain_of(advice), why_of(advice), tries_of(advice, anatomy, tried))
+    return Fact(label=label_of(advice), text=text)
+
+
+def label_of(advice: Advice) -> str:
+    """Return the word of a piece of advice, as `explain` knows it."""
+    return advice.id.replace("_", " ")
+
+
+def gain_of(advice: Advice) -> Phrase:
+    """Return the most that it could gain: time of a mean step, or memory."""
+    parts = []
+    if advice.gain_ns is not None:
+        parts.append(phrase("up to {} ({})", Time(advice.gain_ns), Share(advice.gain_ns, advice.step_ns)))
+    if advice.gain_bytes is not None:
+        parts.append(
+            phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
+        )
+    fits = {True: "fits then", False: "does not fit then either", None: None}[advice.fits]
+    return joined((*parts, fits)) or phrase("")
+
+
+def why_of(advice: Advice) -> Phrase:
+    """Return what is seen, with its figures."""
+    names = _PLACE.findall(advice.why)
+    return phrase(_PLACE.sub("{}", advice.why), *(quantity_of(advice.figures[name]) for name in names))
+
+
+def tries_of(advice: Advice, anatomy: Anatomy, most: int | None = None) -> Phrase:
+    """Return what to try, the most promising first, of a run of `profile` with the option that does it."""
+    option = f"`{advice.option}`" if advice.option and is_run_of_profile(anatomy) else None
+    first, *others = advice.tries[:most] or ("",)
+    named = first if option is None or not first else f"{first} ({option})"
+    return joined((named or option, *others), "; or ") or phrase("")
+
+
+def quantity_of(evidence: Evidence) -> Quantity | Name | str:
+    """Return a figure of advice in its unit."""
+    value = evidence.value
+    if isinstance(value, str):
+        # A name stands alone; a text with words around it is shown as it is.
+        return value if not value or " " in value else Name(value)
+    known = {"ns": Time, "bytes": Bytes, "ratio": Ratio, "flop/s": FlopRate}.get(evidence.unit)
+    if known is not None:
+        made: Quantity = known(value)
+        return made
+    return Share(value, 1) if evidence.unit == "fraction" else Count(value, evidence.unit)
+
+
+def commands_of(advice: Iterable[Advice], anatomy: Anatomy, source: str | None) -> tuple[Next, ...]:
+    """Return what carries the advice out or checks it: an experiment, a comparison of two runs, else a section."""
+    techniques, sections, others = [], [], []
+    for each in advice:
+        if each.technique is not None and experiment_of(anatomy) is not None:
+            techniques.append(each.technique)
+        elif each.option is not None and (line := compared_run(anatomy, each.option)) is not None:
+            others.append(Next(text=line))
+        elif each.section is not None:
+            sections.append(NextCommand(section=each.section))
+    made = []
+    if techniques:
+        made.append(Next(text=f"{experiment_of(anatomy)} --only {','.join(dict.fromkeys(techniques))}"))
+    made += others
+    if sections and (source is not None or anatomy.provenance.trace is not None):
+        made.append(looked_at(sections, source))
+    return tuple(dict.fromkeys(made))
+
+
+def lines_of(
+    advice: Sequence[Advice], anatomy: Anatomy, source: str | None
+) -> Iterator[tuple[str, Phrase, Phrase, Phrase, Next | None]]:
+    """Yield for the digest of each piece its word, gain, reason, what to try and the command."""
+    for each in advice:
+        following = next(iter(commands_of((each,), anatomy, source)), None)
+        yield label_of(each), gain_of(each), why_of(each), tries_of(each), following
