@@ -209,10 +209,10 @@ def _synchronizations(view: View) -> Iterator[Advice]:
     caller, (calls, spent) = max(callers.items(), key=lambda item: (item[1][1], item[0]))
     yield Advice(
         id="", gain_ns=gain, subject=caller,
-        why="the host waits for the device {calls} a step, most of it in {caller}, and then has nothing queued",
+        why="the host waits for the device in {calls} a step, most of it in {caller}, and then has nothing queued",
         figures={
-            "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
-            "caller": name(caller.removeprefix("aten::")), "of_caller": count(view.per_step(calls), "time"),
+            "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "call"),
+            "caller": name(caller.removeprefix("aten::")), "of_caller": count(view.per_step(calls), "call"),
             "spent": ns(view.per_step(spent)),
         },
         tries=(_INSTEAD.get(caller.removeprefix("aten::"), _KEEP_ON_DEVICE), "fewer prints and logs of values"),
@@ -375,8 +375,8 @@ def _pinning(view: View) -> Iterator[Advice]:
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, why="{copies} a step copy from pageable memory, {exposed} of it while nothing else runs",
-        figures={"copies": count(view.per_step(sum(row.count for row in rows)), "copy"), "exposed": ns(gain)},
+        id="", gain_ns=gain, why="{copies} a step are from pageable memory, {exposed} of it while nothing else runs",
+        figures={"copies": count(view.per_step(sum(row.count for row in rows)), "transfer"), "exposed": ns(gain)},
         tries=("DataLoader(pin_memory=True) and .to(device, non_blocking=True)",), section="kernels",
     )  # fmt: skip
 
@@ -561,6 +561,7 @@ def _attention(view: View) -> Iterator[Advice]:
     draws = [row for row in rows if "bernoulli" in row.operator or "dropout" in row.operator]
     dropped = view.per_step(sum(row.time_ns for row in draws))
     option, technique = None, None
+    dropout_time = ", {dropped} of it dropout" if draws else ""
     if workload.attention is not None and workload.attention != "sdpa":
         tries: tuple[str, ...] = ('attn_implementation="sdpa": one kernel without the matrix of scores',)
         option, technique = "--attention sdpa", "sdpa"
@@ -574,7 +575,7 @@ def _attention(view: View) -> Iterator[Advice]:
         tries = ("torch.nn.functional.scaled_dot_product_attention, without a mask of its own where it is causal",)
     yield Advice(
         id="", gain_ns=gain,
-        why="attention is written out: {gain} on matrices of scores ({shape}), {dropped} of it dropout",
+        why="attention is written out: {gain} on matrices of scores ({shape})" + dropout_time,
         figures={
             "gain": ns(gain), "shape": name(" x ".join(map(str, _largest(rows[0])))), "dropped": ns(dropped),
         },
@@ -589,29 +590,31 @@ def _dropout_of(workload: Workload) -> str | None:
 
 
 def _chains(view: View) -> Iterator[Advice]:
-    bandwidth = view.anatomy.device.bandwidth_bytes_per_second
-    rows = view.anatomy.chains
-    if not bandwidth or not rows:
+    rows = [row for row in view.anatomy.chains if row.moved_bytes]
+    if not rows:
         return
-    spent = sum(row.time_ns for row in rows)
-    fused = sum(row.moved_bytes - row.saved_bytes for row in rows) / bandwidth * _NS
+    # Written out, attention's scores are in chains too.
     attention = sum(view.anatomy.operators[place].time_ns for place in view.attention)
-    gain = view.per_step(min(spent - fused, spent - attention))
-    if gain <= 0:
+    saved = sum(row.time_ns * row.saved_bytes / row.moved_bytes for row in rows)
+    spent = sum(row.time_ns for row in rows)
+    gain = view.per_step(saved * max(1 - attention / spent, 0)) if spent else 0
+    if not gain:
         return
     longest = max(rows, key=lambda row: row.time_ns)
     compiled = bool(view.anatomy.workload.compiled)
+    layers = "fused layers: torch.nn.functional.rms_norm and layer_norm, fused SwiGLU and rotary kernels"
     yield Advice(
         id="", gain_ns=gain, subject=longest.operator,
-        why="{calls} of maps and normalizations run in {chains} one after the other, and move {saved} between them",
+        why="{calls} of maps and normalizations in {chains} one after the other take {time}, {share} of it to move"
+        " {saved} from one to the next",
         figures={
             "calls": count(view.per_step(sum(row.calls for row in rows)), "call"),
             "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),
+            "time": ns(view.per_step(spent)), "share": part(saved / spent),
             "saved": Evidence(value=view.per_step(sum(row.saved_bytes for row in rows)), unit="bytes"),
-            "time": ns(view.per_step(spent)), "operator": name(longest.operator),
+            "operator": name(longest.operator),
         },
-        tries=("fused layers: torch.nn.functional.rms_norm, layer_norm, fused SwiGLU and rotary kernels",) if compiled
-        else ("torch.compile(model), which makes one kernel of each chain",),
+        tries=(layers,) if compiled else ("torch.compile(model), which makes one kernel of each chain", layers),
         option=None if compiled else "--compile", technique=None if compiled else "compile", section="operators",
     )  # fmt: skip
 
@@ -818,8 +821,8 @@ RULES: Final = (
     Rule(
         id="chains", title="maps one after the other", find=_chains,
         looks_for="element-wise work and normalizations that follow each other and read what the one before wrote",
-        bound="their time, less the bytes that one kernel for each chain must move over the bandwidth",
-        silent="where bytes or the bandwidth are not known",
+        bound="their time, in proportion to the bytes that one kernel for each chain would not move",
+        silent="where bytes are not known",
     ),
     Rule(
         id="optimizer", title="optimizer in a loop", find=_optimizer,

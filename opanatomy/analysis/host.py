@@ -92,15 +92,16 @@ def _between(host: HostTable, launches: Launches, rows: Int64, calls: Int64, ste
 
 
 def _events(names: Sequence[str], host: HostTable, rows: Int64, own: Int64, operators: Bool) -> Iterator[HostRow]:
-    below_same = _below_same(host)
     groups = unique(host.name[rows])
-    for place, number in enumerate(groups.values.tolist()):
-        events = rows[groups.inverse == place]
-        kind = "operator" if operators[events[0]] else "range"
-        yield HostRow(
-            kind=kind, name=names[number], calls=len(events), self_ns=int(own[events].clip(0).sum()),
-            total_ns=int(host.duration_ns[events[~below_same[events]]].sum()),
-        )  # fmt: skip
+    size = len(groups.values)
+    calls = np.bincount(groups.inverse, minlength=size)
+    self_ns, total_ns = (np.zeros(size, dtype=np.int64) for _ in range(2))
+    np.add.at(self_ns, groups.inverse, own[rows].clip(0))
+    np.add.at(total_ns, groups.inverse, np.where(_below_same(host)[rows], 0, host.duration_ns[rows]))
+    columns = (groups.values.tolist(), operators[rows[groups.first]].tolist(), calls.tolist(), self_ns.tolist())
+    for number, operator, count, spent, whole in zip(*columns, total_ns.tolist(), strict=True):
+        kind = "operator" if operator else "range"
+        yield HostRow(kind=kind, name=names[number], calls=count, self_ns=spent, total_ns=whole)
 
 
 def _below_same(host: HostTable) -> Bool:
@@ -113,16 +114,22 @@ def _runtime(
     names: Sequence[str], host: HostTable, launches: Launches, calls: Int64, around: Int64, operators: Bool
 ) -> Iterator[HostRow]:
     waits = rows_named(WAITS, names, launches.name)[calls]
-    sums: dict[tuple[str, str | None, bool], list[int]] = {}
-    for call, row, wait in zip(calls.tolist(), around.tolist(), waits.tolist(), strict=True):
-        caller = _caller(names, host, row, operators) if wait else None
-        kept = sums.setdefault((names[launches.name[call]], caller, wait), [0, 0])
-        kept[0] += 1
-        kept[1] += int(launches.duration_ns[call])
-    for (name, caller, wait), (number, spent) in sums.items():
+    sums: dict[tuple[int, str | None], list[int]] = {}
+    for place in np.flatnonzero(waits).tolist():
+        key = int(launches.name[calls[place]]), _caller(names, host, int(around[place]), operators)
+        kept = sums.setdefault(key, [0, 0])
+        kept[0], kept[1] = kept[0] + 1, kept[1] + int(launches.duration_ns[calls[place]])
+    for (number, caller), (count, spent) in sums.items():
         yield HostRow(
-            kind="runtime", name=name, caller=caller, calls=number, self_ns=spent, total_ns=spent, waits=wait
+            kind="runtime", name=names[number], caller=caller, calls=count, self_ns=spent, total_ns=spent, waits=True
         )  # fmt: skip
+    others = calls[~waits]
+    groups = unique(launches.name[others])
+    spent_ns = np.zeros(len(groups.values), dtype=np.int64)
+    np.add.at(spent_ns, groups.inverse, launches.duration_ns[others])
+    counts = np.bincount(groups.inverse, minlength=len(groups.values))
+    for number, count, spent in zip(groups.values.tolist(), counts.tolist(), spent_ns.tolist(), strict=True):
+        yield HostRow(kind="runtime", name=names[number], calls=count, self_ns=spent, total_ns=spent)
 
 
 def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from opanatomy.records.anatomy import Advice, Anatomy, Evidence
@@ -128,12 +128,3 @@ def commands_of(advice: Iterable[Advice], anatomy: Anatomy, source: str | None) 
     if sections and (source is not None or anatomy.provenance.trace is not None):
         made.append(looked_at(sections, source))
     return tuple(dict.fromkeys(made))
-
-
-def lines_of(
-    advice: Sequence[Advice], anatomy: Anatomy, source: str | None
-) -> Iterator[tuple[str, Phrase, Phrase, Phrase, Next | None]]:
-    """Yield for the digest of each piece its word, gain, reason, what to try and the command."""
-    for each in advice:
-        following = next(iter(commands_of((each,), anatomy, source)), None)
-        yield label_of(each), gain_of(each), why_of(each), tries_of(each), following
