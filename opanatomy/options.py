@@ -393,8 +393,8 @@ NO_TRACE: Final = Option(
     name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report",
 )  # fmt: skip
 SUGGEST: Final = Option(
-    name="suggest", group=_REPORT, kind=Kind.NUMBER, default=10, minimum=0, metavar="SECONDS",
-    help="time to predict which techniques would save most; 0 for none (default: {default})",
+    name="suggest", group=_REPORT, kind=Kind.NUMBER, minimum=0, metavar="SECONDS",
+    help="time to predict which techniques would save most; 0 for none (default: a tenth of the run's, 10 at least)",
 )  # fmt: skip
 
 SUMMARIES: Final = Option(

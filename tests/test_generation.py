@@ -227,7 +227,7 @@ def test_a_generation_that_does_not_fit_needs_its_cache_and_less_of_it_with_one_
     failure = MemoryFailure(phase=Phase.DECODING, message="", requested_bytes=1, allocated_bytes=1)
     cache, copies = 2 * 2 * 4 * 4 * 64 * 128 * 4, 4 * (4 * 64 * 128 * 4 + 100 * 8)
     assert needed_bytes(None, ran, shape) == 10 * 4 + cache + copies
-    rows = {row.option: row.saved_bytes for row in savings_of(None, ran, Memory(failure=failure), shape)}
+    rows = {row.tries[0]: row.gain_bytes for row in savings_of(None, ran, Memory(failure=failure), shape)}
     assert rows["--beams 1"] == cache * 3 // 4 + copies
 
 

@@ -77,11 +77,11 @@ def test_techniques_are_sorted_by_what_they_save() -> None:
     need = needed_bytes(LARGE, workload())
     assert need is not None
     rows = savings_of(LARGE, workload(), Memory(failure=replace(FULL, allocated_bytes=need - 3 * 10**9)))
-    assert (rows[0].option, rows[0].fits) == ("--checkpointing", True)
-    assert [row.saved_bytes for row in rows] == sorted((row.saved_bytes for row in rows), reverse=True)
-    assert all(row.saved_bytes + row.needed_bytes == need for row in rows)
-    eight = next(row for row in rows if row.option == "--optimizer adamw8bit")
-    assert eight.saved_bytes == pytest.approx(PARAMETERS * (8 - 2.03125), abs=1)
+    assert (rows[0].tries, rows[0].fits) == (("--checkpointing",), True)
+    assert [row.gain_bytes for row in rows] == sorted((row.gain_bytes or 0 for row in rows), reverse=True)
+    assert all((row.gain_bytes or 0) + int(row.figures["after"].value) == need for row in rows)
+    eight = next(row for row in rows if row.tries == ("--optimizer adamw8bit",))
+    assert eight.gain_bytes == pytest.approx(PARAMETERS * (8 - 2.03125), abs=1)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_techniques_are_sorted_by_what_they_save() -> None:
 )
 def test_a_batch_is_cut_while_it_can_be(batch: int, parts: int, option: list[str]) -> None:
     rows = savings_of(LARGE, workload(batch=batch, accumulate=parts), Memory(failure=FULL))
-    assert [row.option for row in rows if row.option.startswith(("--batch", "--accumulate"))] == option
+    assert [row.tries[0] for row in rows if row.tries[0].startswith(("--batch", "--accumulate"))] == option
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_in_the_optimizer_only_less_state_helps(source: str, options: tuple[str,
     rows = savings_of(None, workload(model_source=source), Memory(failure=failure))
     eight = 8 * PARAMETERS - round(2.03125 * PARAMETERS)
     saved = (8 * PARAMETERS, 8 * PARAMETERS, 4 * PARAMETERS, eight)
-    assert {row.option: row.saved_bytes for row in rows} == dict(zip(options, saved, strict=True))
+    assert {row.tries[0]: row.gain_bytes for row in rows} == dict(zip(options, saved, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- the published run

@@ -193,7 +193,7 @@ def test_a_step_beyond_a_limit_of_the_host_is_reported(tmp_path: Path) -> None:
     memory = report["memory"]
     assert memory["failure"]["requested_bytes"] > 1_000_000
     assert memory["needed_bytes"] > limit
-    assert {saving["option"] for saving in memory["savings"]} >= {"--checkpointing", "--accumulate 2"}
+    assert {each["tries"][0] for each in report["advice"]} >= {"--checkpointing", "--accumulate 2"}
     assert report["workload"]["batch"] == 65536
     assert list(tmp_path.iterdir()) == []
     text = terminal_report(replace(anatomies.nothing(), memory=opanatomy.report.read_anatomy(done.stdout).memory))

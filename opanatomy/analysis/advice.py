@@ -79,13 +79,14 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def with_advice(anatomy: Anatomy) -> Anatomy:
-    """Return the anatomy with what its figures advise, before advice that it has already, the largest gain first."""
+    """Return the anatomy with what its figures advise, and advice of other rooms that it has, largest gain first."""
     if anatomy.environment.host_only or not any(row.time_ns for row in anatomy.classes):
         return anatomy
     costs = costs_of(anatomy)
     view = View(anatomy=anatomy, costs=costs, attention=frozenset(_scores(anatomy.operators)))
     found = [replace(advice, id=rule.id, step_ns=view.step_ns) for rule in RULES for advice in rule.find(view)]
-    return replace(anatomy, advice=ordered((*anatomy.advice, *found)))
+    others = [advice for advice in anatomy.advice if advice.id not in {rule.id for rule in RULES}]
+    return replace(anatomy, advice=ordered((*others, *found)))
 
 
 def ordered(advice: Iterable[Advice]) -> tuple[Advice, ...]:
@@ -119,8 +120,8 @@ def count(value: float, noun: str) -> Evidence:
 
 
 def name(text: str) -> Evidence:
-    """Return a name."""
-    return Evidence(value=text, unit="name")
+    """Return a name, or words."""
+    return Evidence(text=text)
 
 
 # ----- time in which the device has nothing to do
@@ -189,9 +190,10 @@ def _input(view: View) -> Iterator[Advice]:
     single = "SingleProcess" in (row.name or "")
     workers = "DataLoader(num_workers=4, persistent_workers=True)" if single else "more workers of the DataLoader"
     yield Advice(
-        id="", gain_ns=gain, subject=row.name, why="the device waits {gain} of each step for its input{in_what}",
-        figures={"gain": ns(gain), "in_what": name(f", in {row.name}" if row.name else "")},
-        tries=(f"{workers}: batches are made while the device works", "pin_memory=True", "less work for a batch"),
+        id="", gain_ns=gain, subject=row.name,
+        why="the device waits {gain} of each step for its input" + (", most of it in {call}" if row.name else ""),
+        figures={"gain": ns(gain), "call": name(row.name or "")},
+        tries=(f"{workers}: batches are made as the device works", "pin_memory=True", "less work for a batch"),
         section="idle",
     )  # fmt: skip
 
@@ -234,14 +236,20 @@ _INSTEAD: Final = {
 }
 
 
+#: A step that frees memory of the driver so often has no cache.
+_UNCACHED: Final = 100
+_CACHING: Final = "unset PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING), so that torch keeps memory"
+
+
 def _allocator(view: View) -> Iterator[Advice]:
     gain, rows = view.idle(IdleCause.ALLOCATOR)
     if not gain:
         return
     row = rows[0]
     frees = "Free" in (row.name or "")
+    uncached = frees and (row.events or 0) / steps_of_window(view.anatomy) >= _UNCACHED
     tries = [
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        _CACHING if uncached else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "no torch.cuda.empty_cache() in the loop" if frees else "one step before measuring, so that memory is reserved",
     ]
     peak, limit = view.anatomy.memory.peak_bytes, view.anatomy.environment.device_memory_bytes
@@ -265,8 +273,9 @@ def _cold_start(view: View) -> Iterator[Advice]:
     row = rows[0]
     yield Advice(
         id="", gain_ns=gain, subject=row.name,
-        why="slow calls that load or first launch kernels take {gain} of the step{in_what}",
-        figures={"gain": ns(gain), "in_what": name(f", most of it {row.name}" if row.name else "")},
+        why="slow calls that load or first launch kernels take {gain} of the step"
+        + (", most of it {call}" if row.name else ""),
+        figures={"gain": ns(gain), "call": name(row.name or "")},
         tries=("steps before the recorded ones: schedule(wait=1, warmup=3, active=3)",), section="idle",
     )  # fmt: skip
 
@@ -291,11 +300,12 @@ def _profiler(view: View) -> Iterator[Advice]:
     if not gain:
         return
     stack = any(row.name == PYTHON_STACK for row in rows)
-    what = "Python's stack" if stack else "its buffers"
+    of_stack = "for {gain} the device waits for Python, slowed by recording its stack: how much is not known"
+    why = of_stack if stack else "for {gain} the device waits for the profiler's records"
     yield Advice(
         id="", gain_ns=gain,
-        why="{gain} of idle time is the profiler's, which records {what}: the step without it is shorter",
-        figures={"gain": ns(gain), "what": name(what)},
+        why=why,
+        figures={"gain": ns(gain)},
         tries=("with_stack=False, with_modules=False" if stack else "fewer recorded steps",), section="idle",
     )  # fmt: skip
 
@@ -326,10 +336,11 @@ def _exposed(view: View) -> Iterator[Advice]:
     tries = _OVERLAP.get(collective or "", ("other work between the start of the collective and its wait",))
     yield Advice(
         id="", gain_ns=gain, subject=collective,
-        why="nothing else runs for {gain} of the collectives, most of it launched in {phase}{what}",
+        why="nothing else runs for {gain} of the collectives, most of it launched in {phase}"
+        + (" ({collective})" if collective else ""),
         figures={
             "gain": ns(gain), "phase": name(phase.phase.value),
-            "what": name(f" ({collective})" if collective else ""),
+            "collective": name(collective or ""),
             "running": ns(communication.running_ns / steps_of(view.anatomy)),
         },
         tries=tries, section="communication",
@@ -359,8 +370,8 @@ def _waiting(view: View) -> Iterator[Advice]:
     else:
         why, tries = "", ("what this rank's host does while the others wait: opanatomy analyze on its trace",)
     yield Advice(
-        id="", gain_ns=gain, subject=who, why="{share} of all waiting is for {who}{how}",
-        figures={"share": part(share), "who": name(who), "how": name(why)}, tries=tries, section="waiting",
+        id="", gain_ns=gain, subject=who, why="{share} of all waiting is for {who}" + why,
+        figures={"share": part(share), "who": name(who)}, tries=tries, section="waiting",
     )  # fmt: skip
 
 
@@ -375,7 +386,7 @@ def _pinning(view: View) -> Iterator[Advice]:
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, why="{copies} a step are from pageable memory, {exposed} of it while nothing else runs",
+        id="", gain_ns=gain, why="{copies} a step are from pageable memory, {exposed} of it with nothing else running",
         figures={"copies": count(view.per_step(sum(row.count for row in rows)), "transfer"), "exposed": ns(gain)},
         tries=("DataLoader(pin_memory=True) and .to(device, non_blocking=True)",), section="kernels",
     )  # fmt: skip
@@ -404,9 +415,9 @@ def _far_from_bound(view: View) -> Iterator[Advice]:
         where = "" if phase is Phase.OTHER else f" in {phase.value}"
         yield Advice(
             id="", gain_ns=gain, subject=f"{operator}{where}",
-            why="{operator} takes {time} and could take {bound} at the device's ceilings ({reached} of them)",
+            why=f"{{operator}}{where} takes {{time}}, {{bound}} at the device's ceilings ({{reached}} of them)",
             figures={
-                "operator": name(operator.removeprefix("aten::") + where), "time": ns(view.per_step(bounded)),
+                "operator": name(operator.removeprefix("aten::")), "time": ns(view.per_step(bounded)),
                 "bound": ns(view.per_step(bound)), "reached": part(bound / bounded),
             },
             tries=tuple(_nearer(view, rows)), section="roofline",
@@ -717,7 +728,7 @@ def _recomputation(view: View) -> Iterator[Advice]:
         return
     yield Advice(
         id="", gain_ns=gain,
-        why="activations are computed again for {gain} of the step while the peak is {peak} of {limit}",
+        why="activations are computed again for {gain} of the step, with a peak of {peak} on a device of {limit}",
         figures={
             "gain": ns(gain), "peak": Evidence(value=peak, unit="bytes"), "limit": Evidence(value=limit, unit="bytes"),
         },

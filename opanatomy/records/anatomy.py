@@ -491,10 +491,11 @@ OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
 
 class Evidence(Record, frozen=True, kw_only=True):
-    """A figure or a name in a sentence of advice; `unit` is one of the metrics, a noun for a count, or `name`."""
+    """A figure in a sentence of advice, in a unit of the metrics or as a count of a noun, or a `text`."""
 
-    value: int | float | str
-    unit: str
+    value: int | float | None = None
+    unit: str = ""
+    text: str | None = None
 
 
 class Advice(Record, frozen=True, kw_only=True):

@@ -459,8 +459,9 @@ WAITING: Final = Chapter(
 def _rule(rule: Rule) -> Term:
     """Make the entry of a rule of advice."""
     return term(
-        f"{rule.id.replace('_', ' ')} | {rule.title}", f"advice on {rule.looks_for}",
-        f"Gained at most: {rule.bound}. It stays silent {rule.silent}, and below 2 % of the step.",
+        rule.id.replace("_", " "), rule.title,
+        f"It looks for {rule.looks_for}. Gained at most: {rule.bound}. It stays silent {rule.silent}, and below 2 % of"
+        " the step.",
         paths="advice[].id, advice[].gain_ns",
     )  # fmt: skip
 
@@ -470,16 +471,16 @@ ADVICE: Final = Chapter(
     sections=("advice", "more-advice"),
     terms=(
         term("advice | what to try | try",
-             "what to change, the largest gain first: the most it could save, why, and what to try",
-             "Each is a rule on figures of the report. A gain is the most that a change could save of the mean step, in"
+             "what to change, the largest gain first",
+             "With the most that it could save, why, and what to try. Each is a rule on figures of the report. A gain is the most that a change could save of the mean step, in"
              " time that several rules may name. The first screen has three.",
              formula="advice[]", paths="advice[].id, advice[].gain_ns, advice[].step_ns"),
         *map(_rule, RULES),
-        term("out of memory", "advice on what would lower the memory that a step needs, by theory",
+        term("out of memory", "what would lower the memory that a step needs",
              "Given where a step ran out of memory or takes nine tenths of the device's: by the closed formulas of"
              " weights, gradients, state and activations.",
              paths="advice[].gain_bytes, advice[].peak_bytes, advice[].fits"),
-        term("technique", "advice to try a technique of `opanatomy techniques`, by prediction",
+        term("technique", "a technique, by prediction",
              "Of techniques whose predictions were compared with measurements and that leave the training as it is, or"
              " all but. The peak is that of all allocations; the gain in time is the best end of the predicted range."
              " `--suggest SECONDS` limits the time of the predictions (default: a tenth of the run's, 10 s at least).",
@@ -491,19 +492,19 @@ HOST: Final = Chapter(
     title="The host",
     sections=("host",),
     terms=(
-        term("on the host", "operators, ranges and runtime calls of the threads that launch work",
-             "On the CPU those that run operators. A call that waits for the device is named with the outermost"
+        term("on the host", "events of the launching threads",
+             "Operators, ranges and runtime calls. On the CPU those that run operators. A call that waits for the device is named with the outermost"
              " operator around it.", paths="host[].name, host[].caller"),
-        term("what", "operator, range, runtime call, Python, or others",
-             "Others are all names with less than 0.1 % of the time.",
+        term("what", "kind of event",
+             "Operator, range, runtime call, Python, or others. Others are all names with less than 0.1 % of the time.",
              paths="host[].kind"),
         term("events", "how many, in a step", paths="host[].calls"),
         term("self time", "without that of the events below", paths="host[].self_ns",
              note="self time: without that of the events below"),
-        term("with parts", "with the time of the events below", paths="host[].total_ns"),
-        term("share", "of the time of these threads", formula="self_ns / (sum of host[].self_ns)",
+        term("with parts", "with events below", paths="host[].total_ns"),
+        term("share", "of these threads' time", formula="self_ns / (sum of host[].self_ns)",
              paths="host[].self_ns"),
-        term("between recorded events", "time of the main thread in which no launching thread has an event: Python",
+        term("between recorded events", "Python: no launching thread has an event",
              paths="host[].self_ns", note="between recorded events: Python"),
     ),
 )  # fmt: skip

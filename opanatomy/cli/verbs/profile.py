@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from opanatomy.records.anatomy import Anatomy
     from opanatomy.trace.files import OutputFile
 
+#: Predictions have this many seconds at least.
+_LEAST_BUDGET_S: Final = 10.0
 DESCRIPTION: Final = "Run one forward and backward pass under torch.profiler and report its anatomy."
 OPTIONS: Final = PROFILE
 EXAMPLES: Final = (
@@ -186,17 +189,18 @@ def _say_nothing(_text: str) -> None:
 
 
 def _published_anatomy(
-    trace: OutputFile, options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int
+    trace: OutputFile, options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int | None
 ) -> Anatomy:
     """Return the anatomy of a capture whose trace is published before it is analyzed."""
     from opanatomy.cli.output import note, show
     from opanatomy.pipeline import analyze_traces
 
+    begun = time.monotonic()
     with trace.written() as partial:
         _capture(options, partial, where)
     try:
         anatomy = analyze_traces([trace.target], ceilings=ceilings, redact=options.redact)
-        anatomy = _with_suggestions(anatomy, options, trace.target, suggest_s)
+        anatomy = _with_suggestions(anatomy, options, trace.target, _budget_s(suggest_s, begun))
         show(anatomy, where)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
@@ -205,19 +209,25 @@ def _published_anatomy(
     return anatomy
 
 
-def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int) -> Anatomy:
+def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int | None) -> Anatomy:
     """Return the anatomy of a capture whose trace is temporary."""
     from opanatomy.cli.output import show
     from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.files import temporary
 
+    begun = time.monotonic()
     with temporary("step.trace.json.gz", "the trace") as trace:
         _capture(options, trace, where)
         anatomy = analyze_traces([trace], ceilings=ceilings, redact=options.redact)
-        anatomy = _with_suggestions(anatomy, options, trace, suggest_s)
+        anatomy = _with_suggestions(anatomy, options, trace, _budget_s(suggest_s, begun))
     anatomy = _without_trace(anatomy)
     show(anatomy, where)
     return anatomy
+
+
+def _budget_s(asked: int | None, begun: float) -> float:
+    """Return the seconds for predictions: those asked for, else in proportion to the run's."""
+    return asked if asked is not None else max(_LEAST_BUDGET_S, (time.monotonic() - begun) / 10)
 
 
 def _without_trace(anatomy: Anatomy) -> Anatomy:

@@ -67,7 +67,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         # A disagreement of two sources makes all that follows uncertain.
         Part("disagreements", _of(checks.disagreements), first=True),
         Part("headline", verdict.conclusion, first=True),
-        Part("advice", advice.first_advice, first=True),
+        Part("advice", advice.first_advice, "advice", first=True),
         Part("run", _of(run.what_ran), first=True),
         Part("step", _of(step.one_step), first=True),
         Part("generation", _of(step.generation), first=True),

@@ -23,6 +23,7 @@ from opanatomy.report.section import (
     Time,
     joined,
     phrase,
+    printable,
 )
 from opanatomy.report.sections.verdict import (
     Next,
@@ -37,7 +38,7 @@ from opanatomy.report.sections.verdict import (
 SHOWN: Final = 3
 _TRIED: Final = 2
 #: Commands below them.
-_COMMANDS: Final = 2
+_COMMANDS: Final = 1
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
@@ -68,7 +69,7 @@ def _fact(advice: Advice, anatomy: Anatomy, *, tried: int | None = None) -> Fact
 
 def label_of(advice: Advice) -> str:
     """Return the word of a piece of advice, as `explain` knows it."""
-    return advice.id.replace("_", " ")
+    return printable(advice.id.replace("_", " "))
 
 
 def gain_of(advice: Advice) -> Phrase:
@@ -98,12 +99,11 @@ def tries_of(advice: Advice, anatomy: Anatomy, most: int | None = None) -> Phras
     return joined((named or option, *others), "; or ") or phrase("")
 
 
-def quantity_of(evidence: Evidence) -> Quantity | Name | str:
+def quantity_of(evidence: Evidence) -> Quantity | Name:
     """Return a figure of advice in its unit."""
     value = evidence.value
-    if isinstance(value, str):
-        # A name stands alone; a text with words around it is shown as it is.
-        return value if not value or " " in value else Name(value)
+    if evidence.text is not None:
+        return Name(evidence.text)
     known = {"ns": Time, "bytes": Bytes, "ratio": Ratio, "flop/s": FlopRate}.get(evidence.unit)
     if known is not None:
         made: Quantity = known(value)

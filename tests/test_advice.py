@@ -1,0 +1,454 @@
+"""Advice: each rule on a trace made for it, with the milliseconds worked out by hand, and one on which it is silent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.analysis.advice import RULES, with_advice
+from opanatomy.records.anatomy import Advice, Anatomy
+from opanatomy.records.communication import Straggler
+from opanatomy.records.workload import TextFigures
+from tests.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
+from tests.test_report_verdict import of_ranks
+
+PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
+#: An element-wise call on 256 x 1024 float32 numbers, and its bytes read and written.
+VECTOR: dict[str, Any] = {"shapes": [[256, 1024]], "types": ["float"]}
+BYTES = 256 * 1024 * 4
+BANDWIDTH = 3.35e12
+
+
+def advised(trace: TraceBuilder, folder: Path) -> dict[str, Advice]:
+    """The advice of a trace by its id, of several the largest."""
+    found: dict[str, Advice] = {}
+    for advice in trace.analyze(folder).advice:
+        found.setdefault(advice.id, advice)
+    return found
+
+
+def busy(trace: TraceBuilder, start: float, duration: float, launch: float, name: str = MAP, **options: Any) -> None:
+    """Work on the device."""
+    trace.run(name, launch, start, duration, **options)
+
+
+def full_step(trace: TraceBuilder, until: float = 1000) -> TraceBuilder:
+    """A step from 0 in which the device works from 5 on, launched by one operator at the beginning."""
+    trace.step(0, until)
+    trace.host("aten::relu", 1, 3)
+    busy(trace, 5, until - 5, 2)
+    return trace
+
+
+def launch_bound() -> TraceBuilder:
+    """Ten operators of 80 us with a kernel of 5 us each, and 20 us between them."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    for place in range(10):
+        trace.host("aten::add", 100 * place, 80, **VECTOR)
+        busy(trace, 100 * place + 75, 5, 100 * place + 70)
+    return trace
+
+
+def waiting_for(name: str, category: str = "user_annotation", until: float = 600) -> TraceBuilder:
+    """A range on the host from 100 to `until`, before the second of two kernels."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::relu", 0, 20)
+    busy(trace, 10, 90, 5)
+    if category == "cuda_runtime":
+        trace.launch(100, 99, name=name, duration=until - 100)
+    else:
+        trace.host(name, 100, until - 100, category=category)
+    trace.host("aten::relu", until, 20)
+    busy(trace, until + 10, 990 - until, until + 5)
+    return trace
+
+
+def test_few_kernels_launched_one_by_one(tmp_path: Path) -> None:
+    """The device works 50 of 1,000 us: 950 are the host's, 95 for each of ten launches."""
+    advice = advised(launch_bound(), tmp_path)["launches"]
+    assert advice.gain_ns == (1000 - 50) * US
+    assert advice.figures["calls"].value == 10
+    assert advice.figures["each"].value == 95 * US
+    assert "CUDA graphs" in advice.tries[0]
+
+
+def test_a_full_queue_is_not_launch_bound(tmp_path: Path) -> None:
+    assert "launches" not in advised(full_step(on_gpu()), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("trace", "id", "gain_us", "tries"),
+    [
+        (lambda: waiting_for("DataLoader#_SingleProcessDataLoaderIter.__next__"), "input", 500, "num_workers"),
+        (lambda: waiting_for("cudaMalloc", "cuda_runtime"), "allocator", 500, "expandable_segments"),
+        (lambda: waiting_for("cudaModuleLoadData", "cuda_runtime"), "cold_start", 500, "warmup"),
+        (lambda: waiting_for("backend_compile (dynamo_timed)"), "compilation", 500, "recompiles"),
+    ],
+    ids=["input", "allocator", "cold start", "compilation"],
+)  # fmt: skip
+def test_a_gap_has_the_advice_of_its_cause(
+    trace: Callable[[], TraceBuilder], id: str, gain_us: int, tries: str, tmp_path: Path
+) -> None:
+    """The range ends the gap from 100 to 600; without it nothing of the kind is advised."""
+    advice = advised(trace(), tmp_path)[id]
+    assert advice.gain_ns == gain_us * US
+    assert advice.step_ns == 1000 * US
+    assert any(tries in text for text in advice.tries)
+    assert id not in advised(waiting_for("aten::mul", "cpu_op"), tmp_path)
+
+
+def test_a_gap_below_two_percent_of_the_step_is_not_worth_it(tmp_path: Path) -> None:
+    assert "input" in advised(waiting_for("DataLoader.__next__", until=125), tmp_path)
+    assert "input" not in advised(waiting_for("DataLoader.__next__", until=118), tmp_path)
+
+
+def recorded_stack() -> TraceBuilder:
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::relu", 0, 20)
+    busy(trace, 10, 90, 5)
+    for place in range(50):
+        trace.event("python_function", "loop.py(1): f", 100 + 10 * place, 9, {})
+    trace.host("aten::relu", 600, 20)
+    busy(trace, 610, 390, 605)
+    return trace
+
+
+def test_the_profilers_own_time_is_no_advice_for_the_model(tmp_path: Path) -> None:
+    advice = advised(recorded_stack(), tmp_path)
+    assert advice["profiler"].gain_ns == 500 * US
+    assert advice["profiler"].tries == ("with_stack=False, with_modules=False",)
+    assert "profiler" not in advised(launch_bound(), tmp_path)
+
+
+def synchronizing(caller: str | None) -> TraceBuilder:
+    """The host waits for the first kernel until 300 us, then takes 100 to launch the next."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::relu", 0, 20)
+    busy(trace, 10, 290, 5)
+    if caller is not None:
+        trace.host(caller, 30, 275)
+        trace.host("aten::_local_scalar_dense", 31, 273)
+    trace.launch(32, 99, name="cudaStreamSynchronize", duration=270)
+    trace.host("aten::relu", 380, 30)
+    busy(trace, 400, 600, 395)
+    return trace
+
+
+def test_a_value_read_on_the_host_names_its_operator(tmp_path: Path) -> None:
+    """From the end of the first kernel to the next one: 100 us."""
+    advice = advised(synchronizing("aten::item"), tmp_path)["synchronization"]
+    assert advice.gain_ns == 100 * US
+    assert advice.subject == "aten::item"
+    assert ".item()" in advice.tries[0]
+
+
+def test_the_end_of_a_step_may_wait(tmp_path: Path) -> None:
+    assert "synchronization" not in advised(synchronizing(None), tmp_path)
+
+
+def reducing(start: float) -> TraceBuilder:
+    """A product of 400 us, and an all-reduce of 300 on another stream that begins at `start`."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::mm", 0, 20, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+    busy(trace, 10, 400, 5, GEMM)
+    trace.host("c10d::allreduce_", 30, 20)
+    busy(trace, start, 300, 35, NCCL, stream=9)
+    trace.host("aten::relu", 60, 20)
+    busy(trace, 710, 290, 65)
+    return trace
+
+
+def test_communication_that_nothing_hides(tmp_path: Path) -> None:
+    advice = advised(reducing(410), tmp_path)["communication"]
+    assert advice.gain_ns == 300 * US
+    assert "bucket_cap_mb" in advice.tries[0]
+    assert "communication" not in advised(reducing(100), tmp_path)
+
+
+def copying(name: str) -> TraceBuilder:
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::copy_", 0, 20)
+    busy(trace, 10, 100, 5, name, category="gpu_memcpy", call="cudaMemcpyAsync")
+    trace.host("aten::relu", 30, 20)
+    busy(trace, 110, 890, 35)
+    return trace
+
+
+def test_copies_from_memory_that_is_not_pinned(tmp_path: Path) -> None:
+    advice = advised(copying(PAGEABLE), tmp_path)["pageable_copies"]
+    assert advice.gain_ns == 100 * US
+    assert "pin_memory=True" in advice.tries[0]
+    assert "pageable_copies" not in advised(copying(PINNED), tmp_path)
+
+
+def product(m: int, n: int, k: int, duration: float, dtype: str = "c10::BFloat16") -> TraceBuilder:
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::mm", 0, 20, shapes=[[m, k], [k, n]], types=[dtype, dtype])
+    busy(trace, 10, duration, 5, "nvjet_tst_128x256" if dtype != "float" else GEMM)
+    trace.host("aten::relu", 30, 20)
+    busy(trace, 10 + duration, 990 - duration, 35)
+    return trace
+
+
+def test_a_product_far_from_its_bound(tmp_path: Path) -> None:
+    """4096^3 in bfloat16 is 137.4 GFLOP: 138.9 us at 989.4 TFLOP/s, of 400 us."""
+    bound_us = 2 * 4096**3 / 989.4e12 * 1e6
+    advice = advised(product(4096, 4096, 4096, 400), tmp_path)["far_from_bound"]
+    assert advice.gain_ns == pytest.approx((400 - bound_us) * US, abs=US)
+    assert advice.subject == "aten::mm in forward"
+    assert "far_from_bound" not in advised(product(4096, 4096, 4096, 140), tmp_path)
+
+
+def test_a_size_that_tensor_cores_cannot_take_whole_is_named(tmp_path: Path) -> None:
+    odd = advised(product(4096, 4097, 4096, 400), tmp_path)["far_from_bound"]
+    assert odd.tries[0] == "a multiple of 8 where its size is 4097"
+    even = advised(product(4096, 4096, 4096, 400), tmp_path)["far_from_bound"]
+    assert not any("multiple" in text for text in even.tries)
+
+
+def test_products_in_float32(tmp_path: Path) -> None:
+    """The bound of bfloat16 is 66.9 / 989.4 of that of float32, and the products keep their share of it."""
+    advice = advised(product(4096, 4096, 4096, 900, "float"), tmp_path)["float32"]
+    assert advice.gain_ns == pytest.approx(900 * US * (1 - 66.9 / 989.4), abs=US)
+    assert 'torch.autocast("cuda", torch.bfloat16)' in advice.tries[0]
+    assert "float32" not in advised(product(4096, 4096, 4096, 400), tmp_path)
+
+
+def attending(*, written_out: bool) -> TraceBuilder:
+    """Scores of 8 heads of 64 by 64: two products, a softmax of 100 us, dropout of 50; or one kernel."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    heads: dict[str, Any] = {"shapes": [[2, 4, 64, 64], [], []], "types": ["float", "Scalar", "Scalar"]}
+    if written_out:
+        trace.host("aten::bmm", 0, 9, shapes=[[8, 64, 16], [8, 16, 64]], types=["float", "float"])
+        busy(trace, 10, 100, 5, GEMM)
+        trace.host("aten::_softmax", 10, 9, **heads)
+        busy(trace, 110, 100, 15)
+        trace.host("aten::native_dropout", 20, 9, **heads)
+        busy(trace, 210, 50, 25)
+        trace.host("aten::bmm", 29, 1, shapes=[[8, 64, 64], [8, 64, 16]], types=["float", "float"])
+        busy(trace, 260, 50, 29.5, GEMM)
+    else:
+        query: dict[str, Any] = {"shapes": [[2, 4, 64, 16]] * 3, "types": ["float"] * 3}
+        trace.host("aten::_scaled_dot_product_flash_attention", 0, 9, **query)
+        busy(trace, 10, 300, 5, "flash_fwd_kernel")
+    trace.host("aten::relu", 30, 9)
+    busy(trace, 310, 690, 35)
+    return trace
+
+
+def test_attention_written_out(tmp_path: Path) -> None:
+    """Softmax and dropout, not the products."""
+    advice = advised(attending(written_out=True), tmp_path)["attention"]
+    assert advice.gain_ns == 150 * US
+    assert advice.figures["shape"].text == "2 x 4 x 64 x 64"
+    assert advice.figures["dropped"].value == 50 * US
+    assert "attention" not in advised(attending(written_out=False), tmp_path)
+
+
+def chained(*, between: bool) -> TraceBuilder:
+    """Three maps of 100 us in a row; or with a product after each."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    for place in range(3):
+        trace.host("aten::gelu", 20 * place, 9, **VECTOR)
+        busy(trace, 10 + 200 * place, 100, 20 * place + 5)
+        if between:
+            trace.host("aten::mm", 20 * place + 10, 9, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+        else:
+            trace.host("aten::topk", 500 + place, 1)
+        busy(trace, 110 + 200 * place, 100, 20 * place + 15 if between else 500.5 + place, GEMM)
+    trace.host("aten::relu", 600, 9)
+    busy(trace, 610, 390, 605)
+    return trace
+
+
+def test_maps_one_after_the_other(tmp_path: Path) -> None:
+    """Of six tensors moved, four are written by one map and read by the next."""
+    advice = advised(chained(between=False), tmp_path)["chains"]
+    assert advice.gain_ns == 300 * US * 4 / 6
+    assert advice.figures["saved"].value == 4 * BYTES
+    assert "torch.compile" in advice.tries[0]
+    assert "chains" not in advised(chained(between=True), tmp_path)
+
+
+def updating(operator: str, kernel: str) -> TraceBuilder:
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::relu", 0, 9)
+    busy(trace, 10, 790, 5)
+    trace.host("opanatomy.phase/optimizer", 15, 900)
+    trace.annotation("Optimizer.step#AdamW.step", 20, 890)
+    trace.host(operator, 30, 20)
+    busy(trace, 800, 200, 35, kernel)
+    return trace
+
+
+def test_an_optimizer_in_a_loop(tmp_path: Path) -> None:
+    advice = advised(updating("aten::_foreach_add_", "multi_tensor_apply_kernel"), tmp_path)["optimizer"]
+    assert advice.gain_ns == 200 * US
+    assert advice.tries == ("fused=True",)
+    loop = advised(updating("aten::add_", MAP), tmp_path)["optimizer"]
+    assert loop.tries == ("fused=True", "foreach=True")
+    assert "optimizer" not in advised(updating("aten::_fused_adamw_", "multi_tensor_apply_kernel"), tmp_path)
+
+
+def test_kernels_that_change_the_layout_of_images(tmp_path: Path) -> None:
+    trace = full_step(on_gpu(), 900)
+    trace.host("aten::cudnn_convolution", 10, 9)
+    busy(trace, 900, 100, 15, "void cudnn::ops::nchwToNhwcKernel<float>")
+    advice = advised(trace, tmp_path)["layout"]
+    assert advice.gain_ns == 100 * US
+    assert "channels_last" in advice.tries[0]
+    assert "layout" not in advised(full_step(on_gpu()), tmp_path)
+
+
+def recomputing(memory: int) -> Anatomy:
+    from opanatomy.records.anatomy import ClassRow
+    from opanatomy.records.taxonomy import OperatorClass, Phase
+    from tests.test_report_verdict import made
+
+    anatomy = made((OperatorClass.ELEMENTWISE, 600), (OperatorClass.ELEMENTWISE, 400, None, Phase.RECOMPUTE))
+    assert isinstance(anatomy.classes[0], ClassRow)
+    return with_advice(replace(anatomy, memory=replace(anatomy.memory, peak_bytes=memory)))
+
+
+def test_recomputation_where_memory_is_free() -> None:
+    """Of a device of 1,000 bytes."""
+    advice = {each.id: each for each in recomputing(300).advice}
+    assert advice["recomputation"].gain_ns == 400
+    assert "recomputation" not in {each.id for each in recomputing(500).advice}
+
+
+def test_waiting_for_one_rank() -> None:
+    straggler = Straggler(
+        rank=3, trace=None, charged_ns=300, waiting_ns=400, last=2, lead_ns=5, before_ns=300, computing_longer_ns=0,
+        idle_longer_ns=0,
+    )  # fmt: skip
+    found = {each.id: each for each in with_advice(of_ranks(400, 100, 500, straggler)).advice}
+    assert (found["waiting"].gain_ns or 0) / (found["waiting"].step_ns or 1) == 0.3
+    assert found["waiting"].subject == "rank 3"
+    alone = {each.id for each in with_advice(of_ranks(400, 100, 500)).advice}
+    assert "waiting" not in alone
+
+
+def of_texts(padding: str) -> Anatomy:
+    texts = TextFigures(
+        file=None, column=None, padding=padding, count=4, more=False, cut=0, maximum=8, shortest=1, median=3,
+        all_batches=2, all_tokens=100, all_useful_tokens=40, memory_length=8, mean_step_ns=None,
+        samples_per_second=None, tokens_per_second=None, useful_tokens_per_second=None, padding_flops=None, batches=(),
+        tokenizers=(),
+    )  # fmt: skip
+    return with_advice(replace(recomputing(500), texts=texts, advice=()))
+
+
+def test_padding() -> None:
+    """Sixty of a hundred tokens, of a step of 1,000 ns."""
+    found = {each.id: each for each in of_texts("max_length").advice}
+    assert found["padding"].gain_ns == 600
+    assert found["padding"].option == "--padding longest"
+    assert "padding" not in {each.id for each in of_texts("sorted").advice}
+
+
+def compiled(regions: int) -> TraceBuilder:
+    trace = on_gpu()
+    trace.step(0, 700)
+    for place in range(3):
+        trace.annotation(f"Torch-Compiled Region: {place % regions}/0", 300 * place, 20)
+        trace.host("aten::relu", 300 * place + 1, 9)
+        busy(trace, 300 * place + 10, 90, 300 * place + 5)
+    return trace
+
+
+def test_several_compiled_regions(tmp_path: Path) -> None:
+    """Two gaps of 210 us, of which 10 are in the range before, and the rest in Python."""
+    advice = advised(compiled(3), tmp_path)["graph_breaks"]
+    assert advice.figures["regions"].value == 3
+    assert advice.gain_ns == pytest.approx(400 * US, abs=45 * US)
+    assert "graph_breaks" not in advised(compiled(1), tmp_path)
+
+
+def test_the_framework_of_a_step_on_the_cpu(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.step(0, 1000)
+    for place in range(4):
+        trace.host("aten::relu", 250 * place, 100, **VECTOR)
+    advice = advised(trace, tmp_path)["framework"]
+    assert advice.gain_ns == 600 * US
+    assert advice.figures["calls"].value == 4
+    whole = TraceBuilder()
+    whole.step(0, 1000)
+    whole.host("aten::relu", 0, 995, **VECTOR)
+    assert "framework" not in advised(whole, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def test_every_rule_is_shown_by_a_trace_above() -> None:
+    """A rule without a test of its own is not one."""
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert [rule.id for rule in RULES if f'"{rule.id}"' not in text] == []
+
+
+def test_the_first_screen_has_three_lines_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = launch_bound().write(tmp_path / "trace.json")
+    assert main(["analyze", str(trace), "--brief"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "launches up to 950 us (95.0 %): the host makes 10 launches a step, 95.0 us of idle time for each" in text
+    command = text.split("next: ")[1].replace("\\ ", "")
+    assert command.startswith(f"opanatomy analyze {trace} --section host")
+
+
+def test_digest_json_and_metrics_have_the_same_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = launch_bound().write(tmp_path / "trace.json")
+    assert main(["analyze", str(trace), "-f", "digest"]) == 0
+    digest = capsys.readouterr().out
+    assert "## What to try\n### 1: launches\n- gain: up to 950 us (95.0 %)" in digest
+    assert main(["analyze", str(trace), "-f", "json"]) == 0
+    first = json.loads(capsys.readouterr().out)["advice"][0]
+    assert (first["id"], first["gain_ns"], first["step_ns"]) == ("launches", 950 * US, 1000 * US)
+    assert opanatomy.analyze(trace).metrics()["advice.launches.gain_ns"] == 950 * US
+
+
+@pytest.mark.parametrize("rule", [rule.id for rule in RULES])
+def test_explain_says_what_a_rule_looks_for(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", rule.replace("_", " ")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Gained at most" in text
+    assert "stays silent" in text
+
+
+# ------------------------------------------------------------------------------------------------------------ the host
+
+
+def test_the_host_has_each_name_once_and_sums_to_the_threads_time(tmp_path: Path) -> None:
+    """Ten operators of 80 us, of which 2 are the launch, and 20 us of Python after each."""
+    rows = {(row.kind, row.name): row for row in launch_bound().analyze(tmp_path).host}
+    assert rows["operator", "aten::add"].self_ns == 10 * 78 * US
+    assert rows["operator", "aten::add"].total_ns == 10 * 80 * US
+    assert rows["runtime", "cudaLaunchKernel"].self_ns == 10 * 2 * US
+    assert rows["python", "between recorded events"].self_ns == 10 * 20 * US
+    assert sum(row.self_ns for row in rows.values()) == 1000 * US
+
+
+def test_a_wait_is_listed_with_its_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = synchronizing("aten::item").write(tmp_path / "trace.json")
+    assert main(["analyze", str(trace), "--section", "host"]) == 0
+    assert "cudaStreamSynchronize in item" in capsys.readouterr().out
+    row = next(row for row in opanatomy.analyze(trace).host if row.waits)
+    assert (row.caller, row.calls, row.self_ns) == ("aten::item", 1, 270 * US)
