@@ -472,7 +472,8 @@ ADVICE: Final = Chapter(
     terms=(
         term("advice | what to try | try",
              "what to change, the largest gain first",
-             "With the most that it could save, why, and what to try. Each is a rule on figures of the report. A gain is the most that a change could save of the mean step, in"
+             "With the most that it could save, why, and what to try. Each is a rule on figures of the report."
+             " A gain is the most that a change could save of the mean step, in"
              " time that several rules may name. The first screen has three.",
              formula="advice[]", paths="advice[].id, advice[].gain_ns, advice[].step_ns"),
         *map(_rule, RULES),
@@ -493,7 +494,8 @@ HOST: Final = Chapter(
     sections=("host",),
     terms=(
         term("on the host", "events of the launching threads",
-             "Operators, ranges and runtime calls. On the CPU those that run operators. A call that waits for the device is named with the outermost"
+             "Operators, ranges and runtime calls. On the CPU those that run operators. A call that waits for"
+             " the device is named with the outermost"
              " operator around it.", paths="host[].name, host[].caller"),
         term("what", "kind of event",
              "Operator, range, runtime call, Python, or others. Others are all names with less than 0.1 % of the time.",
