@@ -37,6 +37,7 @@ from opanatomy.trace.files import (
     Address,
     OutputFile,
     check_no_address,
+    folder_of_traces,
     local_name,
     name_of_rank,
     output_file,
@@ -170,7 +171,8 @@ def profile(
     of_process()  # the module's own code may take a secret out of the environment
     check_module("profile", module)
     arguments = _arguments(inputs)
-    target = None if trace is None else _of_rank(trace_target("profile", trace), module)
+    target = trace_target("profile", trace)
+    target = None if target is None else _of_rank(target, module)
     options = RunOptions(
         amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
         beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
@@ -379,7 +381,7 @@ def record(
     of_process()  # the loop's own code may take a secret out of the environment
     options = RunOptions(steps=steps, warmup=warmup, memory=memory, check=check, redact=redact)
     check_switch("force", force)
-    target = None if trace is None else trace_target("record", trace)
+    target = trace_target("record", trace)
     return Recorder(_modules(module), options, target, force=force)
 
 
@@ -566,11 +568,13 @@ _REPORT_ENDINGS: Final = (".json", ".json.gz")
 def comparison_of(
     sides: Sequence[Given | Iterable[Given]],
     *,
+    names: Sequence[str] = (),
     redact: bool = False,
     advance: Callable[[float], None] = lambda share: None,
 ) -> ComparisonRecord:
     """Compare the sides: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
 
+    They are called by `names`, if given, else by the ends of their own names.
     Raises `UsageError` for fewer than two sides, and the errors of reading them.
     """
     if len(sides) < 2:
@@ -579,7 +583,7 @@ def comparison_of(
     for place, side in enumerate(sides, 1):
         inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {place}") if redact else _side(side))
         advance(place / len(sides))
-    return redacted(compared(inputs if redact else _with_own_names(inputs)), Texts(everything=redact))
+    return redacted(compared(inputs if redact else _named(inputs, names)), Texts(everything=redact))
 
 
 def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), redact: bool = False) -> Comparison:
@@ -663,14 +667,16 @@ def _name(given: Any) -> str:
     return os.fsencode(os.fspath(given)).decode(errors="replace").rstrip("/")
 
 
-def _with_own_names(sides: Sequence[SideInput]) -> list[SideInput]:
-    """Name the sides by the ends of their names that tell them apart; number equal ones."""
-    names = [side.name for side in sides]
-    parts = [name.split("/") for name in names]
-    for count in range(1, max(map(len, parts)) + 1):
-        short = ["/".join(part[-count:]) for part in parts]
-        if len(set(short)) == len(set(names)):
-            break
+def _named(sides: Sequence[SideInput], given: Sequence[str]) -> list[SideInput]:
+    """Call the sides by the given names, or by the ends of their own that tell them apart; number equal ones."""
+    short = list(given)
+    if not given:
+        names = [side.name for side in sides]
+        parts = [name.split("/") for name in names]
+        for count in range(1, max(map(len, parts)) + 1):
+            short = ["/".join(part[-count:]) for part in parts]
+            if len(set(short)) == len(set(names)):
+                break
     if len(set(short)) < len(short):
         short = [f"{name} ({place})" for place, name in enumerate(short, 1)]
     return [SideInput(name=name, runs=side.runs) for name, side in zip(short, sides, strict=True)]
@@ -843,8 +849,12 @@ def check_no_profiler(function: str) -> None:
         )
 
 
-def trace_target(function: str, trace: Name) -> Path:
-    """Return the file for the trace, checked before the step is run."""
+def trace_target(function: str, trace: Name | None) -> Path | None:
+    """Return the file for the trace, checked before the step is run; `None` if none is kept."""
+    if (folder := folder_of_traces()) is not None:
+        return folder / "step.trace.json.gz"
+    if trace is None:
+        return None
     path = path_of(f"{function}: trace", trace)
     if not path.name.endswith((".json", ".json.gz")):
         raise UsageError(f"{function}: trace {path}: the name must end in .json or .json.gz")

@@ -541,13 +541,7 @@ FAIL_IF: Final = Option(
     help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )  # fmt: skip
 
-RUNS: Final = Option(
-    name="runs", group=_REPORT, kind=Kind.NUMBER, minimum=1, metavar="N",
-    help="N runs, each in a fresh process, their JSON reports in the folder of -o (run-1.report.json, counting up);"
-    " the report, and what gates judge, is that of the median run, of an even N the slower of the two in the middle",
-)  # fmt: skip
-
-PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, RUNS, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
@@ -567,10 +561,28 @@ ANALYZE: Final = (
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
 )  # fmt: skip
 
+_RUNS: Final = "runs in turns"
+TIMES: Final = Option(
+    name="times", group=_RUNS, kind=Kind.NUMBER, default=5, minimum=1, metavar="N",
+    help="how often each --run is run (default: {default})",
+)  # fmt: skip
+TURNS_SEED: Final = Option(
+    name="seed", group=_RUNS, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
+    help="seed of the order of the runs (default: {default})",
+)  # fmt: skip
+RUNS_FOLDER: Final = Option(
+    name="folder", group=_RUNS, metavar="DIR", help="keep the reports of the runs in this new folder",
+)  # fmt: skip
 COMPARE: Final = (
-    Option(name="sides", positional="+", metavar="SIDE",
+    Option(name="sides", positional="*", metavar="SIDE",
            help="a report (-f json) or a trace, - for stdin; a folder of a run's ranks, or of the reports of several"
            " runs"),
+    Option(name="run", group=_RUNS, kind=Kind.TEXTS, metavar="CMD",
+           help="instead of a SIDE, run it: 'profile MODEL ...', or a script that records its steps,"
+           " '-- [NAME=VALUE ...] python train.py ...'; all take turns, each run in a fresh process; repeatable"),
+    TIMES,
+    TURNS_SEED,
+    RUNS_FOLDER,
     Option(name=FAIL_IF.name, kind=Kind.TEXTS, metavar=FAIL_IF.metavar,
            help="exit 3 if this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,

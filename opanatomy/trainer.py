@@ -27,7 +27,7 @@ from opanatomy.report import format_of
 from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.section import Page
-from opanatomy.trace.files import OutputFile, check_no_address, output_file
+from opanatomy.trace.files import OutputFile, check_no_address, folder_of_traces, output_file
 from opanatomy.trace.redact import mask_secrets, of_process
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def check_output(output: Name | None) -> None:
 
 def output_of(output: Name | None, stem: str) -> Output:
     """Return the files of an output that was checked; a folder is made, and has names in it that begin with `stem`."""
+    if (collected := folder_of_traces()) is not None:
+        output, stem = collected, "step"
     if output is None or _is_folder(output):
         folder = Path() if output is None else Path(output)
         try:

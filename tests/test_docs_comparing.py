@@ -152,15 +152,6 @@ def test_every_gate_of_the_page_is_one(text: str) -> None:
     assert gates_of([text])
 
 
-def test_the_loop_of_the_page_is_that_of_the_workflow() -> None:
-    """What bash does with the one it does with the other."""
-    loop = re.search(r"^for run in 1 2 3 4 5; do\n.*?^done$", PAGE, re.DOTALL | re.MULTILINE)
-    assert loop is not None
-    ours = loop[0].replace("before after", "base head").replace("1 2 3 4 5", '$(seq "$RUNS")')
-    theirs = steps()["Profile base and head in turn"].strip()
-    assert ours == theirs.replace('"$MODEL" $OPTIONS', "config.json")
-
-
 def test_a_planted_change_is_a_gate_that_fails(tmp_path: Path) -> None:
     """20 % of the step inserted between kernels: exit 3; the other way round and with itself: exit 0."""
     document = events_of(DLRM)

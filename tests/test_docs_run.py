@@ -45,7 +45,7 @@ NOT_RUN: Final = {
     "opanatomy analyze ranks/ --dask": "a scheduler takes ten seconds to start: tests/test_cluster.py runs it",
     "opanatomy techniques google-bert/bert-large-uncased": "takes an hour: reports/techniques has it, kept current",
     "opanatomy techniques gpt2 --only amp,checkpointing": "takes a minute: tests/test_techniques.py measures",
-    "opanatomy profile gpt2 --runs": "each run is a process from nothing: tests/test_gates_runs.py",
+    "opanatomy compare --run": "ten runs, each a process from nothing: tests/test_several_runs.py",
     "opanatomy compare runs/before": "tests/test_docs_comparing.py runs it behind the loop that makes its runs",
 }  # fmt: skip
 #: Snippets that run elsewhere: they need a training.

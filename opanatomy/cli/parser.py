@@ -153,6 +153,8 @@ class Parser(argparse.ArgumentParser):
         wrong = next((word.partition("=")[0] for word in others if word.startswith("-")), None)
         if wrong is None:
             return ""
+        if wrong == "--runs":
+            return " - opanatomy compare --run 'profile ...' --run 'profile ...' --times N runs two sides in turns"
         verbs = [verb for verb in VERBS if any(wrong in option.flags for option in verb_named(verb).OPTIONS)]
         if verbs:
             return f" - it is an option of {' and of '.join(verbs)}"
@@ -203,11 +205,17 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
     options.add_argument("--version", action="version", version=f"opanatomy {__version__}", help="show the version")
     for name, summary in VERBS.items():
         command = subparsers.add_parser(name, help=summary)
+        command.set_defaults(parse=parse)
         if verb in (None, name):
             file = verb_named(name)
             add_options(command, file.OPTIONS)
             _describe(command, file.DESCRIPTION, file.EXAMPLES)
     return parser
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of another command, for a verb that runs it; complain and exit 2 as for one's own."""
+    return make_parser(words[0]).parse_args(words)
 
 
 def _describe(parser: argparse.ArgumentParser, description: str, examples: Sequence[tuple[str, str]]) -> None:

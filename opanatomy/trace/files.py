@@ -33,6 +33,8 @@ _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, 
 _ENDING: Final = re.compile(
     r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
 )
+#: The environment variable with the folder into which the recorders of a script write, wherever they were told to.
+TRACES_FOLDER: Final = "OPANATOMY_TRACES_FOLDER"
 #: The hidden folder in which a file is made, and the age at which it must be left from a killed run.
 _HIDDEN, _PARTIAL, _LEFT_SECONDS = ".opanatomy-", ".partial", 86_400
 
@@ -172,6 +174,12 @@ def same_file(first: Path, second: Path) -> bool:
         return os.path.realpath(first) == os.path.realpath(second) and not _is_stream(first)
     except OSError:
         return False
+
+
+def folder_of_traces() -> Path | None:
+    """Return a new folder for one recording if another process collects its traces; else `None`."""
+    folder = os.environ.get(TRACES_FOLDER)
+    return None if not folder else Path(tempfile.mkdtemp(dir=folder))
 
 
 @contextmanager

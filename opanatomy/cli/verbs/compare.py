@@ -3,46 +3,131 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from opanatomy.errors import UsageError
-from opanatomy.options import COMPARE
+from opanatomy.errors import CaptureError, UsageError
+from opanatomy.options import (
+    COMPARE,
+    FAIL_IF,
+    PAGE,
+    REPORT,
+    RUNS_FOLDER,
+    TIMES,
+    TRACE,
+    TURNS_SEED,
+    as_flag,
+    check_together,
+)
+from opanatomy.trace.sources import STDIN
+
+if TYPE_CHECKING:
+    from opanatomy.cli.repeat import Command
+    from opanatomy.records.comparison import Comparison
 
 DESCRIPTION: Final = (
     "Compare reports, traces or folders of ranks, the first with each of the others. Of two, the difference of the"
-    " step is shown in parts that sum to it. A folder of reports is several runs of one side."
+    " step is shown in parts that sum to it. A folder of reports is several runs of a side; --run makes them in turns."
 )
 OPTIONS: Final = COMPARE
+#: Options of `profile` on where its report goes and what it is held to, which are those of the comparison here.
+_NOT_OF_A_RUN: Final = (
+    *(option for option in REPORT if option.name in ("output", "format", "force")), *PAGE, FAIL_IF, TRACE,
+)  # fmt: skip
 EXAMPLES: Final = (
     ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
     ("a gate: exit 3 where the step is 5 % longer", "opanatomy compare before.json after.json --fail-if 'time > +5%'"),
-    ("several runs of each side, in folders of reports", "opanatomy compare before/ after/"),
+    ("five runs of each side, in turns", "opanatomy compare --run 'profile gpt2' --run 'profile gpt2 --amp bf16'"),
 )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read the sides, compare them, show that, and judge the gates."""
-    from opanatomy.api import comparison_of
+    """Read the sides, or run them in turns; compare them, show that, and judge the gates."""
     from opanatomy.cli.limits import keep_to_limits
     from opanatomy.cli.output import destination, show, stem_of
-    from opanatomy.cli.progress import Display
     from opanatomy.report.gates import gates_of, judged, require_met
-    from opanatomy.trace.sources import STDIN
 
-    keep_to_limits()
     names = list(arguments.sides)
+    _check_sides(names, arguments)
+    gates = gates_of(arguments.fail_if)
+    if not arguments.run:
+        keep_to_limits()
+    ends = ("runs",) if arguments.run else (stem_of(names[0]) or "before", stem_of(names[-1]) or "after")
+    with destination(arguments, stem=f"{'-'.join(ends)}.comparison") as where:
+        comparison = judged(_of_runs(arguments) if arguments.run else _of_files(names, arguments), gates)
+        show(comparison, where)
+    require_met(comparison.gates)
+
+
+def _check_sides(names: list[str], arguments: argparse.Namespace) -> None:
+    if arguments.run and names:
+        raise UsageError(f"compare {names[0]} --run ...: a side is read or run - give SIDEs alone, or --run alone")
+    if len(arguments.run) == 1:
+        raise UsageError(
+            f"--run {arguments.run[0]!r}: one side is given - give --run twice, the second with what is to differ"
+        )
+    if arguments.run:
+        return
+    for option in (TIMES, TURNS_SEED, RUNS_FOLDER):
+        if (value := getattr(arguments, option.name)) != option.default:
+            raise UsageError(f"{as_flag(option, value)} is of --run - give --run 'profile MODEL ...' twice")
+    if not names:
+        raise UsageError("compare: no side is given - give two at least: compare BEFORE AFTER, or --run CMD twice")
     if "" in names:
         raise UsageError("compare: the name of a side is empty - give a report, a trace or a folder")
     if len(names) < 2:
         raise UsageError(f"compare {names[0]}: one side is given - give two at least: compare BEFORE AFTER")
     if names.count(STDIN) > 1:
         raise UsageError("compare - -: stdin can be read once - give it once")
-    gates = gates_of(arguments.fail_if)
-    stem = f"{stem_of(names[0]) or 'before'}-{stem_of(names[-1]) or 'after'}.comparison"
-    with destination(arguments, stem=stem) as where:
-        with Display() as display:
-            display.stage("reading the sides")
-            comparison = comparison_of(names, advance=display.advance, redact=arguments.redact)
-        comparison = judged(comparison, gates)
-        show(comparison, where)
-    require_met(comparison.gates)
+
+
+def _of_files(names: list[str], arguments: argparse.Namespace) -> Comparison:
+    from opanatomy.api import comparison_of
+    from opanatomy.cli.progress import Display
+
+    with Display() as display:
+        display.stage("reading the sides")
+        return comparison_of(names, advance=display.advance, redact=arguments.redact)
+
+
+def _of_runs(arguments: argparse.Namespace) -> Comparison:
+    """Run the sides in turns, and compare the folders of their reports."""
+    from opanatomy.api import comparison_of
+    from opanatomy.cli.output import note
+    from opanatomy.cli.progress import Display
+    from opanatomy.cli.repeat import Turns, command_of, folders_for, kept_reports, run_in_turns
+
+    commands = tuple(map(command_of, arguments.run))
+    for command in commands:
+        if not command.is_script:
+            _check_profile(command, arguments)
+    with folders_for(arguments.folder, len(commands)) as folders:
+        turns = Turns(commands=commands, times=arguments.times, seed=arguments.seed, folders=folders)
+        note(f"{len(commands)} sides, {arguments.times} runs each, in turns shuffled with --seed {arguments.seed}")
+        reports: list[Path] = []
+        try:
+            with Display() as display:
+                for report in run_in_turns(turns, display):
+                    reports.append(report)
+        except CaptureError as error:
+            raise CaptureError(f"{error}; {kept_reports(reports, arguments.folder)}") from error
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(kept_reports(reports, arguments.folder)) from error
+        if arguments.folder is not None:
+            note(f"reports: {shlex.join(map(str, folders))}")
+        return comparison_of(folders, names=arguments.run, redact=arguments.redact)
+
+
+def _check_profile(command: Command, arguments: argparse.Namespace) -> None:
+    """Check the words as `opanatomy profile` would, which costs nothing yet; refuse what is the comparison's."""
+    from opanatomy.cli.verbs.profile import run_options
+
+    given = arguments.parse(command.words)
+    for option in _NOT_OF_A_RUN:
+        if getattr(given, option.name) not in (option.default, False, []):
+            raise UsageError(
+                f"--run {command.text!r}: {option.flags[-1]} is not of a run - leave it out, or give it to compare"
+            )
+    check_together(given, as_flag)
+    run_options(given)

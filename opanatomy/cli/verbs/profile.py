@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
-from opanatomy.options import PROCESSES, PROFILE, RUN, RUNS, RunOptions, as_flag, check_several, check_together
+from opanatomy.options import PROCESSES, PROFILE, RUN, RunOptions, as_flag, check_several, check_together
 
 if TYPE_CHECKING:
     from opanatomy.capture.distributed.launched import Launched
@@ -37,7 +37,6 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.capture.distributed.launched import launched
     from opanatomy.cli.gated import gates_on_report, hold_to_gates
     from opanatomy.cli.output import destination, note, stem_of_model
-    from opanatomy.cli.repeat import run_several
     from opanatomy.cli.stdout import kept_for_the_report
     from opanatomy.trace.files import check_no_address
 
@@ -49,9 +48,6 @@ def run(arguments: argparse.Namespace) -> None:
     _check_processes(arguments, place)
     if place is not None:
         _on_a_rank(arguments, options, place)
-        return
-    if arguments.runs is not None:
-        run_several(arguments, options, gates)
         return
     if (arguments.processes or 1) > 1:
         from opanatomy.capture.distributed.ranks import launch
@@ -82,11 +78,6 @@ def run(arguments: argparse.Namespace) -> None:
 def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> None:
     """Refuse two numbers of processes, and for one process options that need several."""
     processes = arguments.processes
-    if arguments.runs is not None and (place is not None or (processes or 1) > 1):
-        raise UsageError(
-            f"{as_flag(RUNS, arguments.runs)} starts each run itself, as one process - leave it out, and start the run"
-            " on several processes as often as wanted"
-        )
     if place is not None:
         if processes not in (None, place.world_size):
             raise UsageError(
