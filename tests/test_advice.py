@@ -106,6 +106,25 @@ def test_a_gap_has_the_advice_of_its_cause(
     assert id not in advised(waiting_for("aten::mul", "cpu_op"), tmp_path)
 
 
+def stalled() -> TraceBuilder:
+    """Three steps of 1,000 us with work for 900; in the second the host is in cudaFree for 3,000 us more."""
+    trace, begin = on_gpu(), 0.0
+    for number, pause in enumerate((0, 3000, 0)):
+        trace.step(begin, 1000 + pause, number)
+        if pause:
+            trace.launch(begin + 20, 99, name="cudaFree", duration=pause)
+        trace.host("aten::relu", begin + pause + 20, 20)
+        busy(trace, begin + pause + 90, 900, begin + pause + 30)
+        begin += 1000 + pause
+    return trace
+
+
+def test_steps_that_the_allocator_stalls_count_in_its_advice(tmp_path: Path) -> None:
+    """3,000 us of 6,000 in three steps: 1,000 of a mean step of 2,000, though the step of the page is one of 1,000."""
+    advice = advised(stalled(), tmp_path)["allocator"]
+    assert (advice.gain_ns, advice.step_ns) == (1000 * US, 2000 * US)
+
+
 def test_a_gap_below_two_percent_of_the_step_is_not_worth_it(tmp_path: Path) -> None:
     assert "input" in advised(waiting_for("DataLoader.__next__", until=125), tmp_path)
     assert "input" not in advised(waiting_for("DataLoader.__next__", until=118), tmp_path)

@@ -84,7 +84,10 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
         return anatomy
     costs = costs_of(anatomy)
     view = View(anatomy=anatomy, costs=costs, attention=frozenset(_scores(anatomy.operators)))
-    found = [replace(advice, id=rule.id, step_ns=view.step_ns) for rule in RULES for advice in rule.find(view)]
+    found = [
+        replace(advice, id=rule.id, step_ns=advice.step_ns or view.step_ns)
+        for rule in RULES for advice in rule.find(view)
+    ]  # fmt: skip
     others = [advice for advice in anatomy.advice if advice.id not in {rule.id for rule in RULES}]
     return replace(anatomy, advice=ordered((*others, *found)))
 
@@ -238,31 +241,39 @@ _INSTEAD: Final = {
 
 #: A step that frees memory of the driver so often has no cache.
 _UNCACHED: Final = 100
+_EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _CACHING: Final = "unset PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING), so that torch keeps memory"
 
 
 def _allocator(view: View) -> Iterator[Advice]:
     gain, rows = view.idle(IdleCause.ALLOCATOR)
+    step, like = view.anatomy.step, steps_of_window(view.anatomy)
+    # Steps that are set aside may be so because of it: then the mean over all steps is the figure.
+    aside_ns = step.aside_idle_ns.get(IdleCause.ALLOCATOR, 0)
+    every = round((gain * like + aside_ns * step.aside_count) / (like + step.aside_count))
+    if step.aside_count and every > gain:
+        whole = round((view.step_ns * like + (step.aside_wall_ns or 0) * step.aside_count) / (like + step.aside_count))
+        yield Advice(
+            id="", gain_ns=every, step_ns=whole,
+            why="the allocator asks the driver for {aside} in {steps} of {all}, which the other figures leave out",
+            figures={
+                "aside": ns(aside_ns), "steps": count(step.aside_count, "step"),
+                "all": Evidence(value=round(like + step.aside_count), unit=""),
+            },
+            tries=(_EXPANDABLE, "a smaller batch, if memory runs out and the cache is given back"), section="step",
+        )  # fmt: skip
+        return
     if not gain:
         return
     row = rows[0]
     frees = "Free" in (row.name or "")
-    uncached = frees and (row.events or 0) / steps_of_window(view.anatomy) >= _UNCACHED
-    tries = [
-        _CACHING if uncached else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        "no torch.cuda.empty_cache() in the loop" if frees else "one step before measuring, so that memory is reserved",
-    ]
-    peak, limit = view.anatomy.memory.peak_bytes, view.anatomy.environment.device_memory_bytes
-    if frees and peak and limit and peak > _NEARLY_FULL * limit:
-        tries.append("less memory: the allocator frees its cache where it runs out")
+    calls = (row.events or 0) / like
+    cached = "no torch.cuda.empty_cache() in the loop" if frees else "one step before measuring, to reserve the memory"
     yield Advice(
         id="", gain_ns=gain, subject=row.name,
         why="the allocator asks the driver {calls} a step ({call}): {gain} of idle time",
-        figures={
-            "calls": count((row.events or 0) / steps_of_window(view.anatomy), "time"), "call": name(row.name or "?"),
-            "gain": ns(gain),
-        },
-        tries=tuple(tries), section="idle",
+        figures={"calls": count(calls, "time"), "call": name(row.name or "?"), "gain": ns(gain)},
+        tries=(_CACHING if frees and calls >= _UNCACHED else _EXPANDABLE, cached), section="idle",
     )  # fmt: skip
 
 
@@ -717,8 +728,8 @@ def _padding(view: View) -> Iterator[Advice]:
     )  # fmt: skip
 
 
-#: A peak above this part of the memory is near its limit; below the other, recomputing saves what is not short.
-_NEARLY_FULL, _FREE = 0.9, 0.4
+#: Below this part of the device's memory, recomputing saves what is not short.
+_FREE: Final = 0.4
 
 
 def _recomputation(view: View) -> Iterator[Advice]:
@@ -778,7 +789,8 @@ RULES: Final = (
     ),
     Rule(
         id="allocator", title="allocator calls", find=_allocator,
-        looks_for="idle time while the host allocated or freed memory of the device", bound="that idle time",
+        looks_for="idle time while the host allocated or freed memory of the device",
+        bound="that idle time; of steps set aside for it the mean over all steps",
         silent="where the allocator keeps what it has",
     ),
     Rule(

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.aggregate import FRACTION, WHOLE, Common, Firsts, Order, RowSums, merged, same, sum_of
 from opanatomy.analysis.build import check_conservation, ratios_of
 from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
-from opanatomy.analysis.step import mean, mean_phases
+from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import (
@@ -57,6 +57,7 @@ def step_over(records: Sequence[Step]) -> Step:
     means: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(WHOLE, mean)
     means |= dict.fromkeys(FRACTION, _mean_fraction)
     means[dict[Phase, int]] = mean_phases
+    means[dict[IdleCause, int]] = mean_causes
     step: Step = merged([replace(record, steps=()) for record in records], means)
     framework = step.framework_ns
     if None not in (framework, step.wall_ns, step.busy_ns):

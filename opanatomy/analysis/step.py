@@ -16,7 +16,7 @@ import numpy as np
 from opanatomy.analysis.intervals import Intervals, union, within
 from opanatomy.records.anatomy import Step, StepRow
 from opanatomy.records.columns import CallTable, Int64, rows_by_value
-from opanatomy.records.taxonomy import STEP_PHASES, Phase
+from opanatomy.records.taxonomy import STEP_PHASES, IdleCause, Phase
 from opanatomy.records.workload import Capture
 
 #: With fewer plain steps it is unknown how much they differ.
@@ -140,7 +140,7 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
     The time in which the device did other steps' work only is not the step's. On the CPU the part `recording_outside`
     of what the profiler adds is taken out of the framework's time, at most all of it.
     """
-    chosen = [row for row in rows if row.set_aside is None]
+    chosen, aside = [row for row in rows if row.set_aside is None], [row for row in rows if row.set_aside is not None]
     walls = [row.wall_ns - (row.outside_ns or 0) for row in chosen]
     plain = without_pauses(capture.unprofiled_step_ns) if capture else []
     wall, plain_wall = mean(walls), mean(plain)
@@ -157,6 +157,8 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
         busy_ns=busy, kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
         framework_ns=framework, profiler_ns=profiler,
         samples_per_second=_rate(capture, plain_wall or wall),
+        aside_count=len(aside), aside_wall_ns=mean([row.wall_ns for row in aside]),
+        aside_idle_ns=mean_causes([row.idle_causes for row in aside]),
         steps=rows,
     )  # fmt: skip
 
@@ -168,6 +170,12 @@ def mean_phases(steps: Sequence[dict[Phase, int]]) -> dict[Phase, int]:
         for phase in STEP_PHASES
         if steps and all(phase in step for step in steps)
     }
+
+
+def mean_causes(steps: Sequence[dict[IdleCause, int]]) -> dict[IdleCause, int]:
+    """Return the mean idle time of each cause that any of the steps has."""
+    causes = dict.fromkeys(cause for step in steps for cause in step)
+    return {cause: sum(step.get(cause, 0) for step in steps) // len(steps) for cause in causes}
 
 
 def host_steps(

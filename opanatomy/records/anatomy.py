@@ -768,6 +768,8 @@ class Step(Record, frozen=True, kw_only=True):
     phase_ns: the time of each phase that every step has: `forward`, `backward`, `optimizer`, and of a generation
         `prefill`, `decoding`. Recomputation is a part of backward.
     samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if no other is known.
+    aside_count: how many steps are set aside; of several ranks on each.
+    aside_wall_ns: the mean of these steps, and `aside_idle_ns` the mean of their idle time by cause.
     """
 
     count: int = 1
@@ -784,6 +786,9 @@ class Step(Record, frozen=True, kw_only=True):
     framework_ns: int | None = None
     profiler_ns: int | None = None
     samples_per_second: float | None = None
+    aside_count: int = 0
+    aside_wall_ns: int | None = None
+    aside_idle_ns: dict[IdleCause, int] = field(default_factory=dict)
     steps: tuple[StepRow, ...] = ()
 
 
