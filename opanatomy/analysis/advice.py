@@ -451,10 +451,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
         yield "model.to(memory_format=torch.channels_last)"
     if (largest.bound_ns or 0) / max(largest.calls, 1) < _SHORT_NS and not view.on_cpu:
         yield f"{_LARGER}: its calls are too small to fill the device"
-    if not view.on_cpu:
-        yield _TUNED
-    else:
-        yield "as many threads as the machine has cores, none of them taken: torch.set_num_threads"
+    yield _TUNED
 
 
 _TUNED: Final = 'another kernel: torch.compile(model, mode="max-autotune")'
@@ -590,7 +587,7 @@ def _attention(view: View) -> Iterator[Advice]:
     elif draws:
         dropout = _dropout_of(workload)
         tries = (
-            f"no dropout of attention's probabilities ({dropout or 'dropout_p'}=0): with it no fused kernel runs here",
+            f"no dropout of attention's probabilities ({dropout or 'dropout_p'}=0), so that a fused kernel can run",
         )
         option = f"--set {dropout}=0" if dropout else None
     else:
