@@ -586,9 +586,8 @@ def _attention(view: View) -> Iterator[Advice]:
         option, technique = "--attention sdpa", "sdpa"
     elif draws:
         dropout = _dropout_of(workload)
-        tries = (
-            f"no dropout of attention's probabilities ({dropout or 'dropout_p'}=0), so that a fused kernel can run",
-        )
+        named = "" if dropout else " (dropout_p=0)"
+        tries = (f"no dropout of attention's probabilities{named}, so that a fused kernel can run",)
         option = f"--set {dropout}=0" if dropout else None
     else:
         tries = ("torch.nn.functional.scaled_dot_product_attention, without a mask of its own where it is causal",)

@@ -489,6 +489,8 @@ _ROWS: Final = "short rows of the classes"
 #: This many classes stay.
 _CLASSES: Final = 3
 _STAY: Final = ("title", "caveats", "given-ceilings", "disagreements", "headline")
+#: These go after all others, the first of them first.
+_LATE: Final = ("classes", "advice")
 _LEFT_OUT: Final = "left out of this screen: --section {}"
 _MORE: Final = "more: --full, or --section {}"
 _OTHERS: Final = ("idle", "kernels", "modules", "roofline", "ledger")
@@ -511,8 +513,8 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
     every = first_screen(anatomy, Page(source=page.source))
     sections = tuple(section for section in every if section.name not in _LAST)
     left_out = [section.name for section in every if section.name in _LAST]
-    going = [section.name for section in reversed(sections) if section.name not in _STAY]
-    for label in (None, *_MINOR, _NOTES, "warnings", _ROWS, *going):
+    going = [section.name for section in reversed(sections) if section.name not in (*_STAY, *_LATE)]
+    for label in (None, *_MINOR, _NOTES, "warnings", _ROWS, *going, *_LATE):
         less = [_without(section, label) for section in sections]
         left_out += [old.name for old, new in zip(sections, less, strict=True) if old != new]
         sections = tuple(section for section in less if section is not None)

@@ -34,9 +34,9 @@ from opanatomy.report.sections.verdict import (
     looked_at,
 )
 
-#: So many pieces of advice are on the first screen, with so many things to try.
+#: So many pieces of advice are on the first screen, each with so many things to try.
 SHOWN: Final = 3
-_TRIED: Final = 2
+_TRIED: Final = 1
 #: Commands below them.
 _COMMANDS: Final = 1
 _PLACE: Final = re.compile(r"\{(\w+)\}")
