@@ -235,8 +235,9 @@ def test_a_product_far_from_its_bound(tmp_path: Path) -> None:
 def test_a_size_that_tensor_cores_cannot_take_whole_is_named(tmp_path: Path) -> None:
     odd = advised(product(4096, 4097, 4096, 400), tmp_path)["far_from_bound"]
     assert odd.tries[0] == "a multiple of 8 where its size is 4097"
-    even = advised(product(4096, 4096, 4096, 400), tmp_path)["far_from_bound"]
-    assert not any("multiple" in text for text in even.tries)
+    for rows in (4096, 4097):  # how many rows there are does not matter
+        even = advised(product(rows, 4096, 4096, 400), tmp_path)["far_from_bound"]
+        assert not any("multiple" in text for text in even.tries)
 
 
 def test_products_in_float32(tmp_path: Path) -> None:

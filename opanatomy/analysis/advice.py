@@ -460,12 +460,15 @@ _SHORT_NS: Final = 10_000
 
 
 def _misaligned(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
-    """Return a size of a matrix that tensor cores cannot take whole, and the multiple that they can."""
+    """Return a length of the rows of a matrix that tensor cores cannot take whole, and the multiple that they can.
+
+    Rows of 16 bytes begin at aligned addresses if their length is a multiple of 16 bytes; how many there are does not
+    matter.
+    """
     for tensor in tensors:
         multiple = 16 // (ITEM_SIZE.get(tensor.dtype or "") or 16)
-        sizes = [size for size in tensor.shape[-2:] if size > multiple and size % multiple]
-        if len(tensor.shape) >= 2 and multiple > 1 and sizes:
-            return sizes[0], multiple
+        if len(tensor.shape) >= 2 and multiple > 1 and tensor.shape[-1] > multiple and tensor.shape[-1] % multiple:
+            return tensor.shape[-1], multiple
     return None
 
 
