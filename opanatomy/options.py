@@ -606,8 +606,9 @@ TECHNIQUES: Final = (
            help="also these techniques together, such as amp+checkpointing; repeatable"),
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="run only the baseline, and rank the techniques by what they would save"),
-    Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, default=3, minimum=1, metavar="N",
-           help="how many times each is timed, in turn (default: {default})"),
+    Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
+           help="how many times each is timed, in turn (default: by the length of a step, 3, of steps below 0.3 s up to"
+           " 10)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
            help="steps over which the losses of techniques that change them are compared (default: {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import torch
 from msgspec.structs import replace
 
+import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.ceilings import Effort, measure
-from opanatomy.devices.ceilings import ceilings_for, load, measured_ceilings, store
+from opanatomy.capture.ceilings import Effort, load_of, measure
+from opanatomy.capture.device.environment import environment_of
+from opanatomy.devices.ceilings import ceilings_for, load, machine_of, measured_ceilings, store
 from opanatomy.devices.match import match
 from opanatomy.devices.overrides import parse_bandwidth, parse_overrides, parse_peaks
 from opanatomy.devices.sheets import SHEETS, Sheet
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Ceilings, Machine, Measured, Rate, now
 from opanatomy.records.taxonomy import PEAK_TYPES
-from opanatomy.records.workload import Environment
+from opanatomy.records.workload import BUSY, Environment, MachineLoad
+from opanatomy.report.formats import format_named
+from opanatomy.report.section import Page
+from tests.command import run_code
+
+TRACES: Final = Path(__file__).parent / "traces"
 
 # ------------------------------------------------------------------------------------------------------ data sheets
 
@@ -289,6 +299,100 @@ def test_the_command_measures_once(
     assert "bfloat16" in text  # was not tried before
     assert "today" in text
     assert len(list((tmp_path / "opanatomy" / "ceilings").iterdir())) == 1
+
+
+#: Measures what else runs on the one core that it and two other processes have.
+SHARED_CORE: Final = """
+import os, subprocess, sys
+from opanatomy.capture.ceilings import load_of
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+try:
+    print(load_of("cpu"))
+finally:
+    for other in others:
+        other.kill()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process cannot be kept on one core")
+def test_a_processor_that_others_take_too_is_busy() -> None:
+    command = run_code(SHARED_CORE)
+    assert command.returncode == 0, command.stderr
+    assert BUSY < float(command.stdout) < 1
+
+
+def test_what_cannot_be_measured_is_not_known() -> None:
+    assert load_of("meta") is None
+    assert not MachineLoad().busy
+
+
+@pytest.mark.parametrize(
+    ("load", "busy", "text"),
+    [
+        (MachineLoad(before=0.02, after=0.1), False, "2 % before and 10 % after"),
+        (MachineLoad(before=0.11), True, "11 % before"),
+        (MachineLoad(before=0.01, after=0.5), True, "1 % before and 50 % after"),
+    ],
+)
+def test_a_machine_is_busy_before_or_after(load: MachineLoad, busy: bool, text: str) -> None:
+    assert (load.busy, load.text) == (busy, text)
+
+
+@pytest.mark.parametrize(
+    ("load", "says"),
+    [
+        (None, ()),
+        ({"before": 0.04, "after": 0.02}, ()),
+        ({"before": 0.04, "after": 0.48},
+         ("the machine was busy: other work took 4 % before and 48 % after the steps. All times are longer than they"
+          " would be without it, by how much is not known - run again when the machine is idle",)),
+    ],
+)  # fmt: skip
+def test_a_report_of_a_busy_machine_begins_with_that(
+    load: dict[str, float] | None, says: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A trace of before this was measured says nothing."""
+    document = json.loads(gzip.decompress((TRACES / "bert_cpu.json.gz").read_bytes()))
+    assert "load" not in document["opanatomy"]["environment"]
+    if load is not None:
+        document["opanatomy"]["environment"]["load"] = load
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    anatomy = opanatomy.analyze(tmp_path / "a.json")
+    assert anatomy.caveats == says
+    first = format_named("terminal").write(anatomy, Page()).splitlines()[1]  # below the title
+    assert first.startswith("the machine was busy: ") is bool(says)
+
+
+def test_every_capture_has_the_load_of_the_machine() -> None:
+    """And draws no random number for it, which the step would miss."""
+    layer, inputs = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    with opanatomy.record(warmup=0) as recorder:
+        layer(inputs).sum().backward()
+        recorder.step()
+    state = torch.get_rng_state()
+    for anatomy in (opanatomy.profile(layer, inputs), recorder.anatomy):
+        load = anatomy.environment.load
+        assert load is not None
+        assert all(share is not None and 0 <= share < 1 for share in (load.before, load.after))
+    load_of("cpu")
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(("before", "says"), [(0.01, False), (0.6, True)])
+def test_ceilings_measured_beside_other_work_are_remarked_on(
+    before: float, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine = machine_of(environment_of("cpu"))
+    assert machine is not None
+    rate = Rate(per_second=1e12, by="a product", spread=0.0, bursts=9, measured=now())
+    store(Measured(machine=machine, peaks={"float32": rate}, bandwidths={"copy": rate}, tried=PEAK_TYPES,
+                   load=MachineLoad(before=before, after=0.0)))  # fmt: skip
+    assert main(["ceilings", "--device", "cpu"]) == 0
+    assert ("something else was busy" in " ".join(capsys.readouterr().out.split())) is says
+    assert main(["ceilings", "--device", "cpu", "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["load"] == {"before": before, "after": 0.0}
 
 
 def test_the_command_takes_given_ceilings(

@@ -19,6 +19,7 @@ from opanatomy.api import held
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Cause, Comparison, Decomposition, FigureRow, Part
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.workload import MachineLoad
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
 from tests.made_trace import GEMM, MAP, TraceBuilder
@@ -348,10 +349,10 @@ def test_copies_of_a_run_count_as_one(on_device: Anatomy, tmp_path: Path, digest
     """By the digest of the trace; of ranks, whose report has none, by all that it says."""
     sha = on_device.provenance.trace_sha256 if digest else None
     same = replace(on_device, provenance=replace(on_device.provenance, trace_sha256=sha))
-    before, after = in_turns(same, 4)
+    before, after = in_turns(same, 5)
     assert opanatomy.compare(before, after).no_claim is None
     copied = opanatomy.compare([before[0], before[1], before[2], before[2], before[1], before[2]], after)
-    assert [side.runs for side in copied.sides] == [3, 4]
+    assert [side.runs for side in copied.sides] == [3, 5]
     assert copied.no_claim is not None
     assert copied.warnings == (
         f"{NAME}: run 5 is the same run as run 2, counted once",
@@ -445,24 +446,75 @@ def test_what_a_report_lacks_is_said() -> None:
 
 
 def test_several_runs_a_side_that_took_turns_are_tested(on_device: Anatomy) -> None:
-    """Four runs each, the slower side 700 us longer in each: p is that of two of the 70 ways to divide eight."""
+    """Five runs each, the slower side 700 us longer in each: p is that of two of the 252 ways to divide ten."""
 
     def run_of(place: int, more_us: int) -> Anatomy:
         ns = (on_device.step.wall_ns or 0) + 1000 * (more_us + place)
         return begun(with_step(on_device, unprofiled_wall_ns=ns, unprofiled_count=1), place)
 
     comparison = opanatomy.compare(
-        [run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)]
+        [run_of(2 * place, 0) for place in range(5)], [run_of(2 * place + 1, 700) for place in range(5)]
     )
     row = figure(comparison, "step_time_ns")
-    assert (comparison.no_claim, comparison.sides[0].runs, row.ranges) == (None, 4, "apart")
-    assert row.p == pytest.approx(2 / 70)
+    assert (comparison.no_claim, comparison.sides[0].runs, row.ranges) == (None, 5, "apart")
+    assert row.p == pytest.approx(2 / 252)
     assert (row.values[1] or 0) - (row.values[0] or 0) == 701_000
     in_blocks = opanatomy.compare(
-        [run_of(place, 0) for place in range(4)], [run_of(4 + place, 700) for place in range(4)]
+        [run_of(place, 0) for place in range(5)], [run_of(5 + place, 700) for place in range(5)]
     )
     assert in_blocks.no_claim is not None
     assert all(row.p is None for row in in_blocks.figures)
+    few = opanatomy.compare(
+        [run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)]
+    )
+    assert few.no_claim == "5 runs a side are needed, interleaved: steps of one run are not independent"
+
+
+def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:
+    """Of a hundred figures one is apart by chance: where the step may be the same, its parts may be too."""
+
+    def run_of(place: int, step_ns: int, idle_ns: int) -> Anatomy:
+        anatomy = begun(with_step(on_device, unprofiled_wall_ns=step_ns, unprofiled_count=1), place)
+        breakdown = anatomy.breakdown
+        assert breakdown is not None
+        (kind,) = breakdown.kinds
+        more = replace(kind, host_idle_ns=kind.host_idle_ns + idle_ns, wall_ns=kind.wall_ns + idle_ns)
+        return replace(anatomy, breakdown=replace(breakdown, kinds=(more,)))
+
+    def sides(step_ns: int) -> Comparison:
+        return opanatomy.compare(*(
+            [run_of(2 * place + side, 10**7 + place + side * step_ns, side * 10**6) for place in range(5)]
+            for side in (0, 1)
+        ))  # fmt: skip
+
+    claimed, same = sides(700), sides(0)
+    apart = figure(claimed, "host_idle_ns")
+    assert (figure(claimed, "step_time_ns").p, apart.p) == (pytest.approx(2 / 252), pytest.approx(2 / 252))
+    assert figure(same, "step_time_ns").p == 1
+    assert (figure(same, "host_idle_ns").ranges, figure(same, "host_idle_ns").p) == (apart.ranges, 1)
+
+
+@pytest.mark.parametrize(("busy", "claims"), [((), True), ((0, 1), True), ((0, 1, 2), False), ((0, 1, 2, 3, 4), False)])
+def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
+    busy: tuple[int, ...], claims: bool, on_device: Anatomy
+) -> None:
+    """Half of its runs or more; counts are claimed all the same. A run that does not say is not busy."""
+    before, after = in_turns(on_device, 5)
+    loads = [MachineLoad(before=0.02, after=0.48 if place in busy else 0.03) for place in range(5)]
+    other = [replace(run, environment=replace(run.environment, load=load))
+             for run, load in zip(after, loads, strict=True)]  # fmt: skip
+    comparison = opanatomy.compare(before, other)
+    assert (comparison.no_claim is None) is claims
+    assert (figure(comparison, "step_time_ns").p is None) is not claims
+    if claims:
+        assert comparison.warnings == ()
+        return
+    assert comparison.no_claim == "the machine was busy: run them again when it is idle"
+    assert comparison.warnings == (
+        f"{DLRM.name} (2): the machine was busy in {len(busy)} of 5 runs, at most other work took 2 % before and 48 %"
+        " after the steps",
+    )
+    assert figure(comparison, "flops").exact
 
 
 @pytest.mark.parametrize(
@@ -727,10 +779,10 @@ def test_of_several_sides_one_that_is_not_of_the_same_is_said(tmp_path: Path) ->
 
 
 def test_flops_and_bytes_are_counts_that_need_no_test(tmp_path: Path) -> None:
-    """Four runs a side in turns: of times there is a p, of FLOPs and bytes a change."""
+    """Five runs a side in turns: of times there is a p, of FLOPs and bytes a change."""
     anatomy = made(tmp_path, "a", STEP)
     more = replace(anatomy, classes=tuple(replace(row, flops=row.flops and 2 * row.flops) for row in anatomy.classes))
-    sides = [[begun(side, 2 * run + place) for run in range(4)] for place, side in enumerate((anatomy, more))]
+    sides = [[begun(side, 2 * run + place) for run in range(5)] for place, side in enumerate((anatomy, more))]
     comparison = opanatomy.compare(*sides)
     assert comparison.no_claim is None
     assert {row.name for row in comparison.figures if row.exact} >= {"flops", "bytes", "class.tensor_contraction.flops"}

@@ -246,10 +246,10 @@ def test_the_reason_has_both_values_the_change_the_ranges_and_that_nothing_is_cl
     ("after", "p", "no_claim", "text", "met", "ends"),
     [
         (110, 0.3, None, "if significant", True, ""),
-        (110, 0.05, None, "if significant", True, ""),
-        (110, 0.05, None, "", False, "not significant (p = 0.05)"),
-        (110, 0.029, None, "if significant", False, "; significant (p = 0.029)"),
-        (104, 0.029, None, "if significant", True, ""),
+        (110, 0.01, None, "if significant", True, ""),
+        (110, 0.01, None, "", False, "not significant (p = 0.01)"),
+        (110, 0.0079, None, "if significant", False, "; significant (p = 0.0079)"),
+        (104, 0.0079, None, "if significant", True, ""),
         (100, None, None, "if significant", True, ""),
         # A claim that cannot be tested is a gate that fails.
         (110, 0.001, "one run", "if significant", False, "so it cannot be checked"),

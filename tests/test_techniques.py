@@ -13,14 +13,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from opanatomy.analysis.statistics import mann_whitney, runs_needed
 from opanatomy.errors import UsageError
 from opanatomy.options import RUN, RunOptions
-from opanatomy.predict.experiment import advice_of
+from opanatomy.predict.experiment import advice_of, repetitions_for, timed
 from opanatomy.predict.techniques import BASELINE, TECHNIQUE, TECHNIQUES, Situation, option_text, variants_of
 from opanatomy.predict.workers import JobFailed, planned, run_job
-from opanatomy.records.comparison import memory_agrees, time_agrees, time_error, within_noise
-from opanatomy.records.experiment import Sameness, StepFigures, TechniqueRow, Techniques
+from opanatomy.records.comparison import SIGNIFICANT, memory_agrees, time_agrees, time_error, within_noise
+from opanatomy.records.experiment import Repetition, Sameness, StepFigures, TechniqueRow, Techniques
 from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import MachineLoad
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
 from tests.command import run
@@ -166,6 +168,8 @@ def test_techniques_do_to_a_model_what_is_predicted(model: str, tmp_path: Path) 
             check_row(model, row, rows[BASELINE])
     tried = {name for name, row in rows.items() if row.measured is not None}
     assert len(tried) >= len(CHOSEN[model][1].split(",")) - 2
+    assert any(text.startswith("1 repetition: the times of so few may be apart by chance") for text in report.warnings)
+    assert all(row.measured.load is not None for row in rows.values() if row.repetitions_ns and row.measured)
     if model == BERT:
         check_files_and_resume(report, words, tmp_path)
 
@@ -295,6 +299,55 @@ def test_the_report_says_what_changed_what_disagrees_and_what_did_not_run() -> N
     rows = list(csv.DictReader(io.StringIO(format_named("csv").write(report, Page()))))
     assert [one["name"] for one in rows] == [known.name for known in report.rows]
     assert (rows[1]["measured_peak_bytes"], rows[5]["measured_step_ns"]) == ("500000", "")
+
+
+def test_a_busy_machine_and_an_idle_one() -> None:
+    """Times of a busy machine are no differences, and no advice; memory is."""
+    report = experiment()
+    busy = MachineLoad(before=0.02, after=0.4)
+    repetition = Repetition(times_ns=(40_000_000, 44_000_000, 42_000_000), load=busy)
+    idle = replace(repetition, load=MachineLoad(before=0.02, after=0.03))
+
+    def of(*repetitions: Repetition) -> Techniques:
+        rows = [timed(row, repetitions) if row.name == "fast" else row for row in report.rows]
+        return replace(report, rows=tuple(rows))
+
+    def table_of(report: Techniques) -> str:
+        lines = format_named("terminal").write(report, Page(width=110)).splitlines()
+        return next(line for line in lines if line.startswith("fast"))
+
+    for quiet in (of(idle), of(idle, idle, repetition)):
+        assert "-58.0 %" in table_of(quiet)
+        assert any("--fast: the step takes 58% less time" in line for line in advice_of(quiet))
+    for loud in (of(repetition), of(idle, repetition, repetition)):
+        measured = next(row.measured for row in loud.rows if row.name == "fast")
+        assert measured is not None
+        assert measured.busy
+        assert "~" in table_of(loud)
+        assert "58" not in table_of(loud)
+        assert not [line for line in advice_of(loud) if "--fast" in line]
+        assert any(line.startswith("--less saves") and "30% longer" in line for line in advice_of(loud))
+    slow = [replace(row, measured=replace(row.measured, load=busy)) if row.measured else row for row in report.rows]
+    assert [line for line in advice_of(replace(report, rows=tuple(slow))) if "time" in line or "step" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "times"),
+    [(None, 3), (5e9, 3), (1e9, 3), (2.9e8, 3), (2.5e8, 4), (1.5e8, 7), (1e8, 10), (1e6, 10)],
+)
+def test_short_steps_are_timed_more_often(step_ns: float | None, times: int) -> None:
+    assert repetitions_for(step_ns) == times
+
+
+@pytest.mark.parametrize(("control", "runs"), [(1, 5), (2, 4), (3, 3)])
+def test_as_many_runs_as_a_claim_needs(control: int, runs: int) -> None:
+    """All above all others: so the test calls that, and not with one run fewer."""
+    enough, few = (
+        mann_whitney([float(low) for low in range(count * control)], [100.0 + high for high in range(count)])
+        for count in (runs, runs - 1)
+    )
+    assert enough < SIGNIFICANT <= few
+    assert runs_needed(control) == runs
 
 
 def test_advice_comes_from_the_numbers() -> None:

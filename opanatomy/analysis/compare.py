@@ -754,14 +754,15 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         elif little is not None:
             questions = [f"{little}: is it the same model?"]
     chosen: list[StepKind | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
-    no_claim = _no_claim(sides, independent=not shared)
+    busy = [text for side in sides for text in _busy(side)]
+    no_claim = _no_claim(sides, independent=not shared, busy=bool(busy))
     return Comparison(
         not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
         decomposition=decomposition, other_kinds=others, no_claim=no_claim,
         warnings=(
-            *copies, *shared, *(text for side in sides for text in unlike_runs(side)),
+            *copies, *shared, *busy, *(text for side in sides for text in unlike_runs(side)),
             *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
             *_unsigned(breakdowns, kinds if decomposition is not None else None), *questions,
         ),
@@ -873,14 +874,23 @@ def _figures(
     of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _of_all_steps(side, kind)}
     names = dict.fromkeys(name for side in samples for name in side)
     units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
-    rows = (_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names)
+    rows = [_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names]
+    of_step = next((row.p for row in rows if row.name == _TIME and row.p is not None), 1.0)
     return tuple(
         replace(
             row, all_steps=row.name in of_all, lower_bounds=_lower_bounds(row.name, sides),
-            ranges=row.ranges if comparable else None, p=row.p if comparable else None,
+            ranges=row.ranges if comparable else None, p=_p_after(of_step, row) if comparable else None,
         )
         for row in rows
     )  # fmt: skip
+
+
+def _p_after(of_step: float, row: FigureRow) -> float | None:
+    """Return the p of a figure that is tested after the step: a part of a step that may be the same is not claimed.
+
+    So the many figures of a run that differ by chance alone make a false claim no more often than the step does.
+    """
+    return row.p if row.p is None or row.unit == "bytes" else max(row.p, of_step)
 
 
 def _lower_bounds(name: str, sides: Sequence[SideInput]) -> tuple[bool, ...]:
@@ -1015,13 +1025,25 @@ def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None]
 # ----- claims
 
 
-def _no_claim(sides: Sequence[SideInput], *, independent: bool) -> str | None:
+def _busy(side: SideInput) -> Iterable[str]:
+    """Yield a line if the machine was busy in half of a side's runs or more; fewer the order of the runs evens out."""
+    loads = [load for run in side.runs if (load := run.anatomy.environment.load) is not None]
+    busy = [load for load in loads if load.busy]
+    if busy and 2 * len(busy) >= len(loads):
+        most = max(busy, key=lambda load: max(load.before or 0, load.after or 0))
+        runs = f" in {len(busy)} of {len(side.runs)} runs, at most" if len(side.runs) > 1 else ":"
+        yield f"{side.name}: the machine was busy{runs} other work took {most.text} the steps"
+
+
+def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool) -> str | None:
     """Return why nothing is called significant; `None` if the runs allow it."""
     if len(sides) != 2:
         return "only two sides are tested"
     fewest = min(len(side.runs) for side in sides)
     if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} runs a side are needed, interleaved: steps of one run are not independent"
+    if busy:
+        return "the machine was busy: run them again when it is idle"
     if not independent:
         return "a run is on both sides: they are not independent"
     began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]

@@ -1,7 +1,7 @@
 """Say what can be claimed of a difference: ranges of samples, the interval of a median, a distribution-free test.
 
 The conventions are those of Go's benchstat: medians with an order-statistics interval of 95 %, the Mann-Whitney U test
-at 5 %, exact for small samples.
+at 1 %, exact for small samples.
 """
 
 from __future__ import annotations
@@ -12,10 +12,22 @@ from math import comb, sqrt
 from statistics import NormalDist, median
 from typing import Final
 
-from opanatomy.records.comparison import Spread
+from opanatomy.records.comparison import SIGNIFICANT, Spread
+
+
+def runs_needed(control: int = 1) -> int:
+    """Return the fewest runs of which all above all others are significant; the other side has `control` times these.
+
+    Of n and m runs that do not differ, no two overlap in 2 of the ways to order them.
+    """
+    runs = 1
+    while 2 / comb(runs * (1 + control), runs) >= SIGNIFICANT:
+        runs += 1
+    return runs
+
 
 #: With fewer runs a side nothing is called significant.
-RUNS_NEEDED: Final = 4
+RUNS_NEEDED: Final = runs_needed()
 CONFIDENCE: Final = 0.95
 #: The test counts all ways to divide the samples up to this many.
 _COUNTED: Final = 200_000

@@ -32,7 +32,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
-from opanatomy.records.workload import Environment
+from opanatomy.records.workload import Environment, MachineLoad
 from opanatomy.trace.devices import environment_of as environment_of_header
 from opanatomy.trace.devices import has_accelerator, unlike
 from opanatomy.trace.read import Trace
@@ -68,7 +68,15 @@ def environment_of(trace: Trace) -> Environment:
 
 def caveats_of(trace: Trace) -> tuple[str, ...]:
     """Return lines on what changes the reading of every figure of a trace."""
-    return (*trace.caveats, *_of_devices(trace))
+    return (*trace.caveats, *_of_devices(trace), *_of_load(trace.environment.load))
+
+
+def _of_load(load: MachineLoad | None) -> Iterator[str]:
+    if load is not None and load.busy:
+        yield (
+            f"the machine was busy: other work took {load.text} the steps. All times are longer than they would be"
+            " without it, by how much is not known - run again when the machine is idle"
+        )
 
 
 def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:

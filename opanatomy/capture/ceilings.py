@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from opanatomy.records.anatomy import Machine, Measured, Rate, now
 from opanatomy.records.taxonomy import PEAK_TYPES
+from opanatomy.records.workload import MachineLoad
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +106,7 @@ def measure(
     `device` is `cpu` or `cuda:N`; `on_stage` is called with the next figure to measure.
     """
     effort = effort or default_effort(device)
+    before = load_of(device)
     peaks: dict[str, Rate] = {}
     for dtype in dtypes:
         if not _worth_trying(dtype, device):
@@ -121,8 +123,9 @@ def measure(
         if rate is not None:
             bandwidths[name] = rate
     return Measured(
-        machine=machine, peaks=peaks, bandwidths=bandwidths, tried=tuple(dtypes), cache_bytes=_cache_bytes(device)
-    )
+        machine=machine, peaks=peaks, bandwidths=bandwidths, tried=tuple(dtypes), cache_bytes=_cache_bytes(device),
+        load=MachineLoad(before=before, after=load_of(device)),
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------ timing
@@ -185,10 +188,7 @@ def _burst_on_cpu(call: Call, repeats: int, device: str) -> float:
     """Return the seconds of a call; a pause first lets all threads run at once, however busy the system is."""
     time.sleep(_REST_S)
     call()
-    begun = time.perf_counter_ns()
-    for _ in range(repeats):
-        call()
-    return max(time.perf_counter_ns() - begun, 1) / 1e9 / repeats
+    return _burst_at_once(call, repeats, device)
 
 
 def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
@@ -204,6 +204,61 @@ def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
         end.record()
         end.synchronize()
         return max(float(begin.elapsed_time(end)) / 1e3, 1e-9) / repeats
+
+
+# -------------------------------------------------------------------------------------------------- what else runs
+
+
+#: Bursts of a small product that show what else runs, and their length: a tenth of a second on an idle machine.
+_LOAD_BURSTS, _LOAD_BURST_S, _LOAD_SIZE = 20, 0.005, 256
+
+
+def load_of(device: str) -> float | None:
+    """Return the share of the device's time that other work takes now; `None` for a device that is not measured.
+
+    It is how far the median of some bursts stays below the best. A load that is always there slows all bursts down
+    alike: on the CPU it is at least the share of their time that threads with work waited for a processor, where the
+    system says so. Bursts follow each other at once, as the operators of a step: after a pause a busy system is kind.
+    """
+    import torch
+
+    if device != "cpu" and not device.startswith("cuda"):
+        return None
+    try:
+        # No random values: these would be missing in the step.
+        values = torch.linspace(-1, 1, _LOAD_SIZE**2, dtype=torch.float32, device=device)
+        operand = values.view(_LOAD_SIZE, _LOAD_SIZE)
+        out = torch.empty_like(operand)
+        burst = _burst_at_once if device == "cpu" else _burst_on_cuda
+
+        def call() -> object:
+            return torch.mm(operand, operand, out=out)
+
+        repeats = max(1, round(_LOAD_BURST_S / min(burst(call, 5, device) for _ in range(_TRIALS))))
+        waited, computed = _waited_ns(), time.process_time_ns()
+        times = [burst(call, repeats, device) for _ in range(_LOAD_BURSTS)]
+        waited, computed = _waited_ns() - waited, time.process_time_ns() - computed
+    except RuntimeError:  # not enough memory, or refused by a setting of the user's
+        return None
+    spread = 1 - min(times) / statistics.median(times)
+    return max(spread, waited / (waited + computed)) if device == "cpu" and waited > 0 else spread
+
+
+def _burst_at_once(call: Call, repeats: int, device: str) -> float:
+    """Return the seconds of a call on the CPU, with no pause before."""
+    begun = time.perf_counter_ns()
+    for _ in range(repeats):
+        call()
+    return max(time.perf_counter_ns() - begun, 1) / 1e9 / repeats
+
+
+def _waited_ns() -> int:
+    """Return how long all threads of this process have waited for a processor; 0 if the system does not say."""
+    waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # a thread that has ended
+            waited += int(file.read_text().split()[1])
+    return waited
 
 
 # -------------------------------------------------------------------------------------------------------------- work

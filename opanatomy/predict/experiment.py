@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from opanatomy.analysis.statistics import runs_needed
 from opanatomy.capture.run.progress import Progress
 from opanatomy.cost.registry import cost
 from opanatomy.devices.ceilings import ceilings_for
@@ -36,6 +37,7 @@ from opanatomy.records.experiment import (
     LossCurve,
     OperatorError,
     PredictedTime,
+    Repetition,
     Sameness,
     SimulatedStep,
     StepFigures,
@@ -45,7 +47,8 @@ from opanatomy.records.experiment import (
 )
 from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report.units import size
+from opanatomy.records.workload import MachineLoad
+from opanatomy.report.units import noun, size
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
 from opanatomy.version import __version__
@@ -230,11 +233,11 @@ class Runs(Struct, frozen=True, kw_only=True):
                 yield from [_INTERRUPTED] * (len(variants) - place - 1)
                 return
 
-    def times(self, variant: Variant, repetition: int, repetitions: int) -> tuple[int, ...]:
-        """Return the times of some steps, in nanoseconds."""
+    def times(self, variant: Variant, repetition: int, repetitions: int) -> Repetition:
+        """Return the times of some steps, and the load of the machine."""
         self.progress.stage(f"{variant.name}: repetition {repetition + 1} of {repetitions}")
         return self._remembered(
-            variant, f"times {repetition}", tuple[int, ...], lambda: run_job(workers.timed, variant.options)
+            variant, f"times {repetition}", Repetition, lambda: run_job(workers.timed, variant.options)
         )
 
     def outcome(self, baseline: Variant, folder: Path) -> float | None:
@@ -268,8 +271,15 @@ class Runs(Struct, frozen=True, kw_only=True):
 # How often and in which order to time the runs of an experiment, and how to summarize the times.
 
 
-#: The true median is in a range with at least this probability, given three repetitions or more.
-_CONFIDENCE: Final = 0.75
+#: The true median is in a range with at least this probability, given six repetitions or more.
+_CONFIDENCE: Final = 0.95
+#: How often to time each: as many as steps fit into this time, within these bounds.
+_FEW, _MANY, _TIMED_NS = 3, 10, 1e9
+
+
+def repetitions_for(step_ns: float | None) -> int:
+    """Return how often to time each run of an experiment with a step of this length: short ones vary more."""
+    return _FEW if not step_ns else min(max(round(_TIMED_NS / step_ns), _FEW), _MANY)
 
 
 def baseline_runs(techniques: int) -> int:
@@ -289,9 +299,9 @@ def shuffled(variants: Sequence[Variant], seed: int, repetition: int, *, baselin
 
 
 def median_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the narrowest range of values around the middle that holds the true median with a probability of 3/4.
+    """Return the narrowest range of values around the middle that holds the true median with a probability of 95 %.
 
-    The number of values below the median is binomial. The range of three values is all of them.
+    The number of values below the median is binomial. The range of fewer than nine values is all of them.
     """
     ordered, count = sorted(values), len(values)
     outside = (1 - _CONFIDENCE) * 2**count
@@ -303,15 +313,24 @@ def median_range(values: Sequence[float]) -> tuple[float, float]:
     return ordered[rank - 1], ordered[-rank]
 
 
-def timed(row: TechniqueRow, repetitions: Sequence[Sequence[int]]) -> TechniqueRow:
-    """Return the row with the median of its repetitions' medians, and its range."""
+def timed(row: TechniqueRow, repetitions: Sequence[Repetition]) -> TechniqueRow:
+    """Return the row with the median of its repetitions' medians, its range, and the median load of the machine."""
     if row.measured is None or not repetitions:
         return row
-    medians = [statistics.median(times) for times in repetitions]
+    medians = [statistics.median(repetition.times_ns) for repetition in repetitions]
     # One repetition does not show the spread of medians: its steps do.
-    low, high = median_range(medians if len(medians) > 1 else repetitions[0])
-    measured: StepFigures = replace(row.measured, step_ns=statistics.median(medians), low_ns=low, high_ns=high)
+    low, high = median_range(medians if len(medians) > 1 else repetitions[0].times_ns)
+    loads = [repetition.load for repetition in repetitions]
+    load = MachineLoad(before=_median([load.before for load in loads]), after=_median([load.after for load in loads]))
+    measured: StepFigures = replace(
+        row.measured, step_ns=statistics.median(medians), low_ns=low, high_ns=high, load=load
+    )
     return replace(row, repetitions_ns=tuple(medians), measured=measured)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 # Sentences of advice from the numbers of an experiment.
@@ -368,6 +387,8 @@ def _cost(report: Techniques, row: TechniqueRow) -> str:
     if base is None or figures is None or not base.step_ns or figures.step_ns is None:
         return ""
     if row.measured is not None and report.baseline.measured is not None:
+        if row.measured.busy or report.baseline.measured.busy:
+            return ""
         if within_noise(row.measured, report.baseline.measured):
             return " and costs no time here"
         change = figures.step_ns / base.step_ns - 1
@@ -422,6 +443,7 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
         class_ns=dict(class_ns), phase_ns=dict(phase_ns), flops=_measured_flops(anatomy),
         parameters=workload.parameters,
         trainable_parameters=workload.trainable_parameters, tokens=None if texts is None else texts.all_tokens,
+        load=anatomy.environment.load,
     )  # fmt: skip
 
 
@@ -629,7 +651,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     skip: tuple[str, ...] = ()
     combine: tuple[str, ...] = ()
     predict_only: bool = False
-    repetitions: int = 3
+    #: `None` for a number by the length of the baseline's step.
+    repetitions: int | None = None
     #: How many steps' losses to compare with the baseline's, for techniques that change the result.
     loss_steps: int = 8
     command: str = ""
@@ -645,7 +668,7 @@ class Experiment:
         self.variants: tuple[Variant, ...] = ()
         self.prediction: Prediction | None = None
         self.rows: dict[str, TechniqueRow] = {}
-        self.times: dict[str, list[tuple[int, ...]]] = {}
+        self.times: dict[str, list[Repetition]] = {}
         self.order: list[tuple[str, ...]] = []
         self.warnings: list[str] = []
         self.interrupted = False
@@ -667,7 +690,7 @@ class Experiment:
             if variant is not self.variants[0]:
                 self._capture(variant)
         self._compare()
-        for repetition in range(self.settings.repetitions):
+        for repetition in range(self.repetitions):
             running, baselines = self._running(), self._baseline_runs()
             order = shuffled(running, self.options.seed, repetition + 1, baselines=baselines)
             self.order.append(tuple(variant.name for variant in order))
@@ -678,9 +701,15 @@ class Experiment:
         """Return the variants that have not failed."""
         return [variant for variant in self.variants if self.rows[variant.name].failed is None]
 
+    @property
+    def repetitions(self) -> int:
+        """Return how often each technique is timed."""
+        assert self.prediction is not None
+        return self.settings.repetitions or repetitions_for(self.prediction.figures.step_ns)
+
     def _repetitions(self, variant: Variant) -> int:
         """Return how often to time a variant."""
-        return self.settings.repetitions * (self._baseline_runs() if variant is self.variants[0] else 1)
+        return self.repetitions * (self._baseline_runs() if variant is self.variants[0] else 1)
 
     def _baseline_runs(self) -> int:
         return baseline_runs(len(self._running()) - 1)
@@ -767,18 +796,37 @@ class Experiment:
         """Return the report of all results so far."""
         assert self.prediction is not None
         anatomy = self.prediction.anatomy
+        rows = tuple(map(self._timed, self.rows.values()))
         report = Techniques(
             opanatomy=__version__, command=self.settings.command,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=anatomy.environment,
-            workload=anatomy.workload, rows=tuple(map(self._timed, self.rows.values())), seed=self.options.seed,
-            repetitions=self.settings.repetitions, predicted_only=self.settings.predict_only, order=tuple(self.order),
-            folder=str(self.runs.store.folder), warnings=(*self._general_warnings(), *self.warnings),
+            workload=anatomy.workload, rows=rows, seed=self.options.seed,
+            repetitions=self.repetitions, predicted_only=self.settings.predict_only, order=tuple(self.order),
+            folder=str(self.runs.store.folder),
+            warnings=(*self._of_times(rows), *self._general_warnings(), *self.warnings),
         )  # fmt: skip
         return redacted(replace(report, advice=advice_of(report)), self.runs.texts)
 
     def _timed(self, row: TechniqueRow) -> TechniqueRow:
         """Return the row with the times of its repetitions."""
         return timed(row, self.times.get(row.name, ()))
+
+    def _of_times(self, rows: Sequence[TechniqueRow]) -> Iterator[str]:
+        """Yield what forbids claims from the times of the repetitions: other work, or too few of them."""
+        timed = [(row, row.measured) for row in rows if row.repetitions_ns and row.measured is not None]
+        busy = [(row.name, figures.load) for row, figures in timed if figures.load is not None and figures.load.busy]
+        if busy:
+            name, load = max(busy, key=lambda pair: max(pair[1].before or 0, pair[1].after or 0))
+            yield (
+                f"the machine was busy while {len(busy)} of {len(timed)} were timed (of {name} other work took"
+                f" {load.text} the steps): no difference of their times is claimed - run again when it is idle"
+            )
+        needed = runs_needed(self._baseline_runs())
+        if timed and self.repetitions < needed:
+            yield (
+                f"{noun(self.repetitions, 'repetition')}: the times of so few may be apart by chance -"
+                f" --repetitions {needed} would do"
+            )
 
     def _general_warnings(self) -> list[str]:
         """Return warnings about mixed precision: its times on a processor, and missing peaks."""

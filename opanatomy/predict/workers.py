@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 from opanatomy.options import RunOptions
-from opanatomy.records.experiment import Sameness, SimulatedStep, Underflow
+from opanatomy.records.experiment import Repetition, Sameness, SimulatedStep, Underflow
 
 Result = TypeVar("Result")
 
@@ -176,8 +176,8 @@ def captured(options: RunOptions, trace: str, command: str) -> None:
     capture_model(options, Path(trace), NullProgress(), lambda text: None, command=command)
 
 
-def timed(options: RunOptions) -> tuple[int, ...]:
-    """Return the wall times of some steps after the warm-up, in nanoseconds."""
+def timed(options: RunOptions) -> Repetition:
+    """Return the wall times of some steps after the warm-up, and the load of the machine."""
     from opanatomy.capture.run.unprofiled import step_times
 
     return step_times(options)

@@ -14,7 +14,7 @@ from opanatomy.records.communication import Collective, Communication, Rank, Spr
 from opanatomy.records.memory import Memory
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import FLOAT32, PEAK_OF_COMPUTE_TYPE, TF32, THREE_TF32, IdleCause, OperatorClass, Phase
-from opanatomy.records.workload import Environment, TextFigures, Workload
+from opanatomy.records.workload import Environment, MachineLoad, TextFigures, Workload
 
 # --- timeline and ledger ---
 
@@ -361,6 +361,8 @@ class Measured(Record, frozen=True, kw_only=True):
     tried: tuple[str, ...] = ()
     #: The size of the last cache, as reported by the system or the driver.
     cache_bytes: int | None = None
+    #: What other work took of the device before and after.
+    load: MachineLoad | None = None
     schema: int = MEASURED_SCHEMA
 
     @property
@@ -383,6 +385,7 @@ class Measured(Record, frozen=True, kw_only=True):
             bandwidths={**older.bandwidths, **self.bandwidths},
             tried=tuple(dict.fromkeys((*older.tried, *self.tried))),
             cache_bytes=older.cache_bytes if self.cache_bytes is None else self.cache_bytes,
+            load=self.load,
         )
 
 

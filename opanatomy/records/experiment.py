@@ -9,7 +9,7 @@ from msgspec import field
 from opanatomy.records.codec import Record
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.workload import Environment, MemoryObservations, Workload
+from opanatomy.records.workload import Environment, MachineLoad, MemoryObservations, Workload
 
 # --- gradients under float16 ---
 
@@ -107,7 +107,8 @@ class StepFigures(Record, frozen=True, kw_only=True):
     `step_ns` is the median without the profiler (of a prediction the most likely time), `low_ns` and `high_ns` the
     range of the repetitions (of the prediction). The other times are those of the profiled step, of a prediction the
     parts of `step_ns`. `flops` counts tensor contractions by phase, `calls` operator calls, `tokens` those of all
-    batches of a run on texts, with padding.
+    batches of a run on texts, with padding. `load` is that of the machine while it was timed, the median of the
+    repetitions.
     """
 
     peak_bytes: int | None = None
@@ -123,6 +124,12 @@ class StepFigures(Record, frozen=True, kw_only=True):
     parameters: int | None = None
     trainable_parameters: int | None = None
     tokens: int | None = None
+    load: MachineLoad | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Return True if the machine was busy while the step was timed: no difference of times can be claimed."""
+        return self.load is not None and self.load.busy
 
     @property
     def samples_per_second(self) -> float | None:
@@ -177,6 +184,13 @@ class TechniqueRow(Record, frozen=True, kw_only=True):
     trace: str | None = None
     report: str | None = None
     warnings: tuple[str, ...] = ()
+
+
+class Repetition(Record, frozen=True, kw_only=True):
+    """One timing of a run in a fresh process: its steps, and the load of the machine before and after them."""
+
+    times_ns: tuple[int, ...]
+    load: MachineLoad
 
 
 class Techniques(Record, frozen=True, kw_only=True):

@@ -334,6 +334,28 @@ MODULE_RANGE = "opanatomy.module/"
 METADATA_KEY = "opanatomy"
 
 
+#: The machine was busy if other work took more than this share of its device.
+BUSY: Final = 0.1
+
+
+class MachineLoad(Record, frozen=True, kw_only=True):
+    """The share of the device's time that other work took before and after a measurement; `None` if not measured."""
+
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Return True if other work made the measured times longer, by how much nobody knows."""
+        return max(self.before or 0.0, self.after or 0.0) > BUSY
+
+    @property
+    def text(self) -> str:
+        """Return both shares in words."""
+        shares = zip(("before", "after"), (self.before, self.after), strict=True)
+        return " and ".join(f"{share:.0%} {when}".replace("%", " %") for when, share in shares if share is not None)
+
+
 class Environment(Record, frozen=True, kw_only=True):
     """The machine and the libraries of a run; `None` if the trace does not say.
 
@@ -350,6 +372,7 @@ class Environment(Record, frozen=True, kw_only=True):
     host_threads: threads that torch computes on, on `processor`.
     matmul_float32: the type allowed for float32 matrix products: "tf32", or "ieee" for float32; `convolution_float32`
         that for convolutions.
+    load: what other work took of the device before the timed steps and after the last step, if this was measured.
     """
 
     device: str | None = None
@@ -369,6 +392,7 @@ class Environment(Record, frozen=True, kw_only=True):
     processor: str | None = None
     matmul_float32: str | None = None
     convolution_float32: str | None = None
+    load: MachineLoad | None = None
 
 
 class Workload(Record, frozen=True, kw_only=True):

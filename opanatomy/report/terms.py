@@ -526,7 +526,7 @@ TECHNIQUES: Final = Chapter(
         term("d.peak", "peak relative to the baseline's", formula="(peak_bytes - baseline's) / baseline's",
              paths="rows[].measured.peak_bytes"),
         term("step", "median step without the profiler", paths="rows[].measured.step_ns"),
-        term("d.step", "step relative to the baseline's; ~ if the repetitions' ranges overlap",
+        term("d.step", "step relative to the baseline's; ~ if the repetitions' ranges overlap, or the machine was busy",
              formula="(step_ns - baseline's) / baseline's", paths="rows[].measured.step_ns"),
         term("step of the baseline", "median step of the baseline without the profiler",
              paths="rows[0].measured.step_ns"),
@@ -647,7 +647,7 @@ COMPARISON: Final = Chapter(
         term("figure", "figure of one step, by its name in `Anatomy.metrics()`",
              "≥ is before a lower bound of its side (`lower_bounds`). Counted figures, FLOPs and bytes, are `exact`:"
              " they are not tested."),
-        term("ranges", "whether the ranges of like steps are apart or overlap; from four runs a side on, p",
+        term("ranges", "whether the ranges of like steps are apart or overlap; from five runs a side on, p",
              "The runs must have taken turns. Figures are then medians, from six runs on with an interval of 95 % by"
              " order statistics."),
         term("the same calls | {}, the same calls", "as many calls of the same work that take longer or shorter"),
@@ -674,7 +674,7 @@ COMPARISON: Final = Chapter(
         term("samples", "samples a second"),
         term("peak", "peak of the step's memory"),
         term("last to first", "last run less the first, of the first"),
-        term("~", "no difference beyond chance (p >= 0.05)"),
+        term("~", "no difference beyond chance (p >= 0.01)"),
         term("overlap of {}", "time in which two kinds of work run at once, taken off once",
              "Of compute, communication and copies; where n events run at once there are n - 1 overlaps."),
         term("gate", "whether a figure stayed within --fail-if: passed, FAILED or UNKNOWN",
@@ -779,7 +779,8 @@ CHECKS: Final = Chapter(
     sections=("ledger", "caveats", "disagreements", "given-ceilings"),
     terms=(
         term("caveats", "faults that change the reading of every figure",
-             "A file that is cut off, missing records or ranks, devices of several kinds.", paths="caveats"),
+             "A file that is cut off, missing records or ranks, devices of several kinds, a busy machine.",
+             paths="caveats"),
         term("given-ceilings", "ceilings of --peak and --bandwidth that the trace is above",
              "The option is most likely too low. It is a statement of yours and no second source: the check `ceiling`"
              " takes the higher of the option and the ceiling known without it (measured, or the data sheet), so"
@@ -1282,8 +1283,8 @@ WORDS: Final = Chapter(
         term("hidden", "while other work of the device runs: it does not make the step longer"),
         term("covered | known for", "part of the time whose FLOPs, bytes or bound are known",
              "A share of less than half of it is left out."),
-        term("significant", "difference that chance alone would make in less than 5 % of all cases (p < 0.05)",
-             "By a Mann-Whitney test over four runs a side or more that took turns; steps of one run are not"
+        term("significant", "difference that chance alone would make in less than 1 % of all cases (p < 0.01)",
+             "By a Mann-Whitney test over five runs a side or more that took turns; steps of one run are not"
              " independent."),
         term("p | p value | Mann-Whitney", "how likely a difference as large is by chance alone",
              "By a Mann-Whitney test over the runs of both sides."),

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.capture.batches import input_texts, sizes
+from opanatomy.capture.ceilings import load_of
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
@@ -49,7 +50,14 @@ from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.taxonomy import OPTIMIZERS, Optimizer, Phase
-from opanatomy.records.workload import Capture, MemoryObservations, ObservedCount, StepObservations, Workload
+from opanatomy.records.workload import (
+    Capture,
+    MachineLoad,
+    MemoryObservations,
+    ObservedCount,
+    StepObservations,
+    Workload,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -587,10 +595,13 @@ class LoopRecording:
         self._compilations = 0
         self._settings = ExitStack()
         self._cold = _COLD
+        #: What other work took of the processor before the loop; the first use of a GPU is the loop's own.
+        self._load_before: float | None = None
 
     def start(self) -> None:
         """Prepare the first stage, with the options that are settings of the process."""
         try:
+            self._load_before = self._load() if self.session.device == "cpu" else None
             self._settings.enter_context(step_settings(self.options))
             self.session.points.take(WEIGHTS)
             self._stages = self._stages_after()
@@ -743,6 +754,7 @@ class LoopRecording:
             profiled.profiler.profiler, session.device,
             observation=session.observation, observed_step=self._cold + _WATCHED, unlike=unlike,
             not_observed=self._not_observed(),
+            load=MachineLoad(before=self._load_before, after=self._load()),
             command=self.command,
             workload=session.seen.workload(
                 steps=len(profiled.logs), warmup=self.warmup if self.iterations else 0, passes=profiled.passes,
@@ -756,6 +768,10 @@ class LoopRecording:
             shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),
             warnings=tuple(self._warnings(profiled)),
         )  # fmt: skip
+
+    def _load(self) -> float | None:
+        """Return what other work takes of the device; ranks would measure each other."""
+        return load_of(self.session.device) if place_in_group() is None else None
 
     def _memory(self) -> MemoryObservations:
         """Return all memory observations."""

@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from opanatomy.capture.device.accelerators import is_accelerator
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.options import as_asked
-from opanatomy.records.workload import METADATA_KEY, Capture
+from opanatomy.records.workload import METADATA_KEY, Capture, MachineLoad
 from opanatomy.trace.redact_trace import NOT_DECODABLE, Redaction
 
 _END_BYTES: Final = 256
@@ -197,12 +198,13 @@ def capture_of(
     unlike: str | None = None,
     not_observed: str,
     observed_step: int,
+    load: MachineLoad | None,
     **facts: Any,
 ) -> Capture:
     """Return the description of a profile: `facts` are fields of `Capture`, the rest is asked of torch.
 
     `observation` is the second count of the step number `observed_step`, dropped if the profiled steps are `unlike` it;
-    `not_observed` says why there is none.
+    `not_observed` says why there is none. `load` is that of the machine.
     """
     from opanatomy.version import __version__
 
@@ -213,7 +215,7 @@ def capture_of(
     return Capture(
         version=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        environment=environment_of(device),
+        environment=replace(environment_of(device), load=load),
         lists=lists,
         list_arguments=arguments,
         observed=tuple(observation.incomplete) if observation else (),

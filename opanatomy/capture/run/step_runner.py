@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from opanatomy.capture.batches import micro_batches
+from opanatomy.capture.ceilings import load_of
 from opanatomy.capture.device.accelerators import current_device, devices_of, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.kineto import require_device_events
@@ -43,7 +44,7 @@ from opanatomy.capture.subject import Subject
 from opanatomy.options import GENERATE, RunOptions, as_argument, as_flag
 from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.taxonomy import BY_NAME
-from opanatomy.records.workload import Capture, MemoryObservations, TextObservations
+from opanatomy.records.workload import Capture, MachineLoad, MemoryObservations, TextObservations
 
 if TYPE_CHECKING:
     import torch
@@ -190,6 +191,7 @@ class StepRunner:
         self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
+        before = self._load()
         unprofiled = self._timed(warm) if self.subject.texts is None else self._timed_texts(self.subject.texts, warm)
         if self.options.memory:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
@@ -203,9 +205,14 @@ class StepRunner:
                 f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are not"
                 " put back"
             )
-        capture = self._capture(unprofiled, profiled, modules, profiler)
+        load = MachineLoad(before=before, after=self._load())
+        capture = self._capture(unprofiled, profiled, modules, profiler, load)
         self.progress.stage("writing the trace")
         export_trace(profiler, capture, trace, everything=self.options.redact)
+
+    def _load(self) -> float | None:
+        """Return what other work takes of the device; ranks would measure each other."""
+        return None if self.training.is_shared else load_of(self.options.device)
 
     def _warm_up(self) -> int:
         options = self.options
@@ -422,11 +429,14 @@ class StepRunner:
         # Begin as the watched step did: the same dropout, the same layers left out, the same routes.
         self.kept.random.restore()
 
-    def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
+    def _capture(
+        self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any, load: MachineLoad
+    ) -> Capture:
         return capture_of(
             profiler, self.options.device,
             observation=self.instruments.observation, observed_step=self.instruments.observed_step,
             not_observed=self._not_observed(),
+            load=load,
             command=self.subject.command,
             workload=replace(
                 self.subject.workload,

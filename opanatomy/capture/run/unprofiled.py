@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.capture.ceilings import load_of
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.capture.model.workload import Prepared, prepare, workload_of
 from opanatomy.capture.run.progress import NullProgress
@@ -24,7 +25,8 @@ from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.capture.subject import Subject
 from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
-from opanatomy.records.experiment import Difference, Sameness, ScaledGradients, Underflow
+from opanatomy.records.experiment import Difference, Repetition, Sameness, ScaledGradients, Underflow
+from opanatomy.records.workload import MachineLoad
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +58,8 @@ _MIN_STEPS, _MAX_STEPS, _LONG_NS = 3, 50, 2 * 10**9
 _WARMUP: Final = 2
 
 
-def step_times(options: RunOptions) -> tuple[int, ...]:
-    """Return the times of single steps in nanoseconds, after the warm-up of a fresh model.
+def step_times(options: RunOptions) -> Repetition:
+    """Return the times of single steps, after the warm-up of a fresh model, and the load of the machine meanwhile.
 
     For a run on texts each is the mean over its batches.
     """
@@ -65,11 +67,13 @@ def step_times(options: RunOptions) -> tuple[int, ...]:
         for _ in range(_WARMUP if options.warmup is None else options.warmup):
             stepper.run()
         texts = prepared.texts
+        before = load_of(stepper.device)
         times: list[int] = []
         while len(times) < _MIN_STEPS or (sum(times) < _LONG_NS and len(times) < _MAX_STEPS):
             batches = None if texts is None else texts.batches
             times.append(_clocked(stepper) if batches is None else _mean_over(batches, stepper))
-    return tuple(times)
+        load = MachineLoad(before=before, after=load_of(stepper.device))
+    return Repetition(times_ns=tuple(times), load=load)
 
 
 def _clocked(stepper: Stepper) -> int:

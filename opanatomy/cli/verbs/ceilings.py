@@ -135,6 +135,7 @@ def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched:
         "driver": machine.driver,
         "torch": machine.torch,
         "host_threads": machine.threads,
+        "load": measured.load and {"before": measured.load.before, "after": measured.load.after},
         "peaks": peaks,
         "bandwidth": {
             "bytes_per_second": best.per_second if given.bandwidth is None and best else given.bandwidth,
@@ -245,6 +246,7 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
         )
     remarks.append("spread: how far the median burst was below the best, which is the figure")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
-    if any(rate.disturbed for rate in rates):
+    busy = measured.load is not None and measured.load.busy
+    if busy or any(rate.disturbed for rate in rates):
         remarks.append("note: something else was busy on the device - run again with --refresh when it is idle")
     return remarks
