@@ -1,4 +1,4 @@
-"""What `compare --run` claims of two models whose step differs by a tenth in one operator, and of two that are the same.
+"""What `compare --run` claims of two models that differ by a tenth in one operator, and of two that are the same.
 
     python benchmarks/claims.py [TRIALS] [CASE ...]
 

@@ -46,7 +46,6 @@ NOT_RUN: Final = {
     "opanatomy techniques google-bert/bert-large-uncased": "takes an hour: reports/techniques has it, kept current",
     "opanatomy techniques gpt2 --only amp,checkpointing": "takes a minute: tests/test_techniques.py measures",
     "opanatomy compare --run": "ten runs, each a process from nothing: tests/test_several_runs.py",
-    "opanatomy compare runs/before": "tests/test_docs_comparing.py runs it behind the loop that makes its runs",
 }  # fmt: skip
 #: Snippets that run elsewhere: they need a training.
 SNIPPETS_NOT_RUN: Final = {"trainer.md": "tests/test_trainer_callback.py runs it in a training"}
