@@ -210,7 +210,9 @@ def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
 
 
 #: Bursts of a small product that show what else runs, and their length: a tenth of a second on an idle machine.
-_LOAD_BURSTS, _LOAD_BURST_S, _LOAD_SIZE = 20, 0.005, 256
+_LOAD_BURSTS, _LOAD_BURST_S = 20, 0.005
+#: Its rows: on the CPU it fits into a core's cache, on a GPU it takes longer than its launch.
+_LOAD_ON_CPU, _LOAD_ON_GPU = 256, 1024
 
 
 def load_of(device: str) -> float | None:
@@ -226,8 +228,8 @@ def load_of(device: str) -> float | None:
         return None
     try:
         # No random values: these would be missing in the step.
-        values = torch.linspace(-1, 1, _LOAD_SIZE**2, dtype=torch.float32, device=device)
-        operand = values.view(_LOAD_SIZE, _LOAD_SIZE)
+        rows = _LOAD_ON_CPU if device == "cpu" else _LOAD_ON_GPU
+        operand = torch.linspace(-1, 1, rows**2, dtype=torch.float32, device=device).view(rows, rows)
         out = torch.empty_like(operand)
         burst = _burst_at_once if device == "cpu" else _burst_on_cuda
 
