@@ -23,6 +23,8 @@ from opanatomy.records.experiment import TechniqueRow, Techniques
 from opanatomy.report.formats.json import json_report
 
 _SMALL = (("hidden_size", "256"), ("num_attention_heads", "4"), ("intermediate_size", "1024"))
+_GROUPED = (*_SMALL, ("num_key_value_heads", "2"))
+_CODE = Path(__file__).parent / "predicted.py"
 #: The BERT of the published comparison (4 layers of 256, batch 8 x 128), and its like of other architectures.
 MODELS: dict[str, dict[str, Any]] = {
     "bert": {
@@ -41,6 +43,35 @@ MODELS: dict[str, dict[str, Any]] = {
         "model": "google/vit-base-patch16-224", "layers": 4,
         "settings": (("hidden_size", "192"), ("num_attention_heads", "3"), ("intermediate_size", "768")), "batch": 8,
     },
+    "llama": {
+        "model": "meta-llama/Llama-3.1-8B", "layers": 4, "batch": 4, "seq": 128,
+        "settings": (*_GROUPED, ("vocab_size", "32000"), ("head_dim", "64")),
+    },
+    "qwen3": {
+        "model": "Qwen/Qwen3-0.6B", "layers": 4, "batch": 2, "seq": 128,
+        "settings": (*_GROUPED, ("vocab_size", "32000"), ("head_dim", "64")),
+    },
+    "mixtral": {
+        "model": "mistralai/Mixtral-8x7B-v0.1", "layers": 2, "batch": 2, "seq": 64,
+        "settings": (*_GROUPED, ("num_local_experts", "4"), ("head_dim", "64")),
+    },
+    "whisper": {
+        "model": "openai/whisper-small", "layers": 2, "batch": 1,
+        "settings": (
+            ("d_model", "256"), ("encoder_attention_heads", "4"), ("decoder_attention_heads", "4"),
+            ("encoder_ffn_dim", "1024"), ("decoder_ffn_dim", "1024"),
+        ),
+    },
+    "resnet": {"model": "microsoft/resnet-50", "batch": 4},
+    "distilbert": {
+        "model": "distilbert/distilbert-base-uncased", "layers": 3, "batch": 8, "seq": 128,
+        "settings": (("dim", "256"), ("n_heads", "4"), ("hidden_dim", "1024")),
+    },
+    "deberta": {
+        "model": "microsoft/deberta-v3-base", "layers": 3, "batch": 4, "seq": 128, "settings": _SMALL,
+    },
+    "encoder": {"model": f"{_CODE}:encoder"},
+    "cnn": {"model": f"{_CODE}:cnn"},
 }  # fmt: skip
 
 

@@ -246,6 +246,7 @@ _STEP: Final = "the step"
 _REPORT: Final = "the report"
 _CEILINGS: Final = "the device's ceilings"
 _RANKS: Final = "the ranks"
+_FITS: Final = "will it fit"
 
 TASK: Final = Option(
     name="task", group=_BATCH, metavar="TASK",
@@ -536,12 +537,24 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known one: 2.04T, 900G"),
 )  # fmt: skip
 
+LIMIT: Final = Option(
+    name="limit", flag="--for", group=_FITS, metavar="MEMORY",
+    help="run nothing: predict the peak, and say whether it fits into this much (80GB, 24GiB) or into this device"
+    " (H100); if not, what makes it fit, and exit 3",
+)  # fmt: skip
+FIND: Final = Option(
+    name="find", group=_FITS, metavar="WHAT", choices=(Choice("batch"),),
+    help="with --for: batch, the largest that fits",
+)  # fmt: skip
+
 FAIL_IF: Final = Option(
     name="fail_if", group=_REPORT, kind=Kind.TEXTS, metavar="GATE",
     help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, TRACE, NO_TRACE, LIMIT, FIND)
+#: Options of what a run measures, without effect if nothing is run.
+OF_A_RUN: Final = (FAIL_IF, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
@@ -675,6 +688,23 @@ def check_together(options: Any, spelled: Spelling) -> None:
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
+        )
+
+
+def check_fit(options: Any, spelled: Spelling) -> None:
+    """Raise `UsageError` for an option that needs a run if none is run, and for `--find` without a limit."""
+    if options.limit is None:
+        if options.find is not None:
+            raise UsageError(f"{spelled(FIND, options.find)} needs a limit: give {spelled(LIMIT, '80GB')} too")
+        return
+    for option in OF_A_RUN:
+        value = getattr(options, option.name)
+        if value:
+            given = value[0] if option.kind is Kind.TEXTS else value
+            raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing: leave out {spelled(option, given)}")
+    if options.find is not None and options.texts is not None:
+        raise UsageError(
+            f"{spelled(FIND, options.find)} is for batches of one length: leave out {spelled(TEXTS, options.texts)}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from opanatomy.records.anatomy import TECHNIQUE, Advice
 from opanatomy.records.experiment import LossCurve, OperatorError, Sameness, StepFigures, TechniqueRow, Techniques
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Environment, Workload
@@ -35,5 +36,6 @@ def experiment() -> Techniques:
             row("broken", failed="out of memory", not_predicted="needs a library"),
             row("changing", measured=figures(1e8, 10**6), losses=LossCurve(losses=(2.0, 1.5), baseline=(2.0, 1.6))),
         ),
-        advice=("some advice",), warnings=("of all",),
+        advice=(Advice(id=TECHNIQUE, subject="less", gain_bytes=1, why="some advice", option="--less"),),
+        warnings=("of all",),
     )  # fmt: skip

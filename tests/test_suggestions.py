@@ -11,7 +11,7 @@ import pytest
 
 from opanatomy.__main__ import main
 from opanatomy.errors import EstimateError
-from opanatomy.predict import suggestions, workers
+from opanatomy.predict import fake, suggestions
 from opanatomy.predict.suggestions import Recorded
 from opanatomy.records.experiment import SimulatedStep
 from tests.tiny import BERT
@@ -38,13 +38,13 @@ def all_recorded(nothing_suggested: None, monkeypatch: pytest.MonkeyPatch) -> No
 def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The options of each step that is followed."""
     steps: list[Any] = []
-    simulated = workers.simulated
+    simulate = fake.simulate
 
-    def noted(options: Any) -> SimulatedStep:
+    def noted(options: Any, *more: Any) -> SimulatedStep:
         steps.append(options)
-        return simulated(options)
+        return simulate(options, *more)
 
-    monkeypatch.setattr(workers, "simulated", noted)
+    monkeypatch.setattr(fake, "simulate", noted)
     return steps
 
 
@@ -107,10 +107,10 @@ def test_a_step_that_cannot_be_followed_costs_the_suggestions_alone(
     error: BaseException, said: str, here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def refused(options: Any) -> SimulatedStep:
+    def refused(options: Any, *more: Any) -> SimulatedStep:
         raise error
 
-    monkeypatch.setattr(workers, "simulated", refused)
+    monkeypatch.setattr(fake, "simulate", refused)
     assert main([*COMMAND, "-f", "json"]) == 0
     out, err = capfd.readouterr()
     assert predicted(json.loads(out)) == []

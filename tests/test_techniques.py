@@ -318,17 +318,20 @@ def test_a_busy_machine_and_an_idle_one() -> None:
 
     for quiet in (of(idle), of(idle, idle, repetition)):
         assert "-58.0 %" in table_of(quiet)
-        assert any("--fast: the step takes 58% less time" in line for line in advice_of(quiet))
+        assert [each.gain_ns for each in advice_of(quiet) if each.subject == "fast"] == [58_000_000]
     for loud in (of(repetition), of(idle, repetition, repetition)):
         measured = next(row.measured for row in loud.rows if row.name == "fast")
         assert measured is not None
         assert measured.busy
         assert "~" in table_of(loud)
         assert "58" not in table_of(loud)
-        assert not [line for line in advice_of(loud) if "--fast" in line]
-        assert any(line.startswith("--less saves") and "30% longer" in line for line in advice_of(loud))
+        assert not [each for each in advice_of(loud) if each.subject == "fast"]
+        (less,) = (each for each in advice_of(loud) if each.subject == "less")
+        assert (less.gain_bytes, less.figures["more"].value) == (500_000, pytest.approx(0.3))
     slow = [replace(row, measured=replace(row.measured, load=busy)) if row.measured else row for row in report.rows]
-    assert [line for line in advice_of(replace(report, rows=tuple(slow))) if "time" in line or "step" in line] == []
+    advice = advice_of(replace(report, rows=tuple(slow)))
+    assert [each.subject for each in advice] == ["less", "slim"]
+    assert not [each for each in advice if each.gain_ns is not None or "more" in each.figures]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +354,10 @@ def test_as_many_runs_as_a_claim_needs(control: int, runs: int) -> None:
 
 
 def test_advice_comes_from_the_numbers() -> None:
-    text = "\n".join(advice_of(experiment()))
-    assert "--less saves" in text
-    assert "the step takes 30% longer" in text
-    assert "--wrong saves" not in text
+    advice = {each.subject: each for each in advice_of(experiment())}
+    assert list(advice) == ["less", "slim", "fast"]
+    less = advice["less"]
+    assert (less.gain_bytes, less.peak_bytes, less.gain_ns, less.option) == (500_000, 1_000_000, None, "--less")
+    text = format_named("terminal").write(replace(experiment(), advice=tuple(advice.values())), Page(width=200))
+    assert "500 kB less memory (50.0 %): measured, a peak of 500 kB, 30.0 % more time. Try `--less`." in text
+    assert "up to 60.0 ms (60.0 %): measured. Try `--fast`." in text

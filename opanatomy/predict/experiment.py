@@ -22,16 +22,24 @@ from msgspec.structs import replace
 from opanatomy.analysis.statistics import runs_needed
 from opanatomy.capture.run.progress import Progress
 from opanatomy.cost.registry import cost
-from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.errors import OpanatomyError, OutputError, UsageError
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.predict import workers
-from opanatomy.predict.price import Rates, call_times, phase_times, predicted_time, rates_of, work_of
+from opanatomy.predict.price import (
+    CallKey,
+    Rates,
+    Timed,
+    call_times,
+    phase_times,
+    predicted_time,
+    rates_of,
+    work_of,
+)
 from opanatomy.predict.techniques import BASELINE, Variant, situation_of, variants_of
-from opanatomy.predict.workers import JobFailed, run_job, run_jobs
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.predict.workers import Followed, JobFailed, run_job, run_jobs
+from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.comparison import figures_of, peaks_differ, within_noise
 from opanatomy.records.experiment import (
     LossCurve,
@@ -221,7 +229,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         self.store.write_report(kept, anatomy)
         return anatomy
 
-    def followed(self, variants: Sequence[Variant]) -> Iterator[SimulatedStep | WhyNot]:
+    def followed(self, variants: Sequence[Variant]) -> Iterator[Followed]:
         """Yield what each step would call and allocate, in turn, or why that is unknown."""
         steps = run_jobs(workers.followed, [variant.options for variant in variants])
         for place, variant in enumerate(variants):
@@ -229,8 +237,8 @@ class Runs(Struct, frozen=True, kw_only=True):
             try:
                 yield next(steps)
             except JobFailed as error:
-                yield str(error)
-                yield from [_INTERRUPTED] * (len(variants) - place - 1)
+                yield Followed(step=str(error))
+                yield from [Followed(step=_INTERRUPTED)] * (len(variants) - place - 1)
                 return
 
     def times(self, variant: Variant, repetition: int, repetitions: int) -> Repetition:
@@ -333,90 +341,76 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-# Sentences of advice from the numbers of an experiment.
+# Advice from the numbers of an experiment.
 
 
 #: Parts of the baseline's peak or time; a smaller saving is not mentioned.
 _WORTH: Final = 0.05
-#: The number of techniques to advise.
+#: The number of techniques to advise for memory, and for time.
 _ADVISED: Final = 3
 
 
-def advice_of(report: Techniques) -> tuple[str, ...]:
-    """Return advice: the largest savings of memory and of time, each with its option."""
-    return (*_memory(report), *_time(report))
+def advice_of(report: Techniques) -> tuple[Advice, ...]:
+    """Return advice: what makes the step fit if that is asked, else the largest savings of memory and of time.
+
+    What makes it fit is in the order in which it was tried.
+    """
+    known = [advice for row in report.rows[1:] if (advice := _advice(row, report)) is not None]
+    if report.limit is not None:
+        return tuple(sorted(known, key=lambda each: not each.fits))
+    by_memory = sorted((each for each in known if each.gain_bytes), key=lambda each: -(each.gain_bytes or 0))
+    by_time = sorted((each for each in known if each.gain_ns), key=lambda each: -(each.gain_ns or 0))
+    return tuple(dict.fromkeys((*by_memory[:_ADVISED], *by_time[:_ADVISED])))
 
 
-def ranked(report: Techniques) -> list[TechniqueRow]:
-    """Return the techniques by how much of the peak they save, most first."""
-    known = [row for row in report.rows[1:] if _saved(report, row) is not None]
-    return sorted(known, key=lambda row: -(_saved(report, row) or 0))
-
-
-def _saved(report: Techniques, row: TechniqueRow) -> int | None:
+def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
+    """Return what a technique saves and costs; `None` if it saves next to nothing."""
     base, figures = figures_of(report.baseline), figures_of(row)
-    if base is None or figures is None or base.peak_bytes is None or figures.peak_bytes is None:
+    if base is None or figures is None:
         return None
-    return base.peak_bytes - figures.peak_bytes
+    saved = None
+    if base.peak_bytes and figures.peak_bytes is not None:
+        saved = base.peak_bytes - figures.peak_bytes
+        saved = saved if saved >= _WORTH * base.peak_bytes else None
+    gained = None if not base.step_ns or not _claimed(row, report) else base.step_ns - (figures.step_ns or 0)
+    faster = gained is not None and gained >= _WORTH * (base.step_ns or 0)
+    if saved is None and not faster:
+        return None
+    why, evidence = ["measured" if row.measured is not None else "predicted"], {}
+    if saved is not None:
+        why.append("a peak of {peak}")
+        evidence["peak"] = Evidence(value=figures.peak_bytes, unit="bytes")
+        largest = _largest_fall(base, figures)
+        if largest:
+            why.append(f"{{less}} less {largest[0].replace('_', ' ')}")
+            evidence["less"] = Evidence(value=largest[1], unit="bytes")
+    if gained is not None and not faster:
+        why.append("{more} more time" if -gained >= _WORTH * (base.step_ns or 0) else "about the same time")
+        evidence["more"] = Evidence(value=-gained / (base.step_ns or 1), unit="fraction")
+    return Advice(
+        id=TECHNIQUE, subject=row.name, gain_bytes=saved, peak_bytes=base.peak_bytes,
+        gain_ns=round(gained) if gained is not None and faster else None,
+        step_ns=None if base.step_ns is None else round(base.step_ns),
+        fits=None if report.limit is None or figures.peak_bytes is None else figures.peak_bytes <= report.limit.bytes,
+        why=", ".join(why), figures=evidence, option=row.option or None, technique=row.name,
+    )  # fmt: skip
 
 
-def _memory(report: Techniques) -> Iterator[str]:
-    base = figures_of(report.baseline)
-    if base is None or not base.peak_bytes:
-        return
-    for row in ranked(report)[:_ADVISED]:
-        saved = _saved(report, row) or 0
-        if saved < _WORTH * base.peak_bytes:
-            return
-        largest = _largest_fall(base, figures_of(row))
-        where = f", {size(largest[1])} of them {largest[0].replace('_', ' ')}" if largest else ""
-        yield (f"{row.option or row.name} saves {size(saved)} of {size(base.peak_bytes)}{where}{_cost(report, row)}")
+def _claimed(row: TechniqueRow, report: Techniques) -> bool:
+    """Return whether the time of a technique may be compared with the baseline's."""
+    figures, base = figures_of(row), figures_of(report.baseline)
+    if figures is None or base is None or figures.step_ns is None:
+        return False
+    if row.measured is None or report.baseline.measured is None:
+        return True
+    return not (row.measured.busy or report.baseline.measured.busy or within_noise(row.measured, base))
 
 
-def _largest_fall(base: StepFigures, figures: StepFigures | None) -> tuple[str, int] | None:
+def _largest_fall(base: StepFigures, figures: StepFigures) -> tuple[str, int] | None:
     """Return the component whose part of the peak falls most."""
-    if figures is None:
-        return None
     falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
     name, fall = max(falls, key=lambda pair: pair[1], default=("", 0))
     return (name, fall) if fall > 0 else None
-
-
-def _cost(report: Techniques, row: TechniqueRow) -> str:
-    base, figures = figures_of(report.baseline), figures_of(row)
-    if base is None or figures is None or not base.step_ns or figures.step_ns is None:
-        return ""
-    if row.measured is not None and report.baseline.measured is not None:
-        if row.measured.busy or report.baseline.measured.busy:
-            return ""
-        if within_noise(row.measured, report.baseline.measured):
-            return " and costs no time here"
-        change = figures.step_ns / base.step_ns - 1
-        return f" and the step takes {abs(change):.0%} {'longer' if change > 0 else 'less'}"
-    change = figures.step_ns / base.step_ns - 1
-    if abs(change) < _WORTH:
-        return ", by prediction at the same time"
-    return f", by prediction the step takes {abs(change):.0%} {'longer' if change > 0 else 'less'}"
-
-
-def _time(report: Techniques) -> Iterator[str]:
-    base = figures_of(report.baseline)
-    if base is None or not base.step_ns:
-        return
-    faster = []
-    for row in report.rows[1:]:
-        figures = figures_of(row)
-        if figures is None or not figures.step_ns:
-            continue
-        if row.measured is not None and within_noise(figures, base):
-            continue
-        gained = 1 - figures.step_ns / base.step_ns
-        if gained >= _WORTH:
-            faster.append((gained, row))
-    faster.sort(key=lambda pair: -pair[0])
-    for gained, row in faster[:_ADVISED]:
-        how = "takes" if row.measured is not None else "would take"
-        yield f"{row.option or row.name}: the step {how} {gained:.0%} less time"
 
 
 # The figures of a step: measured by a capture, or predicted for a step that was not run.
@@ -450,7 +444,7 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
 def predicted_figures(
     step: SimulatedStep, rates: Rates | None, unseen: Mapping[str, int], unseen_peak: int
 ) -> StepFigures:
-    """Return the predicted figures of a step; without `rates`, or a peak for its data type, its time is unknown.
+    """Return the predicted figures of a step; without `rates`, or those of its products, its time is unknown.
 
     `unseen` are bytes of each component of the baseline that fake tensors do not show, `unseen_peak` those at its peak.
     """
@@ -466,7 +460,7 @@ def predicted_figures(
         parameters=workload.parameters, trainable_parameters=workload.trainable_parameters,
     )  # fmt: skip
     time = None if rates is None else predicted_time(step, rates)
-    return figures if time is None or time.lacks_peak else _with_time(figures, time)
+    return figures if time is None or not time.is_known else _with_time(figures, time)
 
 
 def _measured_flops(anatomy: Anatomy) -> dict[str, int]:
@@ -607,12 +601,16 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     figures = measured_figures(anatomy)
     possible = [variant for variant in variants if variant.impossible is None]
     steps: dict[str, SimulatedStep] = {}
+    sampled: dict[CallKey, Timed] = {}
+    load = load_of(anatomy)
     not_predicted: dict[str, WhyNot] = {}
-    for variant, step in zip(possible, runs.followed(possible), strict=True):
-        if isinstance(step, SimulatedStep):
-            steps[variant.name] = step
+    for variant, followed in zip(possible, runs.followed(possible), strict=True):
+        if isinstance(followed.step, SimulatedStep):
+            steps[variant.name] = followed.step
+            sampled |= followed.sampled
+            load = max(load, followed.load)
         else:
-            not_predicted[variant.name] = step
+            not_predicted[variant.name] = followed.step
     base = steps.get(BASELINE)
     if base is None:
         why = {variant.name: f"nor is the baseline: {not_predicted[BASELINE]}" for variant in possible}
@@ -621,18 +619,17 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     rates = None
     if figures.step_ns:
         times = call_times(runs.store.kept(BASELINE, variants[0].options).trace)
-        rates = rates_of(times, base, figures.step_ns, peaks_of(anatomy), profiled_ns=anatomy.step.wall_ns)
+        rates = rates_of(times, base, figures.step_ns, sampled, profiled_ns=anatomy.step.wall_ns, load=load_of(anatomy))
     return Prediction(
         anatomy=anatomy, figures=figures, rates=rates, steps=steps, unseen=unseen, unseen_peak=unseen_peak,
         not_predicted=not_predicted,
     )  # fmt: skip
 
 
-def peaks_of(anatomy: Anatomy) -> dict[str, float]:
-    """Return the FLOP/s of contractions that the run's device could reach, by data type, if known."""
-    environment = anatomy.environment
-    known = ceilings_for(environment, multiprocessors=environment.multiprocessors)
-    return {} if known.ceilings is None else dict(known.ceilings.matrix_flops_per_second)
+def load_of(anatomy: Anatomy) -> float:
+    """Return the share of the machine that other work took during a run, 0.0 if that is not known."""
+    load = anatomy.environment.load
+    return 0.0 if load is None else max(load.before or 0.0, load.after or 0.0)
 
 
 #: Profiled steps of each capture: a median over like calls needs more than one.
@@ -839,8 +836,8 @@ class Experiment:
             warnings.append(f"times of mixed precision on a processor say nothing of a GPU{float16}")
         if self.prediction.rates is not None and (names := self._without_time()):
             warnings.append(
-                f"the time of {', '.join(names)} is not predicted: the peak of this device for products in that data"
-                " type is not known - run `opanatomy ceilings`"
+                f"the time of {', '.join(names)} is not predicted: products in that data type did not run here by"
+                " themselves"
             )
         return warnings
 

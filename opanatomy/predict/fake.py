@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,6 +35,8 @@ from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.subject import Subject
 from opanatomy.errors import EstimateError, OpanatomyError
 from opanatomy.options import RunOptions
+from opanatomy.predict.price import CallKey, key_of
+from opanatomy.predict.sampling import Sampling, Template
 from opanatomy.records.experiment import SimulatedCall, SimulatedStep
 from opanatomy.records.signature import Argument, Signature, Tensor
 from opanatomy.records.taxonomy import Phase
@@ -61,16 +63,38 @@ def fake_tensors() -> Iterator[FakeTensorMode]:
 
 @contextmanager
 def parameters_replaced() -> Iterator[None]:
-    """Let `Module.to` and its like replace parameters inside: a fake tensor has weak references, so no swap works."""
+    """Let `Module.to` and its like replace parameters inside: a fake tensor has weak references, so no swap works.
+
+    A deep copy is a clone: torch's own copies the storage, and views of such a copy lie in yet another one.
+    """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
     module: Any = torch.nn.Module
+    fake: Any = FakeTensor
     apply = module._apply
-    module._apply = _replaced
+    module._apply, fake.__deepcopy__ = _replaced, _copied
     try:
         yield
     finally:
         module._apply = apply
+        del fake.__deepcopy__
+
+
+def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """Return a copy of a fake tensor, or the one that `memo` has."""
+    import torch
+
+    if id(tensor) not in memo:
+        copy = tensor.detach().clone()
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = (
+            torch.nn.Parameter(copy, tensor.requires_grad)
+            if is_parameter
+            else copy.requires_grad_(tensor.requires_grad)
+        )
+    made: torch.Tensor = memo[id(tensor)]
+    return made
 
 
 def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
@@ -237,6 +261,8 @@ def engine_alone() -> Held | None:
 
 
 _NONE: Final = -1
+#: The address of a workspace, which no storage has.
+_WORKSPACE: Final = -2
 #: Namespaces of operators that only ask for a tensor's properties, or are ranges.
 _QUESTIONS: Final = frozenset({"prim", "profiler"})
 #: CUDA's allocator rounds the size of a block up to a multiple of this.
@@ -258,11 +284,16 @@ class Recording:
     #: Whether the running code is ours and not the step's.
     paused: bool = False
     allocated: int = 0
+    #: What was allocated at the start.
+    before: int = 0
     live: dict[int, int] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     contexts: dict[Context, int] = field(default_factory=dict)
     calls: Counter[tuple[str, Signature, Phase]] = field(default_factory=Counter)
+    #: How to make each distinct call again, and after which moments it ended.
+    templates: dict[CallKey, Template] = field(default_factory=dict)
+    ends: dict[CallKey, list[tuple[int, Context]]] = field(default_factory=dict)
     spans: list[PhaseSpan] = field(default_factory=list)
     #: The open modules, and where each opened or left module begins among autograd's sequence numbers.
     open_modules: list[str] = field(default_factory=list)
@@ -273,7 +304,7 @@ class Recording:
 
     def start(self, weights: frozenset[int]) -> None:
         """Note from here on; everything alive now was there before."""
-        self.weights, self.started = weights, True
+        self.weights, self.started, self.before = weights, True, self.allocated
 
     # ------------------------------------------------------------------------------------------------------- storages
 
@@ -342,7 +373,12 @@ class Recording:
         for tensor in tensors_in(result):
             self.hold(tensor, context)
         if self.started and not self.paused:
-            self.calls[name, signature_of(function, args, kwargs), self._phase()] += 1
+            signature = signature_of(function, args, kwargs)
+            self.calls[name, signature, self._phase()] += 1
+            key = key_of(name, signature)
+            if key not in self.templates:
+                self.templates[key] = Template.of(function, args, kwargs)
+            self.ends.setdefault(key, []).append((len(self.moments), context))
 
     def _phase(self) -> Phase:
         """Return the phase of a call: an autograd node that runs with gradient mode on recomputes."""
@@ -353,6 +389,22 @@ class Recording:
             phase is Phase.BACKWARD and torch.is_grad_enabled() and torch._C._current_autograd_node() is not None
         )
         return Phase.RECOMPUTE if recomputes else phase
+
+    def add_workspaces(self, sizes: Mapping[CallKey, int]) -> None:
+        """Note at the end of each call what its kernel allocates besides its results, and frees."""
+        more = [
+            (place, self._rounded(size), context)
+            for key, size in sizes.items() if size for place, context in self.ends.get(key, ())
+        ]  # fmt: skip
+        moments, done = [], 0
+        for place, size, context in sorted(more, key=lambda each: each[0]):
+            moments += self.moments[done:place]
+            done = place
+            now, held = (moments[-1].time_ns, moments[-1].total_allocated) if moments else (0, self.before)
+            number = self.contexts.setdefault(context, len(self.contexts))
+            moments.append(Moment(now, size, _WORKSPACE, held + size, _NONE, number))
+            moments.append(Moment(now, -size, _WORKSPACE, held, _NONE, number))
+        self.moments = [*moments, *self.moments[done:]]
 
     def start_calls(self) -> None:
         """Forget the calls so far."""
@@ -528,10 +580,11 @@ def tensor_of(value: torch.Tensor) -> Tensor:
 ALLOCATOR: Final = "fake tensors"
 
 
-def simulate(options: RunOptions) -> SimulatedStep:
+def simulate(options: RunOptions, sampling: Sampling | None = None) -> SimulatedStep:
     """Simulate the second step of the run on fake tensors; the first makes what later ones use (the optimizer's state).
 
-    Raises `EstimateError`, with the reason, if the step cannot run without values.
+    With `sampling` its distinct calls are run for real: the memory has the workspaces of their kernels. Raises
+    `EstimateError`, with the reason, if the step cannot run without values.
     """
     if options.compile:
         raise EstimateError("what torch.compile calls and keeps is decided when it compiles - measure it")
@@ -541,14 +594,14 @@ def simulate(options: RunOptions) -> SimulatedStep:
     options = replace(options, device=device)
     try:
         with fake_tensors(), step_environment(options):
-            return _simulated(options)
+            return _simulated(options, sampling)
     except OpanatomyError:
         raise
     except Exception as error:
         raise EstimateError(f"the step cannot run on fake tensors: {said_by(error)} - see --debug") from error
 
 
-def _simulated(options: RunOptions) -> SimulatedStep:
+def _simulated(options: RunOptions, sampling: Sampling | None) -> SimulatedStep:
     prepared = prepare(options)
     module = prepared.module
     subject = Subject(module=module, inputs=prepared.inputs, workload=workload_of(prepared, options))
@@ -560,11 +613,13 @@ def _simulated(options: RunOptions) -> SimulatedStep:
         stepper.free_gradients()
         if prepared.texts is not None:
             stepper.take(prepared.texts.longest)
-        memory = _second_step(stepper, module, record, options)
+        memory = _second_step(stepper, module, record, options, sampling)
         calls = record.simulated_calls()
         batches: tuple[tuple[SimulatedCall, ...], ...] = ()
         if prepared.texts is not None:
             batches = tuple(_calls_on(batch, stepper, record) for batch in prepared.texts.batches)
+            if sampling is not None:
+                sampling.take(record.templates)
             calls = batches[prepared.texts.observed.profiled]
     return SimulatedStep(workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches)
 
@@ -584,7 +639,7 @@ def _there(stepper: Stepper, module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _second_step(
-    stepper: Stepper, module: torch.nn.Module, record: Recording, options: RunOptions
+    stepper: Stepper, module: torch.nn.Module, record: Recording, options: RunOptions, sampling: Sampling | None
 ) -> MemoryObservations:
     """Run the step and note its memory like the observation of a real one."""
     tensors = components_before(holders_of(stepper, module))
@@ -597,6 +652,9 @@ def _second_step(
     record.start(frozenset(earlier.storages["weights"]))
     stepper.run()
     observer.end()
+    if sampling is not None:
+        sampling.take(record.templates)
+        record.add_workspaces(sampling.workspaces)
     settings = StepSettings(
         autocast=options.amp is not None,
         checkpointing=bool(options.checkpointing),

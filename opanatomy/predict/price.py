@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -36,6 +36,10 @@ _COPIES: Final = frozenset({
 _ELEMENT_BYTES: Final = 4
 #: Data type and shape of each tensor of a call, including those in lists.
 Tensors: TypeAlias = tuple[tuple[str | None, tuple[int, ...]], ...]
+#: What calls of like work share: the operator, its tensors, and numbers that are sizes.
+CallKey: TypeAlias = tuple[str, Tensors, tuple[int, ...]]
+#: Smaller numbers are dimensions, strides and data types, which the profiler writes in its own way.
+_SIZE: Final = 64
 
 
 class Work(Struct, frozen=True):
@@ -59,28 +63,26 @@ class CallTimes(Struct, frozen=True, kw_only=True):
     """The times of one run's calls, children included."""
 
     #: By operator and tensors.
-    exact: dict[tuple[str, Tensors], Timed]
+    exact: dict[CallKey, Timed]
     #: By operator, sorted by work.
     by_operator: dict[str, tuple[Timed, ...]]
 
 
-def call_times(path: Path) -> CallTimes:
-    """Return the times of all operator calls in a trace; raise `TraceError` if it cannot be read."""
+def call_times(path: Path, of: Callable[[list[int]], float] = median) -> CallTimes:
+    """Return the time of each operator call in a trace, the median `of` like ones; raise `TraceError` if that fails."""
     calls, _ = _calls_of(path)
     times = inclusive_times(calls)
-    samples: dict[tuple[str, Tensors], list[int]] = defaultdict(list)
-    signatures: dict[tuple[str, Tensors], Signature] = {}
+    samples: dict[CallKey, list[int]] = defaultdict(list)
+    signatures: dict[CallKey, Signature] = {}
     for row in _measured(calls):
         signature = calls.signatures[int(calls.signature[row])]
         name = calls.names[int(calls.host.name[row])]
         if signature is None:
             continue
-        key = (name, tensors_of(signature))
+        key = key_of(name, signature)
         samples[key].append(int(times[row]))
         signatures.setdefault(key, signature)
-    exact = {
-        key: Timed(median(values), len(values), work_of(key[0], signatures[key])) for key, values in samples.items()
-    }
+    exact = {key: Timed(of(values), len(values), work_of(key[0], signatures[key])) for key, values in samples.items()}
     return CallTimes(exact=exact, by_operator=_by_operator(exact))
 
 
@@ -107,9 +109,9 @@ def _measured(calls: TraceCalls) -> list[int]:
     return [int(row) for row in np.flatnonzero(recorded)]
 
 
-def _by_operator(exact: dict[tuple[str, Tensors], Timed]) -> dict[str, tuple[Timed, ...]]:
+def _by_operator(exact: dict[CallKey, Timed]) -> dict[str, tuple[Timed, ...]]:
     grouped: dict[str, list[Timed]] = defaultdict(list)
-    for (name, _), timed in exact.items():
+    for (name, *_), timed in exact.items():
         grouped[name].append(timed)
     return {name: tuple(sorted(rows, key=lambda timed: timed.work.amount)) for name, rows in grouped.items()}
 
@@ -124,8 +126,14 @@ def inclusive_times(calls: TraceCalls) -> Int64:
     return np.array(times, dtype=np.int64)
 
 
-def tensors_of(signature: Signature) -> Tensors:
-    """Return what equal calls of one operator share: its tensors, or the sizes of a call without tensors."""
+def key_of(operator: str, signature: Signature) -> CallKey:
+    """Return what calls of like work share; the rows of a gradient's table are a number beside its tensors."""
+    numbers = (value for value in signature.arguments if isinstance(value, int) and not isinstance(value, bool))
+    return operator, _tensors_of(signature), tuple(number for number in numbers if number >= _SIZE)
+
+
+def _tensors_of(signature: Signature) -> Tensors:
+    """Return the tensors of a call, or the sizes of a call without tensors."""
     tensors = tuple((tensor.dtype, tensor.shape) for tensor in signature.tensors())
     return tensors or tuple((None, sizes) for sizes in _sizes(signature))
 
@@ -159,9 +167,11 @@ def _bytes(signature: Signature) -> int:
 #: The factor by which a call may take more or less than predicted; a whole step stays within the factor of its worst
 #: part. Measured: docs/techniques.md has every prediction next to its result.
 FACTOR: Final = {
-    Basis.SAME_CALL: 1.15, Basis.SAME_OPERATOR: 1.22, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
-    Basis.NOTHING: 1.26, Basis.NO_PEAK: 1.26,
+    Basis.SAME_CALL: 1.15, Basis.SAMPLED: 1.2, Basis.SAME_OPERATOR: 1.26, Basis.SAME_CLASS: 1.4, Basis.NOTHING: 1.4,
+    Basis.UNMEASURED: 1.4,
 }  # fmt: skip
+#: Beyond this share of other work the range is no wider: it says nothing then.
+_MOST_LOAD: Final = 0.75
 #: The widest range, from the middle to either end: 1.6 from low to high.
 _WIDEST: Final = 1.6**0.5
 #: Calls with at least this part of their class's largest work set the time of a unit.
@@ -181,28 +191,41 @@ class ClassRate(Struct, frozen=True, kw_only=True):
     unit_ns: float
 
 
+#: A class; contractions by the data type they compute in.
+Kind: TypeAlias = tuple[OperatorClass, str | None]
+
+
 class Rates(Struct, frozen=True, kw_only=True):
     """The rates of a run: the times of its calls, the time of a unit of work by class, the time between calls.
 
-    `between_ns` is the time between the `calls` of a step. The time of each call is to be multiplied by `scale`.
-    `peaks` are the device's FLOP/s by data type, if known.
+    `sampled` are the times of calls run by themselves; `inside` is how much longer a call of each class takes in the
+    step. `between_ns` is the time between the `calls` of a step. The time of each call is to be multiplied by `scale`.
+    `load` is the share of the machine that other work took, by which each range is wider.
     """
 
     times: CallTimes
-    by_class: dict[OperatorClass, ClassRate]
-    between_ns: float
+    by_class: dict[Kind, ClassRate]
+    sampled: Mapping[CallKey, Timed] = {}
+    inside: Mapping[OperatorClass, float] = {}
+    between_ns: float = 0.0
     calls: float
-    scale: float
-    peaks: Mapping[str, float]
+    scale: float = 1.0
+    load: float = 0.0
+
+    @property
+    def spread(self) -> float:
+        """Return how much longer a step takes whose device other work takes that share of."""
+        return 1 / (1 - min(self.load, _MOST_LOAD))
 
 
 def rates_of(
     times: CallTimes,
     baseline: SimulatedStep,
     wall_ns: float,
-    peaks: Mapping[str, float],
+    sampled: Mapping[CallKey, Timed] | None = None,
     *,
     profiled_ns: float | None = None,
+    load: float = 0.0,
 ) -> Rates:
     """Return the rates of a run whose step takes `wall_ns`, the sum of its calls and the time between them.
 
@@ -213,25 +236,53 @@ def rates_of(
     count = sum(call.calls for calls in steps for call in calls) / len(steps)
     if not count:
         raise EstimateError("the baseline's step calls no operator: there is nothing to go by")
-    rates = Rates(times=times, by_class=_by_class(times), between_ns=0.0, calls=count, scale=1.0, peaks=peaks)
+    sampled = sampled or {}
+    rates = Rates(
+        times=times, by_class=_by_class(times), sampled=sampled, inside=_inside(times, sampled), calls=count, load=load
+    )
     operators = sum(_time(call, rates)[0] * call.calls for calls in steps for call in calls) / len(steps)
     whole = max(operators, min(wall_ns, profiled_ns or wall_ns))
     scale = wall_ns / whole
     return replace(rates, between_ns=(whole - operators) * scale, scale=scale)
 
 
-def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
+def _inside(times: CallTimes, sampled: Mapping[CallKey, Timed]) -> dict[OperatorClass, float]:
+    """Return how much longer calls of each class took in the step than by themselves: the median, by their time."""
+    known: dict[OperatorClass, list[tuple[float, float]]] = defaultdict(list)
+    for key, alone in sampled.items():
+        timed = times.exact.get(key)
+        if timed is not None and timed.time_ns and alone.time_ns:
+            known[timed.work.operator_class].append((timed.time_ns / alone.time_ns, timed.time_ns * timed.calls))
+    return {kind: _weighted_median(pairs) for kind, pairs in known.items()}
+
+
+def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the least value with half of the weight at or below it; pairs are (value, weight)."""
+    half, below = sum(weight for _, weight in pairs) / 2, 0.0
+    for value, weight in sorted(pairs):
+        below += weight
+        if below >= half:
+            return value
+    raise ValueError("no pairs")
+
+
+def _by_class(times: CallTimes) -> dict[Kind, ClassRate]:
     """Return the least time of a call of each class, and the time of a unit of work in its large calls."""
-    grouped: dict[OperatorClass, list[Timed]] = defaultdict(list)
+    grouped: dict[Kind, list[Timed]] = defaultdict(list)
     for timed in times.exact.values():
         if timed.work.amount:
-            grouped[timed.work.operator_class].append(timed)
+            grouped[_kind(timed.work)].append(timed)
     rates = {}
     for kind, known in grouped.items():
         largest = max(timed.work.amount for timed in known)
         large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * largest]
         rates[kind] = ClassRate(least_ns=min(timed.time_ns for timed in known), unit_ns=median(large))
     return rates
+
+
+def _kind(work: Work) -> Kind:
+    """Return the kind of work whose time goes by one amount."""
+    return work.operator_class, work.dtype if work.operator_class is _CONTRACTION else None
 
 
 def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
@@ -259,11 +310,11 @@ def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
 def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
     rows = tuple(_merged(_row(call, rates) for call in calls))
     framework, low, high = _between(sum(call.calls for call in calls), rates)
-    time = framework + sum(row.time_ns for row in rows)
+    time, widest = framework + sum(row.time_ns for row in rows), _WIDEST * rates.spread
     return PredictedTime(
         time_ns=time,
-        low_ns=max(low + sum(row.low_ns for row in rows), time / _WIDEST),
-        high_ns=min(high + sum(row.high_ns for row in rows), time * _WIDEST),
+        low_ns=max(low + sum(row.low_ns for row in rows), time / widest),
+        high_ns=min(high + sum(row.high_ns for row in rows), time * widest),
         framework_ns=framework,
         rows=rows,
     )
@@ -276,7 +327,7 @@ def _between(calls: int, rates: Rates) -> tuple[float, float, float]:
     and their shares are unknown.
     """
     same, each = rates.between_ns, rates.between_ns * calls / rates.calls
-    spread = FACTOR[Basis.SAME_CALL]
+    spread = FACTOR[Basis.SAME_CALL] * rates.spread
     return (same + each) / 2, min(same, each) / spread, max(same, each) * spread
 
 
@@ -285,9 +336,10 @@ def _row(call: SimulatedCall, rates: Rates) -> PredictedRow:
     total = time * call.calls * rates.scale
     work = work_of(call.operator, call.signature)
     costs = cost(call.operator, call.signature)
+    spread = FACTOR[basis] * rates.spread
     return PredictedRow(
         operator=call.operator, phase=call.phase, operator_class=work.operator_class, calls=call.calls,
-        time_ns=total, low_ns=total / FACTOR[basis], high_ns=total * FACTOR[basis],
+        time_ns=total, low_ns=total / spread, high_ns=total * spread,
         flops=None if costs is None else costs.flops * call.calls, basis=basis,
     )  # fmt: skip
 
@@ -309,22 +361,22 @@ def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
 
 def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
     """Return the time of one call, and how it is known."""
-    exact = rates.times.exact.get((call.operator, tensors_of(call.signature)))
+    key = key_of(call.operator, call.signature)
+    exact = rates.times.exact.get(key)
     if exact is not None:
         return exact.time_ns, Basis.SAME_CALL
+    alone = rates.sampled.get(key)
+    if alone is not None:
+        return alone.time_ns * rates.inside.get(alone.work.operator_class, 1.0), Basis.SAMPLED
     work = work_of(call.operator, call.signature)
     known = rates.times.by_operator.get(call.operator, ())
-    alike = tuple(timed for timed in known if timed.work.dtype == work.dtype)
-    rate = rates.by_class.get(work.operator_class)
+    alike = tuple(timed for timed in known if _kind(timed.work) == _kind(work))
+    rate = rates.by_class.get(_kind(work))
     if alike:
         return _scaled(alike, work, rate), Basis.SAME_OPERATOR
-    if known:
-        factor = _dtype_factor(known, work, rates.peaks)
-        time = _scaled(known, work, rate)
-        return (time, Basis.NO_PEAK) if factor is None else (time * factor, Basis.OTHER_DTYPE)
-    if rate is None:
-        return _MIN_NS, Basis.NOTHING
-    return max(rate.unit_ns * work.amount, rate.least_ns), Basis.SAME_CLASS
+    if rate is not None:
+        return max(rate.unit_ns * work.amount, rate.least_ns), Basis.SAME_CLASS
+    return _MIN_NS, Basis.UNMEASURED if work.amount and work.operator_class is _CONTRACTION else Basis.NOTHING
 
 
 def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> float:
@@ -347,14 +399,3 @@ def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> flo
     low, high = below[-1], above[0]
     part = (work.amount - low.work.amount) / (high.work.amount - low.work.amount)
     return low.time_ns + part * (high.time_ns - low.time_ns)
-
-
-def _dtype_factor(known: tuple[Timed, ...], work: Work, peaks: Mapping[str, float]) -> float | None:
-    """Return how much longer a contraction takes in its data type than in that of the known ones.
-
-    `None` if the device's peaks do not say. Other operators depend on their bytes.
-    """
-    if work.operator_class is not _CONTRACTION:
-        return 1.0
-    theirs, ours = peaks.get(known[0].work.dtype or ""), peaks.get(work.dtype or "")
-    return None if theirs is None or ours is None else theirs / ours

@@ -8,20 +8,21 @@ function is not called again for this.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.errors import OpanatomyError
+from opanatomy.errors import EstimateError
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
-from opanatomy.predict.experiment import peaks_of
+from opanatomy.predict.experiment import load_of
 from opanatomy.predict.price import Rates, call_times, predicted_time, rates_of
 from opanatomy.predict.techniques import Situation, Variant, variants_of
+from opanatomy.predict.workers import Followed
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
@@ -81,14 +82,19 @@ def suggestions_for(
     variants = _candidates(options, anatomy)
     if not variants[1:]:
         return ()
-    begun = clock()
-    baseline = workers.simulated(variants[0].options)
+    deadline = clock() + budget_s
+    followed = list(workers.followed([variant.options for variant in variants], deadline, clock))
+    baseline = followed[0].step
+    if not isinstance(baseline, SimulatedStep):
+        raise EstimateError(baseline)
     peak = _peak(baseline)
     if peak is None:
         return ()
-    followed = list(_followed(variants[1:], begun + budget_s, clock() - begun, clock))
-    rates = _rates(anatomy, trace, baseline)
-    return _best([(variant, _advice(variant, step, peak, baseline, rates)) for variant, step in followed])
+    rates = _rates(anatomy, trace, baseline, followed)
+    return _best([
+        (variant, _advice(variant, each.step, peak, baseline, rates))
+        for variant, each in zip(variants[1:], followed[1:], strict=True) if isinstance(each.step, SimulatedStep)
+    ])  # fmt: skip
 
 
 def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
@@ -108,27 +114,13 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
     return baseline, *(each for each in others if each.impossible is None and each.options != options)
 
 
-def _followed(
-    variants: Sequence[Variant], deadline: float, took_s: float, clock: Callable[[], float]
-) -> Iterator[tuple[Variant, SimulatedStep]]:
-    """Yield each step that can be simulated before time runs out."""
-    for place, variant in enumerate(variants):
-        begun = clock()
-        if place and begun + took_s * variant.options.accumulate > deadline:
-            continue
-        try:
-            step = workers.simulated(variant.options)
-        except OpanatomyError:  # it does not fit this model; the next one still may
-            continue
-        took_s = (clock() - begun) / variant.options.accumulate
-        yield variant, step
-
-
-def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep) -> Rates | None:
+def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep, followed: Sequence[Followed]) -> Rates | None:
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
     if not wall:
         return None
-    return rates_of(call_times(trace), baseline, wall, peaks_of(anatomy), profiled_ns=anatomy.step.wall_ns)
+    sampled = {key: timed for each in followed for key, timed in each.sampled.items()}
+    load = max(load_of(anatomy), *(each.load for each in followed))
+    return rates_of(call_times(trace), baseline, wall, sampled, profiled_ns=anatomy.step.wall_ns, load=load)
 
 
 def _advice(
@@ -144,7 +136,7 @@ def _advice(
     wall_ns = gain_ns = None
     if rates is not None and RECORDED[variant.name].time <= _TRUSTED:
         after, before = predicted_time(step, rates), predicted_time(baseline, rates).time_ns
-        if not after.lacks_peak:
+        if after.is_known:
             low, high = after.low_ns / before, after.high_ns / before
             figures |= {"low": Evidence(value=low, unit="ratio"), "high": Evidence(value=high, unit="ratio")}
             why += ", and {low} to {high} of the time"

@@ -15,7 +15,7 @@ from opanatomy.errors import UsageError
 from opanatomy.options import RUN, RunOptions, instead_of
 from opanatomy.predict import workers
 from opanatomy.predict.workers import run_job
-from opanatomy.records.taxonomy import BY_NAME
+from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE
 
 Switch = Callable[["Situation"], Mapping[str, Any]]
 #: The name of the baseline in tables and files.
@@ -99,6 +99,12 @@ def _compiles(situation: Situation) -> str | None:
     return "torch.compile has no compiler on this system" if sys.platform == "win32" else None
 
 
+def _has_wide_weights(situation: Situation) -> str | None:
+    return (
+        None if ITEM_SIZE[situation.options.dtype] > ITEM_SIZE["bfloat16"] else "the baseline's take two bytes already"
+    )
+
+
 def _attention(name: str, title: str, what: str) -> Technique:
     def impossible(situation: Situation) -> str | None:
         if situation.attention is None:
@@ -164,6 +170,10 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
     Technique(
         name="amp-fp16", title="mixed precision, fp16", switch=_sets(amp="fp16"), unless_named=_left_to_a_gpu,
         what="products in float16, the loss scaled so that small gradients survive",
+    ),
+    Technique(
+        name="bf16-weights", title="weights in bfloat16", switch=_sets(dtype="bfloat16"),
+        impossible=_has_wide_weights, what="weights, gradients and state in bfloat16: half of all, and fewer digits",
     ),
     _attention(
         "sdpa", "fused attention",

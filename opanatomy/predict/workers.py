@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 from opanatomy.options import RunOptions
+from opanatomy.predict.price import CallKey, Timed
 from opanatomy.records.experiment import Repetition, Sameness, SimulatedStep, Underflow
 
 Result = TypeVar("Result")
@@ -161,13 +163,6 @@ def planned(options: RunOptions) -> Planned:
     )  # fmt: skip
 
 
-def simulated(options: RunOptions) -> SimulatedStep:
-    """Return what the step would call and allocate."""
-    from opanatomy.predict.fake import simulate
-
-    return simulate(options)
-
-
 def captured(options: RunOptions, trace: str, command: str) -> None:
     """Capture the step, with its memory, into the file `trace`."""
     from opanatomy.capture.run.profile import capture_model
@@ -183,13 +178,48 @@ def timed(options: RunOptions) -> Repetition:
     return step_times(options)
 
 
-def followed(runs: Sequence[RunOptions]) -> Iterator[SimulatedStep | str]:
-    """Yield `simulated` of each run in turn, or why it failed; fake tensors leave nothing behind for the next."""
-    for options in runs:
+class Followed(Struct, frozen=True, kw_only=True):
+    """A step on fake tensors, or why it cannot be followed, and the calls that were run by themselves for it.
+
+    `load` is the share of the device that other work took while they ran.
+    """
+
+    step: SimulatedStep | str
+    sampled: dict[CallKey, Timed] = {}
+    load: float = 0.0
+
+
+def followed(
+    runs: Iterable[RunOptions],
+    deadline: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    whole: bool = True,
+) -> Iterator[Followed]:
+    """Yield the step of each run in turn; fake tensors leave nothing behind for the next.
+
+    Calls are sampled until `deadline`, and a step that would end later, going by the one before, is not followed; the
+    first two always are. Not `whole`, only calls are sampled whose memory fake tensors show nothing of.
+    """
+    from opanatomy.capture.device.environment import choose_device
+    from opanatomy.predict.fake import simulate
+    from opanatomy.predict.sampling import Sampling
+
+    sampling, took = None, 0.0
+    for place, options in enumerate(runs):
+        begun = clock()
+        if place > 1 and deadline is not None and begun + took * options.accumulate > deadline:
+            yield Followed(step="there was no time to follow it")
+            continue
         try:
-            yield simulated(options)
+            sampling = sampling or Sampling(choose_device(options.device), whole=whole, deadline=deadline, clock=clock)
+            known = set(sampling.times)
+            step = simulate(options, sampling)
+            took = (clock() - begun) / options.accumulate
+            new = {key: sampling.times[key] for key in sampling.times.keys() - known}
+            yield Followed(step=step, sampled=new, load=sampling.load)
         except OpanatomyError as error:
-            yield str(error)
+            yield Followed(step=str(error))
 
 
 def kept_outcome(options: RunOptions, folder: str) -> float | None:

@@ -6,6 +6,7 @@ from enum import Enum
 
 from msgspec import field
 
+from opanatomy.records.anatomy import Advice
 from opanatomy.records.codec import Record
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -97,7 +98,7 @@ class LossCurve(Record, frozen=True, kw_only=True):
         return max((abs(ours - theirs) / max(abs(theirs), 1e-30) for ours, theirs in pairs), default=0.0)
 
 
-TECHNIQUES_SCHEMA = 1
+TECHNIQUES_SCHEMA = 2
 
 
 class StepFigures(Record, frozen=True, kw_only=True):
@@ -193,11 +194,25 @@ class Repetition(Record, frozen=True, kw_only=True):
     load: MachineLoad
 
 
+class Limit(Record, frozen=True, kw_only=True):
+    """The memory that a step is to fit into, as it was given (a size, or the name of a device) and in bytes.
+
+    `largest_batch` is the largest whose predicted peak, `largest_batch_peak_bytes`, is within it, 0 if none is; `None`
+    if it was not asked for.
+    """
+
+    name: str
+    bytes: int
+    largest_batch: int | None = None
+    largest_batch_peak_bytes: int | None = None
+
+
 class Techniques(Record, frozen=True, kw_only=True):
     """An experiment: the baseline and each technique, in the order of the table.
 
     `order` has the names in the order in which they ran, with a comma between repetitions; `predicted_only` is true if
-    only the baseline ran.
+    only the baseline ran. With a `limit` nothing ran at all, and techniques were followed only if the baseline does not
+    fit.
     """
 
     opanatomy: str
@@ -211,7 +226,8 @@ class Techniques(Record, frozen=True, kw_only=True):
     predicted_only: bool = False
     order: tuple[tuple[str, ...], ...] = ()
     folder: str | None = None
-    advice: tuple[str, ...] = ()
+    limit: Limit | None = None
+    advice: tuple[Advice, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: int = TECHNIQUES_SCHEMA
 
@@ -228,12 +244,13 @@ class Basis(str, Enum):
     """The source of the predicted time of a call, the best first."""
 
     SAME_CALL = "same_call"
+    #: The call was run by itself on this device.
+    SAMPLED = "sampled"
     SAME_OPERATOR = "same_operator"
-    OTHER_DTYPE = "other_dtype"
     SAME_CLASS = "same_class"
     NOTHING = "nothing"
-    #: A contraction in a data type whose peak is unknown for the device: no prediction.
-    NO_PEAK = "no_peak"
+    #: A contraction in a data type that was not measured here: no prediction.
+    UNMEASURED = "unmeasured"
 
     __str__ = str.__str__
 
@@ -265,9 +282,9 @@ class PredictedTime(Record, frozen=True, kw_only=True):
     rows: tuple[PredictedRow, ...]
 
     @property
-    def lacks_peak(self) -> bool:
-        """Return True if some rows use a data type with unknown peak, so that the prediction is unusable."""
-        return any(row.basis is Basis.NO_PEAK for row in self.rows)
+    def is_known(self) -> bool:
+        """Return False if some products were measured in no run: then the prediction is unusable."""
+        return not any(row.basis is Basis.UNMEASURED for row in self.rows)
 
 
 # --- simulated step: calls and memory on fake tensors ---

@@ -513,9 +513,20 @@ HOST: Final = Chapter(
 
 TECHNIQUES: Final = Chapter(
     title="Techniques",
-    sections=("experiment", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice"),
+    sections=("experiment", "fits", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice"),
     page="techniques.md",
     terms=(
+        term("fits", "whether the predicted peak is within the memory that `--for` names",
+             "The step runs on tensors without values: nothing is computed, allocated or captured.",
+             formula="rows[].predicted.peak_bytes <= limit.bytes", paths="limit.bytes, rows[].predicted.peak_bytes"),
+        term("at the peak", "the components that are there at the predicted peak, the largest first",
+             paths="rows[0].predicted.at_peak"),
+        term("largest batch", "the largest batch whose predicted peak fits", "Of this model and these options;"
+             " `--find batch` asks for it.", paths="limit.largest_batch, limit.largest_batch_peak_bytes"),
+        term("the device's context", "what a device holds besides tensors",
+             "Some hundred MB of its driver, workspaces of libraries, and blocks that the allocator keeps unused: they"
+             " come on top of the peak, and are not predicted.",
+             note="on top of the peak come the device's context, workspaces and unused blocks: not predicted"),
         term("technique", "its name for `opanatomy techniques --only`; the first row is the baseline",
              paths="rows[].name"),
         term("baseline", "the run as given; all others are compared with it", formula="rows[0]", paths="rows[0].name"),

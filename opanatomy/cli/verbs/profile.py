@@ -10,8 +10,17 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
-from opanatomy.options import PROCESSES, PROFILE, RUN, RunOptions, as_flag, check_several, check_together
+from opanatomy.errors import GateError, OpanatomyError, OutOfMemory, UsageError
+from opanatomy.options import (
+    PROCESSES,
+    PROFILE,
+    RUN,
+    RunOptions,
+    as_flag,
+    check_fit,
+    check_several,
+    check_together,
+)
 
 if TYPE_CHECKING:
     from opanatomy.capture.distributed.launched import Launched
@@ -28,7 +37,7 @@ OPTIONS: Final = PROFILE
 EXAMPLES: Final = (
     ("BERT-large, four sequences of 512 tokens", "opanatomy profile google-bert/bert-large-uncased --batch 4"),
     ("a function of yours that returns (module, inputs)", "opanatomy profile my_model.py:make --optimizer adamw"),
-    ("GPT-2 on two processes, the report as JSON", "opanatomy profile gpt2 --processes 2 -o gpt2.json"),
+    ("will GPT-2 XL fit, and which batch; nothing is run", "opanatomy profile gpt2-xl --for 80GB --find batch"),
 )
 
 
@@ -41,7 +50,11 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.trace.files import check_no_address
 
     check_together(arguments, as_flag)
+    check_fit(arguments, as_flag)
     options = run_options(arguments)
+    if arguments.limit is not None:
+        _will_it_fit(arguments, options)
+        return
     gates = gates_on_report(arguments)
     check_no_address("MODEL", options.model)
     place = launched()
@@ -73,6 +86,27 @@ def run(arguments: argparse.Namespace) -> None:
     hold_to_gates(anatomy, arguments)
     if trace is not None:
         note(f"next: opanatomy analyze {shlex.quote(str(trace.path))} -f json")
+
+
+def _will_it_fit(arguments: argparse.Namespace, options: RunOptions) -> None:
+    """Show the predicted peak next to the limit, with what makes it fit; raise `GateError` if it does not."""
+    from opanatomy.cli.output import destination, show, stem_of_model, typed_command
+    from opanatomy.cli.progress import Display
+    from opanatomy.cli.stdout import kept_for_the_report
+    from opanatomy.predict.fit import fit_of, limit_of, why_not
+    from opanatomy.trace.files import check_no_address
+
+    limit = limit_of(arguments.limit)
+    check_no_address("MODEL", options.model)
+    stem = stem_of_model(arguments.model)
+    with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
+        with Display() as display:
+            report = fit_of(
+                options, limit, find_batch=arguments.find is not None, command=typed_command(), stage=display.stage
+            )
+        show(report, where)
+    if (reason := why_not(report)) is not None:
+        raise GateError(reason)
 
 
 def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> None:

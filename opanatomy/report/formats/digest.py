@@ -23,7 +23,7 @@ from opanatomy.report.sections.digest import (
     findings_of_comparison,
     technique_findings,
 )
-from opanatomy.report.sections.verdict import Finding, findings
+from opanatomy.report.sections.verdict import Finding, findings, is_run_of_profile
 
 #: The most bytes of a digest, in UTF-8, and of one of its lines.
 MOST_BYTES: Final = 4096
@@ -100,10 +100,11 @@ def _advice(report: Report, source: str | None) -> str:
     if not isinstance(report, Anatomy) or not report.advice:
         return ""
     lines = []
+    of_profile = is_run_of_profile(report)
     for place, advice in enumerate(report.advice[:SHOWN], 1):
         lines += [
             f"### {place}: {_fitting(label_of(advice))}", f"- gain: {_fitting(gain_of(advice))}",
-            f"- because: {_fitting(why_of(advice))}", f"- try: {_fitting(tries_of(advice, report))}",
+            f"- because: {_fitting(why_of(advice))}", f"- try: {_fitting(tries_of(advice, of_profile=of_profile))}",
         ]  # fmt: skip
         for following in commands_of((advice,), report, source)[:1]:
             lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")

@@ -118,6 +118,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
     ),
     Techniques: (
         Part("experiment", _of(techniques.title), open=True),
+        Part("fits", _of(techniques.fits), open=True),
         Part("techniques", _of(techniques.table), open=True),
         Part("predictions", _of(techniques.predictions)),
         Part("technique-memory", _of(techniques.components)),

@@ -48,9 +48,8 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
     if not first:
         return None
     notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
-    return Section(
-        title="What to try", facts=tuple(_fact(advice, anatomy, tried=_TRIED) for advice in first), notes=tuple(notes)
-    )
+    facts = tuple(fact_of(advice, tried=_TRIED, of_profile=is_run_of_profile(anatomy)) for advice in first)
+    return Section(title="What to try", facts=facts, notes=tuple(notes))
 
 
 def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
@@ -59,11 +58,13 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
     if not more:
         return None
     notes = [Note(text="each is the most that a change could gain alone: several may end the same idle time")]
-    return Section(title="What else to try", facts=tuple(_fact(advice, anatomy) for advice in more), notes=tuple(notes))
+    facts = tuple(fact_of(advice, of_profile=is_run_of_profile(anatomy)) for advice in more)
+    return Section(title="What else to try", facts=facts, notes=tuple(notes))
 
 
-def _fact(advice: Advice, anatomy: Anatomy, *, tried: int | None = None) -> Fact:
-    text = phrase("{}: {}. Try {}.", gain_of(advice), why_of(advice), tries_of(advice, anatomy, tried))
+def fact_of(advice: Advice, *, of_profile: bool, tried: int | None = None) -> Fact:
+    """Return a piece of advice as a line of a page; `of_profile` if options of `profile` can be added to the run."""
+    text = phrase("{}: {}. Try {}.", gain_of(advice), why_of(advice), tries_of(advice, tried, of_profile=of_profile))
     return Fact(label=label_of(advice), text=text)
 
 
@@ -91,9 +92,9 @@ def why_of(advice: Advice) -> Phrase:
     return phrase(_PLACE.sub("{}", advice.why), *(quantity_of(advice.figures[name]) for name in names))
 
 
-def tries_of(advice: Advice, anatomy: Anatomy, most: int | None = None) -> Phrase:
+def tries_of(advice: Advice, most: int | None = None, *, of_profile: bool) -> Phrase:
     """Return what to try, the most promising first, of a run of `profile` with the option that does it."""
-    option = f"`{advice.option}`" if advice.option and is_run_of_profile(anatomy) else None
+    option = f"`{advice.option}`" if advice.option and of_profile else None
     first, *others = advice.tries[:most] or ("",)
     named = first if option is None or not first else f"{first} ({option})"
     return joined((named or option, *others), "; or ") or phrase("")

@@ -7,6 +7,7 @@ from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
 from opanatomy.records.experiment import (
+    Limit,
     LossCurve,
     Sameness,
     ScaledGradients,
@@ -34,8 +35,11 @@ from opanatomy.report.section import (
     Share,
     Time,
     cells_of,
+    facts_of,
+    joined,
     phrase,
 )
+from opanatomy.report.sections.advice import fact_of
 from opanatomy.report.terms import note
 
 # Gradients in float16: which elements become zero with the loss scaled and without, and which overflow.
@@ -111,19 +115,52 @@ def _repetitions(report: Techniques) -> str:
 
 
 def title(report: Techniques) -> Section:
-    """Return the title: what was tried, how often, on which device."""
-    workload = report.workload
-    what = "predicted, not run" if report.predicted_only else f"{_repetitions(report)}, seed {report.seed}"
-    text = phrase(
-        "{}: what {} would change, {}", workload.model or "the model",
-        Count(len(report.rows) - 1, "technique"), what,
-    )  # fmt: skip
-    device = report.environment.device or "unknown device"
+    """Return the title: what was tried, how often, on which device; or whether the step fits."""
+    workload, limit = report.workload, report.limit
     batch = f"batch {workload.batch}" if workload.batch else "batch unknown"
+    if limit is not None:
+        length = f", length {workload.sequence_length}" if workload.sequence_length else ""
+        optimizer = f", {workload.optimizer}" if workload.optimizer else ""
+        kind = "inference" if workload.inference else f"training{optimizer}"
+        text = phrase("{}: will it fit into {}?", workload.model or "the model", limit.name)
+        ran = f"{batch}{length}, {kind}; predicted with the {_kernels(report)}'s operators, nothing was run"
+    else:
+        what = "predicted, not run" if report.predicted_only else f"{_repetitions(report)}, seed {report.seed}"
+        text = phrase(
+            "{}: what {} would change, {}", workload.model or "the model",
+            Count(len(report.rows) - 1, "technique"), what,
+        )  # fmt: skip
+        ran = f"{batch} on {report.environment.device or 'unknown device'}"
     return Section(
-        title="Experiment",
-        notes=(Note(text=text, tone=NoteStyle.TITLE), Note(text=f"{batch} on {device}", tone=NoteStyle.PLAIN)),
-    )  # fmt: skip
+        title="Experiment", notes=(Note(text=text, tone=NoteStyle.TITLE), Note(text=ran, tone=NoteStyle.PLAIN))
+    )
+
+
+def _kernels(report: Techniques) -> str:
+    return "CPU" if report.environment.device_kind == "cpu" else "GPU"
+
+
+def fits(report: Techniques) -> Section | None:
+    """Return whether the step fits into the memory that was named, and the largest batch that does."""
+    limit, base = report.limit, figures_of(report.baseline)
+    if limit is None or base is None or base.peak_bytes is None:
+        return None
+    left = limit.bytes - base.peak_bytes
+    verdict = phrase("yes: {} of {}, {} are left", Bytes(base.peak_bytes), Bytes(limit.bytes), Bytes(left))
+    if left < 0:
+        verdict = phrase("no: it needs {} of {}, {} too much", Bytes(base.peak_bytes), Bytes(limit.bytes), Bytes(-left))
+    parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_SHOWN]
+    held = [phrase(f"{name.replace('_', ' ')} {{}}", Bytes(held)) for name, held in parts]
+    largest, largest_peak = limit.largest_batch, limit.largest_batch_peak_bytes
+    batch = None if largest is None else phrase("{} ({} at its peak)", Count(largest), Bytes(largest_peak))
+    if largest == 0:
+        batch = phrase("none: not even a batch of 1 fits")
+    notes = [Note(text=text, tone=NoteStyle.WARNING) for text in report.warnings]
+    return Section(
+        title="Will it fit",
+        facts=facts_of(("fits", verdict), ("at the peak", joined(held)), ("largest batch", batch)),
+        notes=(*notes, Note(text=note("fits", "the device's context"))),
+    )
 
 
 def table(report: Techniques) -> Section:
@@ -148,15 +185,32 @@ def table(report: Techniques) -> Section:
         ),
         Column(header="", drop_order=4): lambda item: _DISAGREES if _wrong(item[0], report.baseline) else None,
     }
+    if report.limit is not None:
+        columns = _columns_of_limit(report.limit, base)
     every = [(row, figures) for row in report.rows if (figures := figures_of(row)) is not None]
     rows = tuple(Row(cells=cells_of(columns, item)) for item in every if figures_of(report.baseline) is not None)
     notes = [Note(text=note("techniques", "d.", "B/F"))]
-    if any(row.cells["d.step"] == _SAME for row in rows):
+    if any(row.cells.get("d.step") == _SAME for row in rows):
         notes.append(Note(text=note("techniques", _SAME)))
-    if any(row.cells[""] == _DISAGREES for row in rows):
+    if any(row.cells.get("") == _DISAGREES for row in rows):
         notes.append(Note(text=note("techniques", _DISAGREES)))
     title = "Techniques, predicted" if report.predicted_only else "Techniques, measured"
     return Section(title=title, columns=tuple(columns), rows=rows, notes=tuple(notes))
+
+
+def _columns_of_limit(limit: Limit, base: StepFigures) -> Columns[tuple[TechniqueRow, StepFigures]]:
+    return {
+        Column(header="technique", holds=ColumnKind.NAMES, least=14): lambda item: item[0].name,
+        Column(header="peak"): lambda item: Bytes(item[1].peak_bytes),
+        Column(header="d.peak", drop_order=3): lambda item: (
+            None if item[1] is base else Change(item[1].peak_bytes, base.peak_bytes)
+        ),
+        Column(header="fits"): lambda item: "yes" if (item[1].peak_bytes or 0) <= limit.bytes else "no",
+        Column(header="B/F FLOPs", drop_order=5): lambda item: Ratio(item[1].backward_ratio),
+        Column(header="FLOPs", drop_order=7): lambda item: Ratio(
+            None if not base.all_flops or item[1].all_flops is None else item[1].all_flops / base.all_flops
+        ),
+    }
 
 
 def _time_change(row: TechniqueRow, report: Techniques) -> Cell:
@@ -182,7 +236,7 @@ def predictions(report: Techniques) -> Section:
         ),
         Column(header="", drop_order=2): lambda item: _wrong(item[0], report.baseline),
     }
-    every = [(row, row.predicted) for row in report.rows if row.predicted is not None]
+    every = [(row, row.predicted) for row in report.rows if row.predicted is not None and report.limit is None]
     rows = tuple(Row(cells=cells_of(columns, item)) for item in every)
     notes = (Note(text=note("predictions", "step of a prediction", "off by")),)
     return Section(title="Predictions", columns=tuple(columns), rows=rows, notes=notes if rows else ())
@@ -305,6 +359,8 @@ def _offender_text(row: TechniqueRow) -> Phrase:
 
 def warnings(report: Techniques) -> Section:
     """Return the warnings, those of the baseline once."""
+    if report.limit is not None:
+        return Section(title="Warnings")
     known = set(report.baseline.warnings)
     of_rows = [f"{row.name}: {text}" for row in report.rows[1:] for text in row.warnings if text not in known]
     notes = tuple(
@@ -315,5 +371,4 @@ def warnings(report: Techniques) -> Section:
 
 def advice(report: Techniques) -> Section:
     """Return what to try."""
-    notes = tuple(Note(text=text, tone=NoteStyle.CONCLUSION) for text in report.advice)
-    return Section(title="Advice", notes=notes)
+    return Section(title="Advice", facts=tuple(fact_of(each, of_profile=True) for each in report.advice))

@@ -1,0 +1,251 @@
+"""Run the calls of a simulated step by themselves: how long each takes here, and what its kernel allocates meanwhile.
+
+A step on fake tensors shows which calls a technique makes, not what they cost. Each distinct call is made again with
+real tensors of the same shapes, strides and data types, whose values mean nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from opanatomy.capture.ceilings import load_of
+from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
+from opanatomy.capture.run.restore import quiet_kineto
+from opanatomy.predict.price import CallKey, Timed, call_times
+
+if TYPE_CHECKING:
+    import torch
+
+#: Marks the call of a template in the profile: `<prefix><number>`.
+_RANGE: Final = "opanatomy.sample/"
+#: Repeat a call for this long, once at least and at most so often.
+_REPEAT_S: Final = 0.05
+_MOST: Final = 10
+#: Calls that are sampled again with new ones: if they take longer now, so do the new ones.
+_CONTROLS: Final = 5
+#: The arguments of a call may take this part of the memory that is free.
+_PART: Final = 0.5
+#: Namespaces of operators whose results are all that they allocate, but for what a library's kernel takes.
+_OF_TORCH: Final = frozenset({"aten", "prims"})
+#: As many random numbers are made once and repeated.
+_TILE: Final = 1 << 20
+
+
+class Blank(NamedTuple):
+    """A tensor without values."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def elements(self) -> int:
+        """Return the elements of its storage."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+
+class Template(NamedTuple):
+    """A call of an operator: its arguments, with a `Blank` for each tensor."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Template:
+        """Return the template of a call."""
+        return cls(function, tuple(map(_blanked, args)), {name: _blanked(value) for name, value in kwargs.items()})
+
+
+def _blanked(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return Blank(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+    return [_blanked(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+class Sampling:
+    """The samples of calls on one device, each taken once, until `deadline` by the clock.
+
+    Not `whole`, it only takes operators of other libraries, which may call any others inside.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        whole: bool = True,
+        deadline: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.device, self.whole, self.deadline, self.clock = device, whole, deadline, clock
+        self.times: dict[CallKey, Timed] = {}
+        #: Bytes that a call allocates beyond its results and frees before it returns.
+        self.workspaces: dict[CallKey, int] = {}
+        #: The largest share of the device that other work took meanwhile.
+        self.load = 0.0
+        self._tried: dict[CallKey, Template] = {}
+
+    def take(self, templates: Mapping[CallKey, Template]) -> None:
+        """Sample the calls that were not sampled yet; one that cannot run without true values has no sample."""
+        import torch
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        new = {
+            key: template for key, template in templates.items()
+            if key not in self._tried and (self.whole or template.function.namespace not in _OF_TORCH)
+        }  # fmt: skip
+        controls = sorted(self.times, key=lambda key: -self.times[key].time_ns)[:_CONTROLS] if new else []
+        self._tried |= new
+        with (
+            _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad(), limited_to_available(),
+            warnings.catch_warnings(), quiet_kineto(),
+        ):  # fmt: skip
+            warnings.simplefilter("ignore")
+            lasting = {
+                key: lasted for key in (*new, *controls) if (lasted := self._first(self._tried[key])) is not None
+            }
+            if lasting:
+                before = load_of(self.device) or 0.0
+                self._keep(self._profile(lasting), controls)
+                self.load = max(self.load, before, load_of(self.device) or 0.0)
+
+    def _keep(self, times: Mapping[CallKey, Timed], controls: Sequence[CallKey]) -> None:
+        """Keep the new times, as they would be if the controls took as long as at first."""
+        slower = [times[key].time_ns / self.times[key].time_ns for key in controls if key in times]
+        drift = median(slower) if slower else 1.0
+        new = times.keys() - self.times.keys()
+        self.times |= {key: replace(times[key], time_ns=times[key].time_ns / drift) for key in new}
+
+    def _late(self) -> bool:
+        return self.deadline is not None and self.clock() > self.deadline
+
+    def _first(self, template: Template) -> float | None:
+        """Return the seconds of a first call; `None` if it cannot run."""
+        if self._late():
+            return None
+        try:
+            arguments = _filled(template)
+            begun = time.perf_counter()
+            template.function(*arguments[0], **arguments[1])
+            self._synchronize()
+            return time.perf_counter() - begun
+        except Exception:  # of an operator that needs true values, more memory, or that refuses what fake tensors take
+            return None
+
+    def _synchronize(self) -> None:
+        import torch
+
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+
+    def _profile(self, lasting: Mapping[CallKey, float]) -> dict[CallKey, Timed]:
+        """Return the shortest time of each call, repeated in turns under the profiler, which reports memory too."""
+        import torch
+        from torch.profiler import ProfilerActivity, profile, record_function
+
+        activities = [ProfilerActivity.CPU]
+        if self.device.startswith("cuda"):
+            activities.append(ProfilerActivity.CUDA)
+        repeats = {key: min(max(round(_REPEAT_S / lasted), 1), _MOST) for key, lasted in lasting.items()}
+        keys = list(lasting)
+        with profile(activities=activities, record_shapes=True, profile_memory=True) as profiler:
+            for turn in range(_MOST):
+                for number, key in enumerate(keys):
+                    if turn < repeats[key] and not (turn and self._late()):
+                        with suppress(Exception):  # it ran before: memory is short now
+                            template = self._tried[key]
+                            arguments = _filled(template)
+                            with record_function(f"{_RANGE}{number}"):
+                                result = template.function(*arguments[0], **arguments[1])
+                            del result
+            self._synchronize()
+        roots = profiler.profiler.kineto_results.experimental_event_tree()
+        for number, size in _workspaces(roots, torch.device(self.device)):
+            self.workspaces[keys[number]] = max(self.workspaces.get(keys[number], 0), size)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "sample.json"
+            profiler.export_chrome_trace(str(path))
+            known = call_times(path, of=min).exact
+        return {key: known[key] for key in keys if key in known}
+
+
+def _filled(template: Template) -> tuple[Any, Any]:
+    """Return the arguments with tensors for blanks; raise `MemoryError` if they would take most of what is free."""
+    blanks = list(_blanks((template.args, tuple(template.kwargs.values()))))
+    needed = sum(blank.elements * blank.dtype.itemsize for blank in blanks if blank.device.type == "cpu")
+    if needed > _PART * (available_bytes() or 1 << 62):
+        raise MemoryError
+    sizes = [size for blank in blanks if blank.dtype.is_floating_point for size in blank.shape]
+    bound = min(sizes, default=1) or 1
+    arguments = [_made(value, bound) for value in template.args]
+    return arguments, {name: _made(value, bound) for name, value in template.kwargs.items()}
+
+
+def _blanks(value: Any) -> Iterator[Blank]:
+    if isinstance(value, Blank):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _blanks(item)
+
+
+def _made(value: Any, bound: int) -> Any:
+    """Return the value with a tensor for each blank; whole numbers rise below `bound`, as indices and offsets do."""
+    import torch
+
+    if isinstance(value, Blank):
+        base = torch.empty(value.elements, dtype=value.dtype, device=value.device)
+        if value.dtype.is_floating_point or value.dtype.is_complex:
+            tile = _random(value.dtype, value.device)
+            for begin in range(0, len(base), len(tile)):
+                base[begin : begin + len(tile)] = tile[: len(base) - begin]
+        elif value.dtype is torch.bool:
+            base.fill_(True)  # every mask is full, as on fake tensors
+        else:
+            base.copy_(torch.arange(len(base), device=value.device) * bound // max(len(base), 1))
+        return base.as_strided(value.shape, value.strides)
+    return [_made(item, bound) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@cache
+def _random(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return numbers from 0 to 1: kernels that compare them (pooling, sorting) take other times for equal ones."""
+    import torch
+
+    return torch.rand(_TILE, device=device).to(dtype)
+
+
+def _workspaces(roots: Sequence[Any], device: torch.device) -> Iterator[tuple[int, int]]:
+    """Yield the number of each sampled call, and what it held at most beyond what it returned."""
+    from torch._C._profiler import _EventType
+
+    for root in roots:
+        if not root.name.startswith(_RANGE):
+            continue
+        changes = []
+        waiting = list(root.children)
+        while waiting:
+            event = waiting.pop()
+            waiting += event.children
+            if event.tag == _EventType.Allocation and event.extra_fields.device.type == device.type:
+                changes.append((event.start_time_ns, event.extra_fields.alloc_size))
+        held = most = 0
+        for _, size in sorted(changes, key=lambda change: change[0]):
+            held += size
+            most = max(most, held)
+        yield int(root.name.removeprefix(_RANGE)), most - max(held, 0)
