@@ -106,6 +106,25 @@ def test_a_gap_has_the_advice_of_its_cause(
     assert id not in advised(waiting_for("aten::mul", "cpu_op"), tmp_path)
 
 
+def loading_on_the_cpu(name: str) -> TraceBuilder:
+    """A step of 1,000 us: 400 in a range on the host, then operators of 500."""
+    trace = TraceBuilder()
+    trace.step(0, 1000)
+    trace.host(name, 0, 400, category="user_annotation")
+    for place in range(5):
+        trace.host("aten::relu", 450 + 100 * place, 100, **VECTOR)
+    return trace
+
+
+def test_a_loader_on_the_cpu_is_waited_for(tmp_path: Path) -> None:
+    """The 100 us left are of the framework, which has its own rule."""
+    advice = advised(loading_on_the_cpu("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), tmp_path)
+    assert (advice["input"].gain_ns, advice["input"].step_ns) == (400 * US, 1000 * US)
+    assert "num_workers=4" in advice["input"].tries[0]
+    assert advice["framework"].gain_ns == 100 * US
+    assert "input" not in advised(loading_on_the_cpu("my own range"), tmp_path)
+
+
 def stalled() -> TraceBuilder:
     """Three steps of 1,000 us with work for 900; in the second the host is in cudaFree for 3,000 us more."""
     trace, begin = on_gpu(), 0.0

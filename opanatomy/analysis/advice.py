@@ -23,6 +23,7 @@ from opanatomy.records.anatomy import (
     Advice,
     Anatomy,
     Evidence,
+    HostRow,
     IdleRow,
     OperatorRow,
 )
@@ -170,6 +171,7 @@ def _framework(view: View) -> Iterator[Advice]:
     work = sum(row.time_ns for row in view.anatomy.classes) / steps_of(view.anatomy)
     if plain:
         gain = min(gain, max(round(plain - work), 0))
+    gain = max(gain - view.per_step(sum(row.self_ns for row in _loading(view))), 0)  # which is another rule's
     calls = view.per_step(sum(row.calls for row in view.anatomy.operators))
     compiled = bool(view.anatomy.workload.compiled)
     yield Advice(
@@ -185,18 +187,27 @@ def _framework(view: View) -> Iterator[Advice]:
 _LOADER: Final = re.compile(r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)", re.IGNORECASE)
 
 
+def _loading(view: View) -> list[HostRow]:
+    """Return the ranges of loaders on the host's threads, the longest first, where the host is what computes."""
+    rows = [row for row in view.anatomy.host if row.kind == "range" and _LOADER.search(row.name)]
+    return sorted(rows, key=lambda row: -row.total_ns) if view.on_cpu else []
+
+
 def _input(view: View) -> Iterator[Advice]:
     gain, rows = view.idle(IdleCause.INPUT)
+    call = rows[0].name if rows else None
+    for row in _loading(view)[:1]:  # those below it are parts of it
+        gain, call = view.per_step(row.total_ns), row.name
     if not gain:
         return
-    row = rows[0]
-    single = "SingleProcess" in (row.name or "")
+    single = "SingleProcess" in (call or "")
     workers = "DataLoader(num_workers=4, persistent_workers=True)" if single else "more workers of the DataLoader"
+    pinned = () if view.on_cpu else ("pin_memory=True",)
     yield Advice(
-        id="", gain_ns=gain, subject=row.name,
-        why="the device waits {gain} of each step for its input" + (", most of it in {call}" if row.name else ""),
-        figures={"gain": ns(gain), "call": name(row.name or "")},
-        tries=(f"{workers}: batches are made as the device works", "pin_memory=True", "less work for a batch"),
+        id="", gain_ns=gain, subject=call,
+        why="the device waits {gain} of each step for its input" + (", most of it in {call}" if call else ""),
+        figures={"gain": ns(gain), "call": name(call or "")},
+        tries=(f"{workers}: batches are made as the device works", *pinned, "less work for a batch"),
         section="idle",
     )  # fmt: skip
 
@@ -777,7 +788,8 @@ RULES: Final = (
     ),
     Rule(
         id="input", title="waiting for input", find=_input,
-        looks_for="idle time while the host loaded data or copied it to the device", bound="that idle time",
+        looks_for="idle time while the host loaded data or copied it to the device; on the CPU ranges of loaders",
+        bound="that time",
         silent="where no range or call of loading is recorded",
     ),
     Rule(

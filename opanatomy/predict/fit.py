@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.capture.model.user_function import is_function
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import GIB
 from opanatomy.errors import OpanatomyError, UsageError
@@ -39,8 +40,10 @@ _NO_GPU: Final = (
     "no GPU is here: the step was followed with the CPU's operators, and a GPU's keep less of dropout (masks of 1 byte"
     " for 4, attention fused under dropout too) and more in float32 under autocast"
 )
-#: Guesses of the largest batch.
-_GUESSES: Final = 12
+#: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
+_BY_LINE: Final = 4
+#: No batch is larger: the step does not depend on it.
+_LARGEST: Final = 1 << 20
 
 
 def limit_of(text: str) -> Limit:
@@ -131,32 +134,32 @@ class Fit(Struct, kw_only=True):
                 peaks[batch] = predicted_figures(step, None, {}, 0).peak_bytes or 0
             return peaks[batch]
 
-        # Within a phase the peak is a line over the batch, and the highest phase changes only upwards: each guess goes
-        # by the two batches around the limit.
-        low, high = 0, 0
+        low, high = 0, _LARGEST
         guess = self.batch
-        for _ in range(_GUESSES):
+        while high > low + 1:
             if peak(guess) <= self.limit.bytes:
-                low = max(low, guess)
+                low = guess
             else:
-                high = min(high or guess, guess)
-            if high == low + 1:
-                break
+                high = guess
             guess = _next_guess(peaks, low, high, self.limit.bytes)
         return replace(self.limit, largest_batch=low, largest_batch_peak_bytes=peaks.get(low))
 
 
 def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
-    """Return the batch at the limit on the line through the two nearest known ones, between `low` and `high`."""
+    """Return a batch between `low`, which fits, and `high`, which does not.
+
+    While a phase is the highest, the peak is a line over the batch.
+    """
+    if len(peaks) > _BY_LINE and high < _LARGEST:
+        return (low + high) // 2
+    guess = 2 * max(peaks)
     near = sorted(peaks, key=lambda batch: abs(peaks[batch] - limit))[:2]
-    if len(near) < 2 or peaks[near[0]] == peaks[near[1]]:
-        guess = near[0] * 2
-    else:
+    if len(near) == 2 and peaks[near[0]] != peaks[near[1]]:
         slope = (peaks[near[0]] - peaks[near[1]]) / (near[0] - near[1])
         guess = near[0] + int((limit - peaks[near[0]]) // slope)
-    if high:
-        return min(max(guess, low + 1), high - 1)
-    return min(max(guess, low + 1), 8 * max(low, 1))
+    elif high < _LARGEST:
+        guess = high // 2
+    return min(max(guess, low + 1), high - 1)
 
 
 def fit_of(
@@ -166,6 +169,10 @@ def fit_of(
 
     Raises `OpanatomyError` if the step cannot be followed on fake tensors.
     """
+    if find_batch and is_function(options.model):
+        raise UsageError(
+            f"--find batch: {options.model} makes its own inputs - have it make larger ones, and ask again"
+        )
     stage("starting")
     situation = situation_of(options)
     fit = Fit(options=options, limit=limit, batch=situation.batch, stage=stage)
