@@ -45,6 +45,7 @@ NOT_RUN: Final = {
     "opanatomy analyze ranks/ --dask": "a scheduler takes ten seconds to start: tests/test_cluster.py runs it",
     "opanatomy techniques google-bert/bert-large-uncased": "takes an hour: reports/techniques has it, kept current",
     "opanatomy techniques gpt2 --only amp,checkpointing": "takes a minute: tests/test_techniques.py measures",
+    "opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw --for": "tests/test_fit.py runs it",
     "opanatomy compare --run": "ten runs, each a process from nothing: tests/test_several_runs.py",
 }  # fmt: skip
 #: Snippets that run elsewhere: they need a training.
@@ -53,6 +54,9 @@ SNIPPETS_NOT_RUN: Final = {"trainer.md": "tests/test_trainer_callback.py runs it
 PRINTED_BY: Final = {
     "make profile": REPORTS / "bert-large-uncased.txt",
     "opanatomy techniques google-bert/bert-large-uncased": REPORTS / "techniques" / "bert-large-uncased.txt",
+    "opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw --for": (
+        REPORTS / "techniques" / "bert-large-fit.txt"
+    ),
 }
 #: What ends with another exit code than 0: a gate that is not met, a check that a busy machine may not meet.
 EXIT_CODES: Final = {

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from opanatomy.__main__ import main
-from opanatomy.devices.match import sheets_named
 from opanatomy.errors import UsageError
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.predict.fake import simulate
@@ -77,16 +76,21 @@ def test_a_size_is_read_as_it_is_written(text: str, size: int) -> None:
     assert limit_of(text).bytes == size
 
 
-def test_a_device_has_the_memory_of_its_data_sheet() -> None:
-    (sheet,) = (each for each in sheets_named("V100 SXM2 32 GB"))
-    limit = limit_of("V100 SXM2 32 GB")
-    assert (limit.bytes, limit.name) == (32 * GIB, sheet.device)
+@pytest.mark.parametrize(
+    ("text", "device", "gib"),
+    [("V100 SXM2 32 GB", "V100 SXM2 32 GB", 32), ("v100 sxm3", "V100 SXM3 32 GB", 32), ("h100", "h100", 80),
+     ("RTX 4090", "GeForce RTX 4090", 24), ("A100 80GB", "A100 80GB", 80)],
+)  # fmt: skip
+def test_a_device_has_the_memory_of_its_data_sheet(text: str, device: str, gib: int) -> None:
+    """What fits several sheets of one memory keeps the name that was typed."""
+    limit = limit_of(text)
+    assert (limit.bytes, limit.name) == (gib * GIB, device)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("80", "80 bytes are no device's memory"), ("banana", "no device with a data sheet"), ("", "no size"),
-     ("P100", "name one, or give its memory")],
+    [("80", "80 bytes are no device's memory"), ("banana", "neither a size nor a device"), ("", "neither"),
+     ("P100", "name one, or give its memory"), ("A100", "A100 PCIe 40 GB"), ("4090", "4090 bytes")],
 )  # fmt: skip
 def test_what_is_no_memory_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -141,7 +145,8 @@ def test_the_largest_batch_fits_and_the_next_does_not(here: Path, capfd: pytest.
 
 def test_not_even_one_sample_fits(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [word for word in WORDS if word not in ("--optimizer", "adamw")]
-    report = asked(capfd, *words, "--inference", "--batch", "2", "--for", "1MiB", "--find", "batch", code=3)
+    long = ("--inference", "--batch", "2", "--seq", "512", "--for", "1MiB", "--find", "batch")
+    report = asked(capfd, *words, *long, code=3)
     assert report["limit"]["largest_batch"] == 0
 
 
@@ -152,7 +157,7 @@ def test_not_even_one_sample_fits(here: Path, capfd: pytest.CaptureFixture[str])
         ("--for 1GB --fail-if 'time > 1ms'", "runs nothing: leave out --fail-if"),
         ("--for 1GB --no-trace", "leave out --no-trace"),
         ("--for 1GB --processes 2", "leave out --processes 2"), ("--for 1GB --suggest 3", "leave out --suggest 3"),
-        ("--for 1GB --find batch --texts", "leave out --texts"), ("--for nothing", "no device with a data sheet"),
+        ("--for 1GB --find batch --texts", "leave out --texts"), ("--for nothing", "neither a size nor a device"),
     ],
 )  # fmt: skip
 def test_what_needs_a_run_is_refused(words: str, said: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from opanatomy.capture.model.user_function import is_function
 from opanatomy.devices.match import sheets_named
-from opanatomy.devices.sheets import GIB
+from opanatomy.devices.sheets import GIB, SHEETS
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
@@ -26,6 +26,8 @@ from opanatomy.report.units import size
 from opanatomy.version import __version__
 
 _SIZE: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\s*", re.IGNORECASE)
+#: The memory in the name of a device, `A100 80GB`.
+_MEMORY: Final = re.compile(r"(\d)(gb)\b")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 #: Less is no memory for a model, and a sign that the unit was left out.
 _LEAST: Final = 1 << 20
@@ -55,7 +57,9 @@ def limit_of(text: str) -> Limit:
         if amount < _LEAST:
             raise UsageError(f"--for {text}: {amount:g} bytes are no device's memory - write 80GB or 24GiB")
         return Limit(name=text.strip(), bytes=int(amount))
-    sheets = [sheet for sheet in sheets_named(text) if sheet.memory_gib]
+    words = set(_MEMORY.sub(r"\1 \2", text.casefold()).split())
+    named = sheets_named(text) or [sheet for sheet in SHEETS if words and words <= set(sheet.device.casefold().split())]
+    sheets = [sheet for sheet in named if sheet.memory_gib]
     sizes = {sheet.memory_gib for sheet in sheets}
     if len(sizes) > 1:
         names = ", ".join(sorted(sheet.device for sheet in sheets))

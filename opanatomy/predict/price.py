@@ -170,6 +170,8 @@ FACTOR: Final = {
     Basis.SAME_CALL: 1.15, Basis.SAMPLED: 1.2, Basis.SAME_OPERATOR: 1.26, Basis.SAME_CLASS: 1.4, Basis.NOTHING: 1.4,
     Basis.UNMEASURED: 1.4,
 }  # fmt: skip
+#: Calls by themselves are not further off than this factor as a class: beyond it is what happened to one of them.
+_APART: Final = 1.5
 #: Beyond this share of other work the range is no wider: it says nothing then.
 _MOST_LOAD: Final = 0.75
 #: The widest range, from the middle to either end: 1.6 from low to high.
@@ -253,7 +255,7 @@ def _inside(times: CallTimes, sampled: Mapping[CallKey, Timed]) -> dict[Operator
         timed = times.exact.get(key)
         if timed is not None and timed.time_ns and alone.time_ns:
             known[timed.work.operator_class].append((timed.time_ns / alone.time_ns, timed.time_ns * timed.calls))
-    return {kind: _weighted_median(pairs) for kind, pairs in known.items()}
+    return {kind: min(max(_weighted_median(pairs), 1 / _APART), _APART) for kind, pairs in known.items()}
 
 
 def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
@@ -367,7 +369,9 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
         return exact.time_ns, Basis.SAME_CALL
     alone = rates.sampled.get(key)
     if alone is not None:
-        return alone.time_ns * rates.inside.get(alone.work.operator_class, 1.0), Basis.SAMPLED
+        # What a class takes longer in a step is for its short calls, no law for all that a library's operator does.
+        inside = rates.inside.get(alone.work.operator_class, 1.0) if call.operator.startswith("aten::") else 1.0
+        return alone.time_ns * inside, Basis.SAMPLED
     work = work_of(call.operator, call.signature)
     known = rates.times.by_operator.get(call.operator, ())
     alike = tuple(timed for timed in known if _kind(timed.work) == _kind(work))
