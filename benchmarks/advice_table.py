@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import sys
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +38,10 @@ from raw_figures import (  # type: ignore[import-not-found]  # beside this file
 )
 
 SOFTMAX = re.compile(r"softmax|dropout|bernoulli|masked|where|mul|div|add|copy_|clone|native_dropout", re.I)
-NORMAL = re.compile(r"elementwise|layer_?norm|rms_?norm|softmax|reduce|norm|triton|cat|copy|cunn|dropout|fill", re.I)
+NORMAL = re.compile(
+    r"elementwise|gelu|silu|relu|tanh|sigmoid|threshold|pow|sqrt|mean|sum|bernoulli|sub|neg|exp|layer_?norm|rms_?norm|softmax|reduce|norm|triton|cat|copy|cunn|dropout|fill",
+    re.I,
+)
 PRODUCT = re.compile(r"gemm|mm|conv|cutlass|xmma|cublas|Cijk|dgrad|wgrad|fprop|winograd|ampere_s|volta_s|sgemm", re.I)
 LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHW_?to_?NHWC|transpose_nchw|batched_transpose", re.I)
 
@@ -56,34 +58,46 @@ def host_steps(trace: Trace) -> list[tuple[int, int]]:
     return marks or [(min(e.begin for e in operators), max(e.end for e in operators))]
 
 
-def leaves(trace: Trace) -> list[Event]:
-    """Give the operators on the host that call no other."""
-    found = []
+def own_times(trace: Trace) -> list[tuple[str, int]]:
+    """Give each operator on the host and its time without that of the operators that it calls."""
     threads = defaultdict(list)
     for event in trace.events:
         if event.kind == "cpu_op":
             threads[event.thread].append(event)
+    found = []
     for events in threads.values():
+        open_places: list[int] = []
         events.sort(key=lambda event: (event.begin, -event.end))
-        found += [one for one, two in zip(events, [*events[1:], None], strict=True)
-                  if two is None or two.begin >= one.end]  # fmt: skip
+        own = [event.end - event.begin for event in events]
+        for place, event in enumerate(events):
+            while open_places and events[open_places[-1]].end <= event.begin:
+                open_places.pop()
+            if open_places:
+                own[open_places[-1]] -= event.end - event.begin
+            open_places.append(place)
+        found += [(event.name, time) for event, time in zip(events, own, strict=True)]
     return found
 
 
 def operators_of(trace: Trace, work: Sequence[Event]) -> list[str]:
     """Give the innermost operator on the host in which each piece of work was launched."""
-    threads = defaultdict(list)
-    for event in leaves(trace):
-        threads[event.thread].append(event)
-    begins = {thread: [event.begin for event in events] for thread, events in threads.items()}
-    names = []
-    for event in work:
-        name, call = "", event.launch
-        if call is not None and call.thread in threads:
-            place = bisect_right(begins[call.thread], call.begin) - 1
-            if place >= 0 and call.begin <= threads[call.thread][place].end:
-                name = threads[call.thread][place].name
-        names.append(name)
+    threads: dict[object, list[tuple[int, int, int]]] = defaultdict(list)
+    operators = [event for event in trace.events if event.kind == "cpu_op"]
+    for number, event in enumerate(operators):
+        threads[event.thread].append((event.begin, -event.end, number))
+    for place, event in enumerate(work):
+        if event.launch is not None:  # a call is behind all operators that begin with it
+            threads[event.launch.thread].append((event.launch.begin, 1, place))
+    names = [""] * len(work)
+    for marks in threads.values():
+        open_operators: list[Event] = []
+        for begin, minus_end, number in sorted(marks):
+            while open_operators and open_operators[-1].end < begin:
+                open_operators.pop()
+            if minus_end <= 0:
+                open_operators.append(operators[number])
+            elif open_operators:
+                names[number] = open_operators[-1].name
     return names
 
 
@@ -93,8 +107,8 @@ def work_named(fits: Callable[[str], object]) -> Callable[[Trace, dict[str, Any]
     def raw(trace: Trace, advice: dict[str, Any]) -> float:
         if not on_device(trace):
             steps = host_steps(trace)
-            return sum(e.end - e.begin for e in leaves(trace) if fits(e.name)) / len(steps)
-        steps = like(trace)
+            return sum(time for name, time in own_times(trace) if fits(name)) / len(steps)
+        steps = like(trace) or trace.steps
         return sum(e.end - e.begin for s in steps for e in s.own if fits(e.name)) / max(len(steps), 1)
 
     return raw
@@ -107,7 +121,7 @@ def idle_under(fits: Callable[[Event], object], *, every: bool = False) -> Calla
         if not on_device(trace):
             events = [e for e in trace.events if fits(e)]
             return length(union(events)) / len(host_steps(trace))
-        steps: Sequence[Step] = trace.steps if every else like(trace)
+        steps: Sequence[Step] = trace.steps if every else like(trace) or trace.steps
         covering = union(event for event in trace.events if event.kind != "device" and fits(event))
         return sum(length(cut(step.idle, covering)) for step in steps) / max(len(steps), 1)
 
@@ -115,22 +129,20 @@ def idle_under(fits: Callable[[Event], object], *, every: bool = False) -> Calla
 
 
 def idle(trace: Trace, advice: dict[str, Any]) -> float:
-    """All idle time of a mean like step; on the CPU all time in which no operator runs."""
+    """Give all idle time of a mean like step; on the CPU the time in which no operator runs."""
     if not on_device(trace):
         operators = union(event for event in trace.events if event.kind == "cpu_op")
         spans = np.array(host_steps(trace))
-        # Time inside operators that are no leaf is dispatch.
-        inner = union(leaves(trace))
-        return (length(spans) - length(cut(spans, operators)) + length(cut(operators, inner, inside=False))) / len(
-            spans
-        )
-    steps = like(trace)
+        return (length(spans) - length(cut(spans, operators))) / len(spans)
+    steps = like(trace) or trace.steps
     return sum(step.times["idle"] for step in steps) / max(len(steps), 1)
 
 
 def exposed(trace: Trace, advice: dict[str, Any]) -> float:
-    """Give collectives of a mean like step while nothing else runs."""
-    steps = like(trace)
+    """Give collectives of a mean like step while nothing else runs; on the CPU gloo's."""
+    if not on_device(trace):
+        return length(union(e for e in trace.events if re.search("^(gloo|nccl):", e.name))) / len(host_steps(trace))
+    steps = like(trace) or trace.steps
     return communication(trace, steps)[1] / max(len(steps), 1)
 
 
@@ -139,7 +151,7 @@ def optimizer(trace: Trace, advice: dict[str, Any]) -> float:
     ranges = [e for e in trace.events if re.match(r"Optimizer\.step|opanatomy\.(loop/)?phase/optimizer", e.name)]
     if not on_device(trace):
         return length(union(ranges)) / len(host_steps(trace))
-    steps = like(trace)
+    steps = like(trace) or trace.steps
     spans = sorted((e.begin, e.end) for e in ranges)
     inside = lambda call: any(begin <= call.begin <= end for begin, end in spans)  # noqa: E731
     return sum(e.end - e.begin for s in steps for e in s.own if e.launch and inside(e.launch)) / max(len(steps), 1)
@@ -148,10 +160,11 @@ def optimizer(trace: Trace, advice: dict[str, Any]) -> float:
 def operator(trace: Trace, advice: dict[str, Any]) -> float:
     """Give the work of the operator that the advice is about, in all phases."""
     name = (advice["figures"].get("operator") or {}).get("text") or ""
-    fits = lambda text: text.removeprefix("aten::") == name  # noqa: E731
+    parts = {name, "_flash_attention_forward"} if name == "_scaled_dot_product_flash_attention" else {name}
+    fits = lambda text: text.removeprefix("aten::") in parts  # noqa: E731
     if not on_device(trace):
         return work_named(fits)(trace, advice)
-    steps = like(trace)
+    steps = like(trace) or trace.steps
     own = [event for step in steps for event in step.own]
     names = operators_of(trace, own)
     by_operator = sum(e.end - e.begin for e, text in zip(own, names, strict=True) if fits(text))
@@ -163,16 +176,16 @@ def attention(trace: Trace, advice: dict[str, Any]) -> float:
     """Give softmax, dropout, masks and scales, wherever they are."""
     if not on_device(trace):
         return work_named(SOFTMAX.search)(trace, advice)
-    steps = like(trace)
+    steps = like(trace) or trace.steps
     own = [event for step in steps for event in step.own]
     names = operators_of(trace, own)
     return sum(e.end - e.begin for e, text in zip(own, names, strict=True) if SOFTMAX.search(text)) / max(len(steps), 1)
 
 
 RAW: dict[str, Callable[[Trace, dict[str, Any]], float]] = {
-    "launches": idle, "framework": idle, "graph_breaks": idle,
-    "input": idle_under(lambda event: INPUT.search(event.name) or re.search("Memcpy", event.name)),
-    "synchronization": idle_under(lambda event: event.kind != "python_function"),
+    "launches": idle, "graph_breaks": idle,
+    "input": idle_under(lambda event: INPUT.search(event.name) or re.search("Memcpy|copy_batch", event.name)),
+    "synchronization": idle,
     "allocator": idle_under(lambda event: event.kind == "api" and ALLOCATOR.search(event.name), every=True),
     "cold_start": idle_under(lambda event: event.kind in ("api", "cpu_op") and event.end - event.begin > 100_000),
     "compilation": idle_under(lambda event: COMPILATION.search(event.name)),

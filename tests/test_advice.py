@@ -325,6 +325,17 @@ def test_maps_one_after_the_other(tmp_path: Path) -> None:
     assert "chains" not in advised(chained(between=True), tmp_path)
 
 
+def test_a_part_of_another_call_is_none_of_the_chain(tmp_path: Path) -> None:
+    """The kernel of attention is launched by an operator inside of it, right after the maps."""
+    trace, heads = chained(between=False), {"shapes": [[2, 4, 64, 32]] * 3, "types": ["float"] * 3}
+    trace.host("aten::_scaled_dot_product_flash_attention", 70, 20, **heads)
+    trace.host("aten::_flash_attention_forward", 72, 16, **heads)
+    busy(trace, 1000, 200, 80, "flash_fwd_kernel")
+    advice = advised(trace, tmp_path)["chains"]
+    assert advice.gain_ns == 300 * US * 4 / 6
+    assert (advice.subject, advice.figures["time"].value) == ("aten::gelu", 300 * US)
+
+
 def updating(operator: str, kernel: str) -> TraceBuilder:
     trace = on_gpu()
     trace.step(0, 1000)

@@ -202,6 +202,7 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
     maps &= ~fused[code] & calls.costed[order] & ~calls.crosses_host_link[order]
     maps &= ~calls.phase.equals(Phase.OPTIMIZER)[order]
     phase, inner = calls.phase.codes[order], calls.inner[order]
+    owner, owners = calls.part_of.codes[order], (*calls.part_of.values, None)
     read, written, time = (column[order] for column in (calls.read_bytes, calls.written_bytes, calls.time_ns))
     sums: dict[int, list[int]] = {}
     spent: dict[int, dict[int, int]] = {}
@@ -222,7 +223,7 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
 
     last = -1
     for place in range(len(order)):
-        if inner[place] and chain:  # a part of the call before it
+        if inner[place] and chain and owners[owner[place]] == names[code[last]]:  # a part of the call before it
             chain.append(place)
             continue
         follows = chain and phase[place] == phase[chain[0]] and read[place] >= written[last] > 0

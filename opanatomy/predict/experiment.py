@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import comb, sqrt
 from pathlib import Path
 from random import Random
@@ -30,7 +31,6 @@ from opanatomy.predict import workers
 from opanatomy.predict.price import (
     CallKey,
     Rates,
-    Timed,
     call_times,
     phase_times,
     predicted_time,
@@ -230,16 +230,24 @@ class Runs(Struct, frozen=True, kw_only=True):
         return anatomy
 
     def followed(self, variants: Sequence[Variant]) -> Iterator[Followed]:
-        """Yield what each step would call and allocate, in turn, or why that is unknown."""
-        steps = run_jobs(workers.followed, [variant.options for variant in variants])
-        for place, variant in enumerate(variants):
-            self.progress.stage(f"{variant.name}: prediction")
+        """Yield what each step would call and allocate, in turn, or why that is unknown.
+
+        If the process ends, a call did not stand values that mean nothing: the others are followed without any.
+        """
+        job: Callable[..., Iterator[Followed]] = workers.followed
+        left = list(variants)
+        while left:
+            steps = run_jobs(job, [variant.options for variant in left])
             try:
-                yield next(steps)
+                for variant in tuple(left):
+                    self.progress.stage(f"{variant.name}: prediction")
+                    yield next(steps)
+                    left.remove(variant)
             except JobFailed as error:
-                yield Followed(step=str(error))
-                yield from [Followed(step=_INTERRUPTED)] * (len(variants) - place - 1)
-                return
+                if job is not workers.followed:
+                    yield from [Followed(step=str(error)), *[Followed(step=_INTERRUPTED)] * (len(left) - 1)]
+                    return
+                job = partial(workers.followed, samples="none")
 
     def times(self, variant: Variant, repetition: int, repetitions: int) -> Repetition:
         """Return the times of some steps, and the load of the machine."""
@@ -601,7 +609,7 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     figures = measured_figures(anatomy)
     possible = [variant for variant in variants if variant.impossible is None]
     steps: dict[str, SimulatedStep] = {}
-    sampled: dict[CallKey, Timed] = {}
+    sampled: dict[CallKey, float] = {}
     load = load_of(anatomy)
     not_predicted: dict[str, WhyNot] = {}
     for variant, followed in zip(possible, runs.followed(possible), strict=True):

@@ -292,7 +292,7 @@ class Recording:
     contexts: dict[Context, int] = field(default_factory=dict)
     calls: Counter[tuple[str, Signature, Phase]] = field(default_factory=Counter)
     #: How to make each distinct call again, and after which moments it ended.
-    templates: dict[CallKey, Template] = field(default_factory=dict)
+    templates: dict[CallKey, Template | None] = field(default_factory=dict)
     ends: dict[CallKey, list[tuple[int, Context]]] = field(default_factory=dict)
     spans: list[PhaseSpan] = field(default_factory=list)
     #: The open modules, and where each opened or left module begins among autograd's sequence numbers.

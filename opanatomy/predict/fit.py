@@ -83,7 +83,7 @@ class Fit(Struct, kw_only=True):
 
     def follow(self, variants: Sequence[Variant]) -> Iterator[tuple[Variant, SimulatedStep]]:
         """Yield the steps that can be followed, and keep a row of each."""
-        steps = run_jobs(partial(workers.followed, whole=False), [variant.options for variant in variants])
+        steps = run_jobs(partial(workers.followed, samples="foreign"), [variant.options for variant in variants])
         for variant in variants:
             self.stage(f"{variant.name}: on fake tensors")
             step = next(steps).step
@@ -132,7 +132,9 @@ class Fit(Struct, kw_only=True):
         def peak(batch: int) -> int:
             if batch not in peaks:
                 self.stage(f"batch {batch}: on fake tensors")
-                step = next(run_jobs(partial(workers.followed, whole=False), [replace(self.options, batch=batch)])).step
+                step = next(
+                    run_jobs(partial(workers.followed, samples="foreign"), [replace(self.options, batch=batch)])
+                ).step
                 if isinstance(step, str):
                     raise JobFailed(step)
                 peaks[batch] = predicted_figures(step, None, {}, 0).peak_bytes or 0

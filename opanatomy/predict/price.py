@@ -207,7 +207,7 @@ class Rates(Struct, frozen=True, kw_only=True):
 
     times: CallTimes
     by_class: dict[Kind, ClassRate]
-    sampled: Mapping[CallKey, Timed] = {}
+    sampled: Mapping[CallKey, float] = {}
     inside: Mapping[OperatorClass, float] = {}
     between_ns: float = 0.0
     calls: float
@@ -224,7 +224,7 @@ def rates_of(
     times: CallTimes,
     baseline: SimulatedStep,
     wall_ns: float,
-    sampled: Mapping[CallKey, Timed] | None = None,
+    sampled: Mapping[CallKey, float] | None = None,
     *,
     profiled_ns: float | None = None,
     load: float = 0.0,
@@ -248,13 +248,13 @@ def rates_of(
     return replace(rates, between_ns=(whole - operators) * scale, scale=scale)
 
 
-def _inside(times: CallTimes, sampled: Mapping[CallKey, Timed]) -> dict[OperatorClass, float]:
+def _inside(times: CallTimes, sampled: Mapping[CallKey, float]) -> dict[OperatorClass, float]:
     """Return how much longer calls of each class took in the step than by themselves: the median, by their time."""
     known: dict[OperatorClass, list[tuple[float, float]]] = defaultdict(list)
     for key, alone in sampled.items():
         timed = times.exact.get(key)
-        if timed is not None and timed.time_ns and alone.time_ns:
-            known[timed.work.operator_class].append((timed.time_ns / alone.time_ns, timed.time_ns * timed.calls))
+        if timed is not None and timed.time_ns and alone:
+            known[timed.work.operator_class].append((timed.time_ns / alone, timed.time_ns * timed.calls))
     return {kind: min(max(_weighted_median(pairs), 1 / _APART), _APART) for kind, pairs in known.items()}
 
 
@@ -367,12 +367,11 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
     exact = rates.times.exact.get(key)
     if exact is not None:
         return exact.time_ns, Basis.SAME_CALL
-    alone = rates.sampled.get(key)
+    alone, work = rates.sampled.get(key), work_of(call.operator, call.signature)
     if alone is not None:
         # What a class takes longer in a step is for its short calls, no law for all that a library's operator does.
-        inside = rates.inside.get(alone.work.operator_class, 1.0) if call.operator.startswith("aten::") else 1.0
-        return alone.time_ns * inside, Basis.SAMPLED
-    work = work_of(call.operator, call.signature)
+        inside = rates.inside.get(work.operator_class, 1.0) if call.operator.startswith("aten::") else 1.0
+        return alone * inside, Basis.SAMPLED
     known = rates.times.by_operator.get(call.operator, ())
     alike = tuple(timed for timed in known if _kind(timed.work) == _kind(work))
     rate = rates.by_class.get(_kind(work))

@@ -16,12 +16,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from opanatomy.capture.ceilings import last_cache_bytes, load_of
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
 from opanatomy.capture.run.restore import quiet_kineto
-from opanatomy.predict.price import CallKey, Timed, call_times
+from opanatomy.predict.price import CallKey, call_times
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +35,8 @@ _CONTROLS: Final = 5
 _PART: Final = 0.5
 #: Namespaces of operators whose results are all that they allocate, but for what a library's kernel takes.
 _OF_TORCH: Final = frozenset({"aten", "prims"})
+#: Those of libraries whose whole numbers are states of an optimizer, not places.
+_KNOWN: Final = frozenset({"bitsandbytes", "torchao"})
 #: Calls that take more bytes find them outside of the caches, whose size is assumed where the system does not say it.
 _COLD: Final = 4 << 20
 _CACHE: Final = 64 << 20
@@ -48,14 +48,15 @@ class Blank(NamedTuple):
     """A tensor without values."""
 
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    #: `None` of a sparse tensor.
+    strides: tuple[int, ...] | None
     dtype: torch.dtype
     device: torch.device
 
     @property
     def elements(self) -> int:
         """Return the elements of its storage."""
-        if 0 in self.shape:
+        if self.strides is None or 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
@@ -68,16 +69,26 @@ class Template(NamedTuple):
     kwargs: dict[str, Any]
 
     @classmethod
-    def of(cls, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Template:
-        """Return the template of a call."""
-        return cls(function, tuple(map(_blanked, args)), {name: _blanked(value) for name, value in kwargs.items()})
+    def of(cls, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Template | None:
+        """Return the template of a call; `None` if it cannot be made again with values that mean nothing.
+
+        Sparse tensors hold places in their values. So may whole numbers of an operator that is not torch's, which need
+        not look whether these are valid.
+        """
+        template = cls(function, tuple(map(_blanked, args)), {name: _blanked(each) for name, each in kwargs.items()})
+        blanks = list(_blanks((template.args, tuple(template.kwargs.values()))))
+        if any(blank.strides is None for blank in blanks):
+            return None
+        checked = function.namespace in _OF_TORCH or function.namespace in _KNOWN
+        return template if checked or all(blank.dtype.is_floating_point for blank in blanks) else None
 
 
 def _blanked(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return Blank(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+        strides = tuple(value.stride()) if value.layout is torch.strided else None
+        return Blank(tuple(value.shape), strides, value.dtype, value.device)
     return [_blanked(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -96,23 +107,25 @@ class Sampling:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.device, self.whole, self.deadline, self.clock = device, whole, deadline, clock
-        self.times: dict[CallKey, Timed] = {}
+        #: The shortest time of each call, in nanoseconds, as that of a call in a trace.
+        self.times: dict[CallKey, float] = {}
         #: Bytes that a call allocates beyond its results and frees before it returns.
         self.workspaces: dict[CallKey, int] = {}
         #: The largest share of the device that other work took meanwhile.
         self.load = 0.0
         self._tried: dict[CallKey, Template] = {}
 
-    def take(self, templates: Mapping[CallKey, Template]) -> None:
+    def take(self, templates: Mapping[CallKey, Template | None]) -> None:
         """Sample the calls that were not sampled yet; one that cannot run without true values has no sample."""
         import torch
         from torch.utils._python_dispatch import _disable_current_modes
 
         new = {
             key: template for key, template in templates.items()
-            if key not in self._tried and (self.whole or template.function.namespace not in _OF_TORCH)
+            if template is not None and key not in self._tried
+            and (self.whole or template.function.namespace not in _OF_TORCH)
         }  # fmt: skip
-        controls = sorted(self.times, key=lambda key: -self.times[key].time_ns)[:_CONTROLS] if new else []
+        controls = sorted(self.times, key=lambda key: -self.times[key])[:_CONTROLS] if new else []
         self._tried |= new
         with (
             _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad(), limited_to_available(),
@@ -127,12 +140,11 @@ class Sampling:
                 self._keep(self._profile(lasting), controls)
                 self.load = max(self.load, before, load_of(self.device) or 0.0)
 
-    def _keep(self, times: Mapping[CallKey, Timed], controls: Sequence[CallKey]) -> None:
+    def _keep(self, times: Mapping[CallKey, float], controls: Sequence[CallKey]) -> None:
         """Keep the new times, as they would be if the controls took as long as at first."""
-        slower = [times[key].time_ns / self.times[key].time_ns for key in controls if key in times]
+        slower = [times[key] / self.times[key] for key in controls if key in times]
         drift = median(slower) if slower else 1.0
-        new = times.keys() - self.times.keys()
-        self.times |= {key: replace(times[key], time_ns=times[key].time_ns / drift) for key in new}
+        self.times |= {key: times[key] / drift for key in times.keys() - self.times.keys()}
 
     def _late(self) -> bool:
         return self.deadline is not None and self.clock() > self.deadline
@@ -156,7 +168,7 @@ class Sampling:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
 
-    def _profile(self, lasting: Mapping[CallKey, float]) -> dict[CallKey, Timed]:
+    def _profile(self, lasting: Mapping[CallKey, float]) -> dict[CallKey, float]:
         """Return the shortest time of each call, repeated in turns under the profiler, which reports memory too."""
         import torch
         from torch.profiler import ProfilerActivity, profile, record_function
@@ -182,13 +194,18 @@ class Sampling:
                             del result
             self._synchronize()
         roots = profiler.profiler.kineto_results.experimental_event_tree()
-        for number, size in _workspaces(roots, torch.device(self.device)):
-            self.workspaces[keys[number]] = max(self.workspaces.get(keys[number], 0), size)
-        with TemporaryDirectory() as folder:
+        times: dict[CallKey, float] = {}
+        for number, workspace, duration_ns in _calls_in(roots, torch.device(self.device)):
+            key = keys[number]
+            self.workspaces[key] = max(self.workspaces.get(key, 0), workspace)
+            times[key] = min(times.get(key, duration_ns), duration_ns)
+        if self.device == "cpu":
+            return times
+        with TemporaryDirectory() as folder:  # the time of an accelerator is that of its kernels
             path = Path(folder) / "sample.json"
             profiler.export_chrome_trace(str(path))
             known = call_times(path, of=min).exact
-        return {key: known[key] for key in keys if key in known}
+        return {key: known[key].time_ns for key in keys if key in known and known[key].time_ns}
 
 
 def _filled(template: Template) -> tuple[Any, Any]:
@@ -231,7 +248,7 @@ def _made(value: Any, bound: int) -> Any:
             base.fill_(True)  # every mask is full, as on fake tensors
         else:
             base.copy_(torch.arange(len(base), device=value.device) * bound // max(len(base), 1))
-        return base.as_strided(value.shape, value.strides)
+        return base.as_strided(value.shape, value.strides or ())
     return [_made(item, bound) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -243,8 +260,8 @@ def _random(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.rand(_TILE, device=device).to(dtype)
 
 
-def _workspaces(roots: Sequence[Any], device: torch.device) -> Iterator[tuple[int, int]]:
-    """Yield the number of each sampled call, and what it held at most beyond what it returned."""
+def _calls_in(roots: Sequence[Any], device: torch.device) -> Iterator[tuple[int, int, int]]:
+    """Yield each sampled call: its number, what it held at most beyond what it returned, and its operators' time."""
     from torch._C._profiler import _EventType
 
     for root in roots:
@@ -252,6 +269,7 @@ def _workspaces(roots: Sequence[Any], device: torch.device) -> Iterator[tuple[in
             continue
         changes = []
         waiting = list(root.children)
+        duration_ns = sum(event.duration_time_ns for event in waiting if event.tag == _EventType.TorchOp)
         while waiting:
             event = waiting.pop()
             waiting += event.children
@@ -261,4 +279,4 @@ def _workspaces(roots: Sequence[Any], device: torch.device) -> Iterator[tuple[in
         for _, size in sorted(changes, key=lambda change: change[0]):
             held += size
             most = max(most, held)
-        yield int(root.name.removeprefix(_RANGE)), most - max(held, 0)
+        yield int(root.name.removeprefix(_RANGE)), most - max(held, 0), duration_ns

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 from opanatomy.options import RunOptions
-from opanatomy.predict.price import CallKey, Timed
+from opanatomy.predict.price import CallKey
 from opanatomy.records.experiment import Repetition, Sameness, SimulatedStep, Underflow
 
 Result = TypeVar("Result")
@@ -178,6 +178,10 @@ def timed(options: RunOptions) -> Repetition:
     return step_times(options)
 
 
+#: Which calls of a step to run by themselves.
+Samples: TypeAlias = Literal["all", "foreign", "none"]
+
+
 class Followed(Struct, frozen=True, kw_only=True):
     """A step on fake tensors, or why it cannot be followed, and the calls that were run by themselves for it.
 
@@ -185,7 +189,7 @@ class Followed(Struct, frozen=True, kw_only=True):
     """
 
     step: SimulatedStep | str
-    sampled: dict[CallKey, Timed] = {}
+    sampled: dict[CallKey, float] = {}
     load: float = 0.0
 
 
@@ -194,12 +198,13 @@ def followed(
     deadline: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     *,
-    whole: bool = True,
+    samples: Samples = "all",
 ) -> Iterator[Followed]:
     """Yield the step of each run in turn; fake tensors leave nothing behind for the next.
 
     Calls are sampled until `deadline`, and a step that would end later, going by the one before, is not followed; the
-    first two always are. Not `whole`, only calls are sampled whose memory fake tensors show nothing of.
+    first two always are. `samples` are all calls, those of other libraries' operators alone, whose memory fake tensors
+    show nothing of, or none.
     """
     from opanatomy.capture.device.environment import choose_device
     from opanatomy.predict.fake import simulate
@@ -212,9 +217,11 @@ def followed(
             yield Followed(step="there was no time to follow it")
             continue
         try:
-            sampling = sampling or Sampling(choose_device(options.device), whole=whole, deadline=deadline, clock=clock)
+            if sampling is None:
+                device = choose_device(options.device)
+                sampling = Sampling(device, whole=samples == "all", deadline=deadline, clock=clock)
             known = set(sampling.times)
-            step = simulate(options, sampling)
+            step = simulate(options, None if samples == "none" else sampling)
             took = (clock() - begun) / options.accumulate
             new = {key: sampling.times[key] for key in sampling.times.keys() - known}
             yield Followed(step=step, sampled=new, load=sampling.load)
