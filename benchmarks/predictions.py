@@ -1,17 +1,16 @@
-"""Predictions of techniques next to what they become: the tables of docs/techniques.md, and `RECORDED`.
+"""Predictions of techniques next to what they become: the tables of docs/techniques.md.
 
     python benchmarks/predictions.py FOLDER [--model NAME ...] [--only TECHNIQUE ...] [--skip TECHNIQUE ...]
         [--repetitions N] [--resume]
 
-Runs an experiment for each of some models that one processor steps in about a second, prints each prediction with its
-error, and the lines of `RECORDED` in predict/suggestions.py. Times are ratios to the baseline of the same experiment.
+Runs an experiment for each of some models that one processor steps in about a second, and prints each prediction with
+its error. Times are ratios to the baseline of the same experiment.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,6 @@ def main() -> int:
         reports[name] = experiment.result()
         (arguments.folder / f"{name}.json").write_text(json_report(reports[name]))
         print(_table(name, reports[name]), flush=True)
-    print(_recorded(reports))
     print(_summary(reports))
     return 0
 
@@ -142,21 +140,6 @@ def _line(row: TechniqueRow, baseline: TechniqueRow) -> str:
         ratios[0], f"{ratios[1]} to {ratios[2]}", f"{measured:.2f}", f"{time or 0:+.0%} {wrong}",
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
-
-
-def _recorded(reports: dict[str, Techniques]) -> str:
-    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for report in reports.values():
-        for row in report.rows[1:]:
-            memory, time = memory_error(row), time_error(row, report.baseline)
-            if memory is not None and time is not None:
-                errors[row.name].append((abs(memory), abs(time)))
-    lines = [
-        f'    "{name}": Recorded(runs={len(known)}, memory={max(pair[0] for pair in known):.4f},'
-        f" time={max(pair[1] for pair in known):.2f}),"
-        for name, known in errors.items()
-    ]
-    return "\n".join(lines)
 
 
 def _summary(reports: dict[str, Techniques]) -> str:

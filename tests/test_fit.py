@@ -121,6 +121,10 @@ def test_a_step_that_does_not_fit_says_what_does_and_is_right(here: Path, capfd:
     out, err = capfd.readouterr()
     assert "no: it needs" in " ".join(out.split())
     assert "it fits with --checkpointing" in err
+    assert main(["profile", *WORDS, "--batch", "4", "--for", f"{limit / 1e6}MB", "-f", "digest"]) == 3
+    digest = capfd.readouterr().out
+    assert "- fits: no: it needs" in digest
+    assert "checkpointing: peak memory -" in digest
 
 
 def test_where_nothing_alone_fits_several_are_put_together(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -462,10 +462,11 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
         yield "model.to(memory_format=torch.channels_last)"
     if (largest.bound_ns or 0) / max(largest.calls, 1) < _SHORT_NS and not view.on_cpu:
         yield f"{_LARGER}: its calls are too small to fill the device"
-    yield _TUNED
+    yield _OTHER_ATTENTION if "attention" in largest.operator else _TUNED
 
 
 _TUNED: Final = 'another kernel: torch.compile(model, mode="max-autotune")'
+_OTHER_ATTENTION: Final = 'another kernel of attention: attn_implementation="flash_attention_2" or "flex_attention"'
 #: A bound of a call below this is that of one too small for a GPU.
 _SHORT_NS: Final = 10_000
 

@@ -193,7 +193,8 @@ def fit_of(
     step = steps[0]
     report = Techniques(
         opanatomy=__version__, command=command, created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        environment=Environment(device=limit.name, device_kind=step.device.partition(":")[0]), workload=step.workload,
+        environment=Environment(device_kind=step.device.partition(":")[0], device_memory_bytes=limit.bytes),
+        workload=step.workload,
         rows=tuple(fit.rows), seed=options.seed, repetitions=0, predicted_only=True, limit=limit,
         warnings=(_NO_GPU,) if step.device == "cpu" and options.device != "cpu" else (),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Suggest for a run that was just profiled the techniques that would save most, by prediction.
 
-Only techniques are suggested whose predictions were compared with measurements (`RECORDED`), and that keep the training
-the same, or almost: one that trains fewer weights or by another rule saves more, but is no advice. A user's own
-function is not called again for this.
+Only techniques are suggested that keep the training the same, or almost: one that trains fewer weights or by another
+rule saves more, but is no advice. docs/techniques.md has their predictions next to measurements
+(`benchmarks/predictions.py`). A user's own function is not called again for this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import EstimateError
@@ -26,40 +25,6 @@ from opanatomy.predict.workers import Followed
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
-# The techniques whose predictions were compared with measurements, and how far off they were.
-#
-# docs/techniques.md has the runs; `benchmarks/predictions.py` makes them again.
-
-
-class Recorded(Struct, frozen=True, kw_only=True):
-    """The largest errors of a technique's predictions over the recorded runs, as shares; `runs` is how many."""
-
-    runs: int
-    memory: float
-    time: float
-
-
-RECORDED: Final[dict[str, Recorded]] = {
-    "accumulation": Recorded(runs=4, memory=0.0000, time=0.08),
-    "checkpointing": Recorded(runs=4, memory=0.0001, time=0.13),
-    "checkpointing-reentrant": Recorded(runs=4, memory=0.0001, time=0.13),
-    "checkpointing-segments": Recorded(runs=3, memory=0.0001, time=0.13),
-    "amp": Recorded(runs=4, memory=0.0074, time=0.36),
-    "eager": Recorded(runs=4, memory=0.0000, time=0.08),
-    "freeze-embeddings": Recorded(runs=4, memory=0.0000, time=0.06),
-    "freeze-lower": Recorded(runs=4, memory=0.0000, time=0.20),
-    "freeze-all-but-biases": Recorded(runs=3, memory=0.0000, time=0.21),
-    "freeze-all-but-head": Recorded(runs=2, memory=0.0000, time=0.16),
-    "lora": Recorded(runs=4, memory=0.0000, time=0.07),
-    "lora-checkpointing": Recorded(runs=4, memory=0.0002, time=0.15),
-    "adamw-foreach": Recorded(runs=4, memory=0.0000, time=0.24),
-    "adamw-loop": Recorded(runs=4, memory=0.0000, time=0.24),
-    "sgd": Recorded(runs=4, memory=0.0000, time=0.11),
-    "adafactor": Recorded(runs=4, memory=0.0000, time=0.20),
-    "fused-loss": Recorded(runs=2, memory=0.0000, time=0.76),
-}
-
-
 #: In the order of simulation: those that most often save most first, the one with most calls last.
 LOOKED_AT: Final = (
     "sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation"
@@ -67,8 +32,6 @@ LOOKED_AT: Final = (
 #: How many to show, and the least share of the peak or the time that a suggestion saves.
 _SHOWN: Final = 3
 _WORTH: Final = 0.03
-#: A technique's time is left out if a recorded prediction of it was further off than this share.
-_TRUSTED: Final = 0.3
 
 
 def suggestions_for(
@@ -98,11 +61,10 @@ def suggestions_for(
 
 
 def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
-    """Return the run as it is, and the recorded techniques that apply to it."""
+    """Return the run as it is, and the techniques that apply to it."""
     from opanatomy.capture.model.user_function import is_function
 
-    names = [name for name in LOOKED_AT if name in RECORDED]
-    if not names or options.inference or options.generate or options.compile or is_function(options.model):
+    if not LOOKED_AT or options.inference or options.generate or options.compile or is_function(options.model):
         return ()
     options = replace(options, weights="random")  # the values of weights change nothing
     planned = workers.planned(options)
@@ -110,7 +72,7 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
         options=options, batch=planned.batch, layers=planned.layers, freezable_layers=planned.freezable_layers,
         attention=planned.attention, on_cpu=anatomy.environment.device_kind == "cpu",
     )  # fmt: skip
-    baseline, *others = variants_of(situation, only=names)
+    baseline, *others = variants_of(situation, only=LOOKED_AT)
     return baseline, *(each for each in others if each.impossible is None and each.options != options)
 
 
@@ -134,7 +96,7 @@ def _advice(
     figures = {"peak": Evidence(value=peak, unit="bytes"), "now": Evidence(value=now, unit="bytes")}
     why = f"{variant.title} is predicted to take {{peak}} for {{now}}"
     wall_ns = gain_ns = None
-    if rates is not None and RECORDED[variant.name].time <= _TRUSTED:
+    if rates is not None:
         after, before = predicted_time(step, rates), predicted_time(baseline, rates).time_ns
         if after.is_known:
             low, high = after.low_ns / before, after.high_ns / before

@@ -482,8 +482,8 @@ ADVICE: Final = Chapter(
              " weights, gradients, state and activations.",
              paths="advice[].gain_bytes, advice[].peak_bytes, advice[].fits"),
         term("technique", "a technique, by prediction",
-             "Of techniques whose predictions were compared with measurements and that leave the training as it is, or"
-             " all but. The peak is that of all allocations; the gain in time is the best end of the predicted range."
+             "Of techniques that leave the training as it is, or all but. The peak is that of all allocations; the gain"
+             " in time is the best end of the predicted range."
              " `--suggest SECONDS` limits the time of the predictions (default: a tenth of the run's, 10 s at least).",
              paths="advice[].technique, advice[].gain_bytes, advice[].gain_ns"),
     ),

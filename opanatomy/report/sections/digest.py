@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from opanatomy.analysis.costs import costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
@@ -35,6 +37,7 @@ from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import label_of, left_out
+from opanatomy.report.sections.techniques import fits
 from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
@@ -336,8 +339,10 @@ def digest_of_techniques(report: Techniques) -> tuple[Section, ...]:
     )
     components = sorted(base.components.items(), key=lambda part: -part[1])[:_COMPONENTS]
     rate = base.samples_per_second
+    fitting = fits(report)
     return (
         Section(name="run", title="What ran", facts=run),
+        *(() if fitting is None else (replace(fitting, name="fits", notes=()),)),
         Section(
             name="step",
             title="The step",
