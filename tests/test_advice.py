@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.analysis.advice import RULES, with_advice
+from opanatomy.analysis.advice import RULES, ordered, with_advice
 from opanatomy.records.anatomy import Advice, Anatomy
 from opanatomy.records.communication import Straggler
 from opanatomy.records.workload import TextFigures
@@ -106,6 +106,12 @@ def test_a_gap_has_the_advice_of_its_cause(
     assert id not in advised(waiting_for("aten::mul", "cpu_op"), tmp_path)
 
 
+def test_a_wait_for_a_copy_of_the_batch_is_no_matter_of_workers(tmp_path: Path) -> None:
+    advice = advised(waiting_for("## copy_batch_to_gpu ##"), tmp_path)["input"]
+    assert advice.gain_ns == 500 * US
+    assert "pin_memory=True" in advice.tries[0]
+
+
 def loading_on_the_cpu(name: str) -> TraceBuilder:
     """A step of 1,000 us: 400 in a range on the host, then operators of 500."""
     trace = TraceBuilder()
@@ -166,6 +172,8 @@ def test_the_profilers_own_time_is_no_advice_for_the_model(tmp_path: Path) -> No
     assert advice["profiler"].gain_ns == 500 * US
     assert advice["profiler"].tries == ("with_stack=False, with_modules=False",)
     assert "profiler" not in advised(launch_bound(), tmp_path)
+    smaller = Advice(id="launches", gain_ns=25 * US, step_ns=1000 * US, why="")
+    assert [each.id for each in ordered((advice["profiler"], smaller))] == ["launches", "profiler"]
 
 
 def synchronizing(caller: str | None) -> TraceBuilder:
@@ -253,10 +261,28 @@ def test_a_product_far_from_its_bound(tmp_path: Path) -> None:
 
 def test_a_size_that_tensor_cores_cannot_take_whole_is_named(tmp_path: Path) -> None:
     odd = advised(product(4096, 4097, 4096, 400), tmp_path)["far_from_bound"]
-    assert odd.tries[0] == "a multiple of 8 where its size is 4097"
+    assert odd.tries[0] == "rows padded to a multiple of 8: they have 4097 elements"
     for rows in (4096, 4097):  # how many rows there are does not matter
         even = advised(product(rows, 4096, 4096, 400), tmp_path)["far_from_bound"]
         assert not any("multiple" in text for text in even.tries)
+
+
+def test_an_operator_whose_part_launched_its_kernel(tmp_path: Path) -> None:
+    """4 b h s^2 d = 1.1 TFLOP in bfloat16: the bound is the operator's, the time of its part."""
+    heads: dict[str, Any] = {
+        "shapes": [*[[16, 16, 4096, 64]] * 3, [], [], []], "types": [*["c10::BFloat16"] * 3, *["Scalar"] * 3],
+        "constants": ["", "", "", "0.0", "False", "False"],
+    }  # fmt: skip
+    trace = on_gpu()
+    trace.step(0, 4000)
+    trace.host("aten::_scaled_dot_product_flash_attention", 0, 20, **heads)
+    trace.host("aten::_flash_attention_forward", 2, 16, **heads)
+    busy(trace, 10, 3990, 5, "flash_fwd_kernel")
+    bound_us = 4 * 16 * 16 * 4096**2 * 64 / 989.4e12 * 1e6
+    advice = advised(trace, tmp_path)["far_from_bound"]
+    assert advice.gain_ns == pytest.approx((3990 - bound_us) * US, rel=0.001)
+    assert advice.figures["bound"].value == pytest.approx(bound_us * US, rel=0.001)
+    assert "flash_attention_2" in advice.tries[-1]
 
 
 def test_products_in_float32(tmp_path: Path) -> None:

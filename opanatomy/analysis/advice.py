@@ -103,9 +103,9 @@ def _rank(advice: Advice) -> tuple[Any, ...]:
     saved = -(advice.gain_bytes or 0)
     if advice.id == OUT_OF_MEMORY:
         return 0, advice.fits is False, saved
-    if advice.gain_ns is not None:
-        return 1, -advice.gain_ns, advice.id, advice.subject or ""
-    return 2, saved, advice.subject or ""
+    if advice.gain_ns is not None:  # what only the measurement takes comes after what the step does
+        return 1 + (advice.id == "profiler"), -advice.gain_ns, advice.id, advice.subject or ""
+    return 3, saved, advice.subject or ""
 
 
 def ns(value: float) -> Evidence:
@@ -133,7 +133,7 @@ def name(text: str) -> Evidence:
 
 _GRAPHS: Final = 'torch.compile(model, mode="reduce-overhead"), which launches CUDA graphs'
 _FUSES: Final = "torch.compile(model), which launches fewer kernels"
-_LARGER: Final = "a larger batch"
+_LARGER: Final = "a larger batch, for more samples a second"
 _IN_PYTHON: Final = "less Python between operators: loops over tensors, logging, metrics"
 
 
@@ -151,11 +151,11 @@ def _launches(view: View) -> Iterator[Advice]:
     tries = (*((_IN_PYTHON,) if python else ()), _GRAPHS, *(() if compiled else (_FUSES,)), _LARGER)
     yield Advice(
         id="", gain_ns=gain,
-        why="the host makes {calls} a step, {each} of idle time for each; the mean kernel takes {kernel}",
+        why="the host makes {calls} a step, {each} of idle time for each; {tiny_share} of the kernels are shorter than"
+        " {tiny}",
         figures={
             "calls": count(calls, "launch"), "each": ns(gain / max(calls, 1)),
-            "kernel": ns(launching.kernel_ns / launching.kernels),
-            "tiny_share": part(launching.tiny_kernels / launching.kernels),
+            "tiny_share": part(launching.tiny_kernels / launching.kernels), "tiny": ns(launching.tiny_below_ns),
         },
         tries=tries, option=None if compiled else "--compile", technique=None if compiled else "compile",
         section="host",
@@ -187,6 +187,10 @@ def _framework(view: View) -> Iterator[Advice]:
 _LOADER: Final = re.compile(r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)", re.IGNORECASE)
 
 
+#: Ranges in which a batch is copied to the device.
+_COPIES: Final = re.compile(r"copy|to_(?:gpu|device|cuda)|h2d|htod", re.IGNORECASE)
+
+
 def _loading(view: View) -> list[HostRow]:
     """Return the ranges of loaders on the host's threads, the longest first, where the host is what computes."""
     rows = [row for row in view.anatomy.host if row.kind == "range" and _LOADER.search(row.name)]
@@ -203,11 +207,14 @@ def _input(view: View) -> Iterator[Advice]:
     single = "SingleProcess" in (call or "")
     workers = "DataLoader(num_workers=4, persistent_workers=True)" if single else "more workers of the DataLoader"
     pinned = () if view.on_cpu else ("pin_memory=True",)
+    tries = (f"{workers}: batches are made as the device works", *pinned, "less work for a batch")
+    if _COPIES.search(call or ""):
+        tries = ("pin_memory=True and .to(device, non_blocking=True)", "the next batch copied on a stream of its own")
     yield Advice(
         id="", gain_ns=gain, subject=call,
         why="the device waits {gain} of each step for its input" + (", most of it in {call}" if call else ""),
         figures={"gain": ns(gain), "call": name(call or "")},
-        tries=(f"{workers}: batches are made as the device works", *pinned, "less work for a batch"),
+        tries=tries,
         section="idle",
     )  # fmt: skip
 
@@ -253,7 +260,7 @@ _INSTEAD: Final = {
 #: A step that frees memory of the driver so often has no cache.
 _UNCACHED: Final = 100
 _EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_CACHING: Final = "unset PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING), so that torch keeps memory"
+_CACHING: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_) unset, if it is set, so that torch keeps its memory"
 
 
 def _allocator(view: View) -> Iterator[Advice]:
@@ -266,9 +273,10 @@ def _allocator(view: View) -> Iterator[Advice]:
         whole = round((view.step_ns * like + (step.aside_wall_ns or 0) * step.aside_count) / (like + step.aside_count))
         yield Advice(
             id="", gain_ns=every, step_ns=whole,
-            why="the allocator asks the driver for {aside} in {steps} of {all}, which the other figures leave out",
+            why="{steps} of {all}, which the other figures leave out, spend {aside} on calls of the allocator to the"
+            " driver; the mean of all is {whole}",
             figures={
-                "aside": ns(aside_ns), "steps": count(step.aside_count, "step"),
+                "aside": ns(aside_ns), "steps": count(step.aside_count, "step"), "whole": ns(whole),
                 "all": Evidence(value=round(like + step.aside_count), unit=""),
             },
             tries=(_EXPANDABLE, "a smaller batch, if memory runs out and the cache is given back"), section="step",
@@ -356,9 +364,12 @@ def _exposed(view: View) -> Iterator[Advice]:
     longest = max(rows, key=lambda row: row.exposed_ns, default=None)
     collective = None if longest is None else longest.collective
     tries = _OVERLAP.get(collective or "", ("other work between the start of the collective and its wait",))
+    if phase.phase is Phase.OPTIMIZER:  # what is gathered or reduced there is needed by the next step at the earliest
+        tries = ("async_op=True, and a wait where the result is first used",)
     yield Advice(
         id="", gain_ns=gain, subject=collective,
-        why="nothing else runs for {gain} of the collectives, most of it launched in {phase}"
+        why=("besides waiting for other ranks, " if waiting else "")
+        + "nothing else runs for {gain} of the collectives, the largest part launched in {phase}"
         + (" ({collective})" if collective else ""),
         figures={
             "gain": ns(gain), "phase": name(phase.phase.value),
@@ -375,13 +386,15 @@ def _waiting(view: View) -> Iterator[Advice]:
     if waiting is None or straggler is None or not view.costs.waiting_ns:
         return
     share = straggler.charged_ns / max(straggler.waiting_ns, 1)
-    gain = round(min(share, 1.0) * view.costs.waiting_ns / steps_of_window(view.anatomy))
     who = f"rank {straggler.rank}" if straggler.rank is not None else straggler.trace or "?"
-    early = straggler.before_ns is not None and 2 * straggler.before_ns >= straggler.charged_ns
+    before = straggler.before_ns or 0
+    early = 2 * before >= straggler.charged_ns
+    reached = before / max(straggler.waiting_ns, 1) if early else share
+    gain = round(min(reached, 1.0) * view.costs.waiting_ns / steps_of_window(view.anatomy))
     computes = straggler.computing_longer_ns >= straggler.idle_longer_ns
     if early:
         why, tries = (
-            "; it is late when its step begins",
+            "; {early} of that was there when its step began",
             ("what this rank does between steps: input, logging, checkpoints",),
         )
     elif computes and straggler.computing_longer_ns:
@@ -393,7 +406,10 @@ def _waiting(view: View) -> Iterator[Advice]:
         why, tries = "", ("what this rank's host does while the others wait: opanatomy analyze on its trace",)
     yield Advice(
         id="", gain_ns=gain, subject=who, why="{share} of all waiting is for {who}" + why,
-        figures={"share": part(share), "who": name(who)}, tries=tries, section="waiting",
+        figures={
+            "share": part(share), "who": name(who), "early": part(before / max(straggler.charged_ns, 1)),
+        },
+        tries=tries, section="waiting",
     )  # fmt: skip
 
 
@@ -417,7 +433,10 @@ def _pinning(view: View) -> Iterator[Advice]:
 # ----- work that takes longer than it must
 
 
-def _time_beyond(rows: Iterable[OperatorRow]) -> int:
+def _time_beyond(rows: Sequence[OperatorRow]) -> int:
+    """Return the time beyond the bounds; of an operator whose parts have rows of their own it may be in these."""
+    if any(row.part_of for row in rows):
+        return max(sum(row.bounded_ns - (row.bound_ns or 0) for row in rows), 0)
     return sum(max(row.bounded_ns - row.bound_ns, 0) for row in rows if row.bound_ns is not None)
 
 
@@ -457,11 +476,11 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     odd = _misaligned(tensors)
     if odd is not None and not view.on_cpu:
         size, to = odd
-        yield f"a multiple of {to} where its size is {size}"
+        yield f"rows padded to a multiple of {to}: they have {size} elements"
     if "conv" in largest.operator and not view.on_cpu:
         yield "model.to(memory_format=torch.channels_last)"
     if (largest.bound_ns or 0) / max(largest.calls, 1) < _SHORT_NS and not view.on_cpu:
-        yield f"{_LARGER}: its calls are too small to fill the device"
+        yield "a larger batch: its calls are too small to fill the device"
     yield _OTHER_ATTENTION if "attention" in largest.operator else _TUNED
 
 
@@ -490,9 +509,9 @@ def _float32(view: View) -> Iterator[Advice]:
     if half is None or not bandwidth or view.anatomy.workload.amp:
         return
     spent = gain = 0.0
-    kinds: set[str] = set()
+    kinds: dict[str, int] = {}
     for row, kind in _float32_products(view):
-        kinds.add(kind)
+        kinds[kind] = kinds.get(kind, 0) + row.time_ns
         faster = 1 - min(peaks.get(kind, peaks[half]) / peaks[half], 1.0)
         if row.bound_ns:
             moved = ((row.read_bytes or 0) + (row.written_bytes or 0)) / 2
@@ -507,13 +526,15 @@ def _float32(view: View) -> Iterator[Advice]:
     ]
     if peaks.get(TF32) and FLOAT32 in kinds:
         tries.append('torch.set_float32_matmul_precision("high"), which multiplies in tf32')
+    most = max(kinds, key=lambda kind: kinds[kind])
+    others = "" if len(kinds) == 1 else ", most of it in {most}"
     yield Advice(
         id="", gain_ns=view.per_step(gain),
-        why="products in {kinds} take {time}; the peak of {half} is {peak}, theirs {now}",
+        why=f"products in {{kinds}} take {{time}}{others}; the peak of {{half}} is {{peak}}, that of {{most}} {{now}}",
         figures={
             "kinds": name(" and ".join(sorted(kinds))), "time": ns(view.per_step(spent)), "half": name(half),
-            "peak": Evidence(value=peaks[half], unit="flop/s"),
-            "now": Evidence(value=min(peaks.get(kind, 0.0) for kind in kinds), unit="flop/s"),
+            "peak": Evidence(value=peaks[half], unit="flop/s"), "most": name(most),
+            "now": Evidence(value=peaks.get(most, 0.0), unit="flop/s"),
         },
         tries=tuple(tries), option=f"--amp {'bf16' if half == 'bfloat16' else 'fp16'}",
         technique="amp" if half == "bfloat16" else "amp-fp16", section="roofline",
@@ -595,6 +616,7 @@ def _attention(view: View) -> Iterator[Advice]:
     draws = [row for row in rows if "bernoulli" in row.operator or "dropout" in row.operator]
     dropped = view.per_step(sum(row.time_ns for row in draws))
     option, technique = None, None
+    how = "runs unfused" if workload.attention == "sdpa" else "is written out"
     dropout_time = ", {dropped} of it dropout" if draws else ""
     if workload.attention is not None and workload.attention != "sdpa":
         tries: tuple[str, ...] = ('attn_implementation="sdpa": one kernel without the matrix of scores',)
@@ -605,10 +627,10 @@ def _attention(view: View) -> Iterator[Advice]:
         tries = (f"no dropout of attention's probabilities{named}, so that a fused kernel can run",)
         option = f"--set {dropout}=0" if dropout else None
     else:
-        tries = ("torch.nn.functional.scaled_dot_product_attention, without a mask of its own where it is causal",)
+        tries = ("torch.nn.functional.scaled_dot_product_attention, with is_causal=True instead of a causal mask",)
     yield Advice(
         id="", gain_ns=gain,
-        why="attention is written out: {gain} on matrices of scores ({shape})" + dropout_time,
+        why=f"attention {how}: {{gain}} on matrices of scores ({{shape}}){dropout_time}",
         figures={
             "gain": ns(gain), "shape": name(" x ".join(map(str, _largest(rows[0])))), "dropped": ns(dropped),
         },
@@ -638,8 +660,8 @@ def _chains(view: View) -> Iterator[Advice]:
     layers = "fused layers: torch.nn.functional.rms_norm and layer_norm, fused SwiGLU and rotary kernels"
     yield Advice(
         id="", gain_ns=gain, subject=longest.operator,
-        why="{calls} of maps and normalizations in {chains} one after the other take {time}, {share} of it to move"
-        " {saved} from one to the next",
+        why="{calls} of element-wise operators, normalizations and copies, each on what the one before wrote (in"
+        " {chains}), take {time}, {share} of it to move {saved} from one to the next",
         figures={
             "calls": count(view.per_step(sum(row.calls for row in rows)), "call"),
             "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),

@@ -127,6 +127,7 @@ def _part(part: Cell, unit: str, name: int, text: int) -> tuple[str, bool]:
     if isinstance(part, OperatorClass):
         return LABEL[part], False
     if isinstance(part, str):
-        return _abridged(part, text), False
+        quoted = len(part) > 2 and part[0] == part[-1] == "`" and "`" not in part[1:-1]
+        return (part[1:-1], True) if quoted else (_abridged(part, text), False)
     assert not isinstance(part, Phrase)
     return units.text_of(part, unit), False

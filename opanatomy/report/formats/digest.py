@@ -76,7 +76,7 @@ class _Block:
 
     @property
     def text(self) -> str:
-        more = [f"- and {self.dropped:,} more"] if self.dropped else []
+        more = [f"- and {self.dropped:,} more lines"] if self.dropped else []
         return "\n".join((f"## {self.title}", *(self.lines + more or [_NOTHING]))) + "\n"
 
 

@@ -96,7 +96,7 @@ def tries_of(advice: Advice, most: int | None = None, *, of_profile: bool) -> Ph
     """Return what to try, the most promising first, of a run of `profile` with the option that does it."""
     option = f"`{advice.option}`" if advice.option and of_profile else None
     first, *others = advice.tries[:most] or ("",)
-    named = first if option is None or not first else f"{first} ({option})"
+    named = first if option is None or not first else phrase("{} ({})", first, option)
     return joined((named or option, *others), "; or ") or phrase("")
 
 
