@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from opanatomy.capture.device.accelerators import same_device
+from opanatomy.capture.device.accelerators import kind_of, same_device
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.capture.memory.events import Context, Mark, Moment, ObservedEvents, events_of
 from opanatomy.capture.memory.measurement import Snapshots, element_bytes
@@ -53,12 +53,35 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def fake_tensors() -> Iterator[FakeTensorMode]:
-    """Make every tensor inside without values; restore the random states afterwards."""
+def fake_tensors(*, full_masks: bool = True) -> Iterator[FakeTensorMode]:
+    """Make every tensor inside without values; restore the random states afterwards.
+
+    `full_masks` says what `mask.all()` is: with texts of several lengths a mask is not full.
+    """
     import torch
 
-    with torch.random.fork_rng(devices=[]), fake_mode()(allow_non_fake_inputs=True) as mode, parameters_replaced():
+    with (
+        torch.random.fork_rng(devices=[]), fake_mode(full_masks)(allow_non_fake_inputs=True) as mode,
+        parameters_replaced(), answering_transformers(),
+    ):  # fmt: skip
         yield mode
+
+
+@contextmanager
+def answering_transformers() -> Iterator[None]:
+    """Let transformers ask our tensors for values inside, as in a real step, instead of building for any values."""
+    from transformers.utils import import_utils
+
+    known: Any = import_utils
+    before = getattr(known, "is_fake_tensor", None)
+    known.is_fake_tensor = lambda _: False
+    try:
+        yield
+    finally:
+        if before is None:
+            del known.is_fake_tensor
+        else:
+            known.is_fake_tensor = before
 
 
 @contextmanager
@@ -118,11 +141,11 @@ def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor
 
 
 @cache
-def fake_mode() -> type[FakeTensorMode]:
+def fake_mode(full_masks: bool) -> type[FakeTensorMode]:
     """Return a class like `FakeTensorMode` whose tensors also answer what depends on their values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    answers = _answers()
+    answers = _answers(full_masks)
 
     class AnsweringFakeTensorMode(FakeTensorMode):
         """Fake tensors whose values may be read."""
@@ -144,7 +167,7 @@ def _has_constant(tensor: Any) -> bool:
     return isinstance(getattr(tensor, "constant", None), torch.Tensor)
 
 
-def _answers() -> dict[Any, Callable[..., Any]]:
+def _answers(full_masks: bool) -> dict[Any, Callable[..., Any]]:
     """Return answers for what depends on values (each zero or false, every mask full), and rules that torch lacks."""
     import torch
 
@@ -152,6 +175,7 @@ def _answers() -> dict[Any, Callable[..., Any]]:
     return {
         aten._local_scalar_dense.default: _item,
         aten.equal.default: lambda *_: False,
+        aten.all.default: lambda tensor: _truth(tensor, full_masks),
         aten.nonzero.default: _nonzero,
         aten.masked_select.default: _masked_select,
         aten._ctc_loss.Tensor: _ctc_loss,
@@ -160,11 +184,20 @@ def _answers() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _item(tensor: torch.Tensor) -> bool | int | float:
+def _truth(tensor: Any, value: bool) -> Any:
+    """Return one truth value, which `_item` knows."""
+    import torch
+
+    made = tensor.new_empty((), dtype=torch.bool)
+    made.known_truth = value
+    return made
+
+
+def _item(tensor: Any) -> bool | int | float:
     import torch
 
     if tensor.dtype is torch.bool:
-        return False
+        return bool(getattr(tensor, "known_truth", False))
     return 0.0 if tensor.dtype.is_floating_point else 0
 
 
@@ -507,12 +540,12 @@ def _mode(record: Recording) -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    sole = engine_alone()
+    sole, kind = engine_alone(), kind_of(record.device)
 
     class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             arguments = {} if kwargs is None else kwargs
-            body = _body(function)
+            body = _body(function, kind)
             if body is not None:
                 with self:  # its calls are noted, as the profiler sees them
                     return body(*args, **arguments)
@@ -529,11 +562,11 @@ def _mode(record: Recording) -> Any:
 
 
 @cache
-def _body(function: Any) -> Callable[..., Any] | None:
-    """Return the body of an operator that only calls others; `None` for any other.
+def _body(function: Any, kind: str) -> Callable[..., Any] | None:
+    """Return the body of an operator that only calls others on this kind of device; `None` for any other.
 
     With autograd off a mode gets it as a whole, and if torch writes it in Python the rule for fake tensors only gives
-    the result.
+    the result. Some operators with a body have a kernel too (`silu_backward`), which then runs.
     """
     import torch
     from torch._library.custom_ops import OPDEFS
@@ -543,8 +576,11 @@ def _body(function: Any) -> Callable[..., Any] | None:
     if function.namespace == "torch_nn":
         body: Callable[..., Any] | None = getattr(OPDEFS.get(function._schema.name), "_init_fn", None)
         return body
-    composite = function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-    return function.decompose if composite else None
+    keys = torch._C.DispatchKey
+    own = getattr(keys, kind.upper(), None)
+    composite = function.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
+    has_kernel = own is not None and function.has_kernel_for_dispatch_key(own)
+    return function.decompose if composite and not has_kernel else None
 
 
 def signature_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
@@ -593,7 +629,7 @@ def simulate(options: RunOptions, sampling: Sampling | None = None) -> Simulated
     device = choose_device(options.device)
     options = replace(options, device=device)
     try:
-        with fake_tensors(), step_environment(options):
+        with fake_tensors(full_masks=options.texts is None), step_environment(options):
             return _simulated(options, sampling)
     except OpanatomyError:
         raise
