@@ -101,7 +101,7 @@ def test_the_baseline_itself_takes_what_it_took() -> None:
     assert predicted.time_ns == pytest.approx(100_000.0)
     assert predicted.framework_ns == pytest.approx(30_000.0)
     assert {row.basis for row in predicted.rows} == {Basis.SAME_CALL}
-    assert predicted.high_ns / predicted.low_ns <= 1.6
+    assert predicted.high_ns / predicted.low_ns <= 1.8
 
 
 def test_a_profiler_that_costs_more_than_the_step_is_taken_out_of_each_call() -> None:
@@ -130,7 +130,7 @@ def test_what_is_between_calls_goes_with_their_number_or_does_not() -> None:
     assert twice.low_ns == pytest.approx((40_000 + 5_000) / spread)
     assert twice.high_ns == pytest.approx((40_000 + 10_000) * spread)
     many = predicted_time(step(*[SMALL] * 40), rates)
-    assert many.high_ns / many.low_ns <= 1.6 + 1e-9
+    assert many.high_ns / many.low_ns <= 1.8 + 1e-9
 
 
 def test_another_size_goes_by_its_work_between_the_nearest() -> None:

@@ -167,15 +167,15 @@ def _bytes(signature: Signature) -> int:
 #: The factor by which a call may take more or less than predicted; a whole step stays within the factor of its worst
 #: part. Measured: docs/techniques.md has every prediction next to its result.
 FACTOR: Final = {
-    Basis.SAME_CALL: 1.15, Basis.SAMPLED: 1.2, Basis.SAME_OPERATOR: 1.26, Basis.SAME_CLASS: 1.4, Basis.NOTHING: 1.4,
+    Basis.SAME_CALL: 1.15, Basis.SAMPLED: 1.3, Basis.SAME_OPERATOR: 1.3, Basis.SAME_CLASS: 1.4, Basis.NOTHING: 1.4,
     Basis.UNMEASURED: 1.4,
 }  # fmt: skip
 #: Calls by themselves are not further off than this factor as a class: beyond it is what happened to one of them.
 _APART: Final = 1.5
 #: Beyond this share of other work the range is no wider: it says nothing then.
 _MOST_LOAD: Final = 0.75
-#: The widest range, from the middle to either end: 1.6 from low to high.
-_WIDEST: Final = 1.6**0.5
+#: The widest range, from the middle to either end: 1.8 from low to high.
+_WIDEST: Final = 1.8**0.5
 #: Calls with at least this part of their class's largest work set the time of a unit.
 _LARGE: Final = 0.25
 #: Beyond this many times the work of the largest known call the rate of the class is used.
