@@ -627,7 +627,7 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     rates = None
     if figures.step_ns:
         times = call_times(runs.store.kept(BASELINE, variants[0].options).trace)
-        rates = rates_of(times, base, figures.step_ns, sampled, profiled_ns=anatomy.step.wall_ns, load=load_of(anatomy))
+        rates = rates_of(times, base, figures.step_ns, sampled, profiled_ns=anatomy.step.wall_ns, load=load)
     return Prediction(
         anatomy=anatomy, figures=figures, rates=rates, steps=steps, unseen=unseen, unseen_peak=unseen_peak,
         not_predicted=not_predicted,
