@@ -9,7 +9,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from math import comb, sqrt
 from pathlib import Path
 from random import Random
@@ -38,7 +37,7 @@ from opanatomy.predict.price import (
     work_of,
 )
 from opanatomy.predict.techniques import BASELINE, Variant, situation_of, variants_of
-from opanatomy.predict.workers import Followed, JobFailed, run_job, run_jobs
+from opanatomy.predict.workers import Followed, run_job
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.comparison import figures_of, peaks_differ, within_noise
 from opanatomy.records.experiment import (
@@ -205,7 +204,6 @@ def _write(path: Path, content: bytes) -> None:
 
 #: Why a step could not be followed.
 WhyNot: TypeAlias = str
-_INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
 
 
 class Runs(Struct, frozen=True, kw_only=True):
@@ -230,24 +228,11 @@ class Runs(Struct, frozen=True, kw_only=True):
         return anatomy
 
     def followed(self, variants: Sequence[Variant]) -> Iterator[Followed]:
-        """Yield what each step would call and allocate, in turn, or why that is unknown.
-
-        If the process ends, a call did not stand values that mean nothing: the others are followed without any.
-        """
-        job: Callable[..., Iterator[Followed]] = workers.followed
-        left = list(variants)
-        while left:
-            steps = run_jobs(job, [variant.options for variant in left])
-            try:
-                for variant in tuple(left):
-                    self.progress.stage(f"{variant.name}: prediction")
-                    yield next(steps)
-                    left.remove(variant)
-            except JobFailed as error:
-                if job is not workers.followed:
-                    yield from [Followed(step=str(error)), *[Followed(step=_INTERRUPTED)] * (len(left) - 1)]
-                    return
-                job = partial(workers.followed, samples="none")
+        """Yield what each step would call and allocate, in turn, or why that is unknown."""
+        results = workers.followed_apart([variant.options for variant in variants])
+        for variant in variants:
+            self.progress.stage(f"{variant.name}: prediction")
+            yield next(results)
 
     def times(self, variant: Variant, repetition: int, repetitions: int) -> Repetition:
         """Return the times of some steps, and the load of the machine."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -19,7 +18,7 @@ from opanatomy.options import RunOptions
 from opanatomy.predict import workers
 from opanatomy.predict.experiment import advice_of, predicted_figures
 from opanatomy.predict.techniques import AND, Situation, Variant, situation_of, variants_of
-from opanatomy.predict.workers import JobFailed, run_jobs
+from opanatomy.predict.workers import JobFailed
 from opanatomy.records.experiment import Limit, SimulatedStep, TechniqueRow, Techniques
 from opanatomy.records.workload import Environment
 from opanatomy.report.units import size
@@ -81,12 +80,13 @@ class Fit(Struct, kw_only=True):
     stage: Callable[[str], None]
     rows: list[TechniqueRow] = []
 
-    def follow(self, variants: Sequence[Variant]) -> Iterator[tuple[Variant, SimulatedStep]]:
-        """Yield the steps that can be followed, and keep a row of each."""
-        steps = run_jobs(partial(workers.followed, samples="foreign"), [variant.options for variant in variants])
+    def follow(self, variants: Sequence[Variant]) -> list[SimulatedStep]:
+        """Return the steps that can be followed, and keep a row of each."""
+        steps = []
+        results = workers.followed_apart([variant.options for variant in variants], "foreign")
         for variant in variants:
             self.stage(f"{variant.name}: on fake tensors")
-            step = next(steps).step
+            step = next(results).step
             row = TechniqueRow(
                 name=variant.name, title=variant.title, option=variant.option, keeps_result=variant.keeps_result
             )
@@ -94,7 +94,8 @@ class Fit(Struct, kw_only=True):
                 self.rows.append(replace(row, not_predicted=step))
                 continue
             self.rows.append(replace(row, predicted=predicted_figures(step, None, {}, 0)))
-            yield variant, step
+            steps.append(step)
+        return steps
 
     def fits(self, row: TechniqueRow) -> bool:
         """Return whether the predicted peak is within the limit."""
@@ -108,8 +109,7 @@ class Fit(Struct, kw_only=True):
         """Follow the techniques that lower memory, and together those that lower it most, until a step fits."""
         _, *singles = variants_of(situation, only=TRIED)
         possible = [variant for variant in singles if not variant.impossible and variant.options != self.options]
-        for _ in self.follow(possible):
-            pass
+        self.follow(possible)
         known = {variant.name: variant for variant in possible}
         lowering = sorted((row for row in self.rows[1:] if self._peak(row) < self._peak(self.rows[0])), key=self._peak)
         together: list[str] = []
@@ -122,8 +122,7 @@ class Fit(Struct, kw_only=True):
             together.append(row.name)
             if len(together) > 1:
                 text = AND.join(together)
-                for _ in self.follow(variants_of(situation, only=TRIED[:1], combine=(text,))[-1:]):
-                    pass
+                self.follow(variants_of(situation, only=TRIED[:1], combine=(text,))[-1:])
 
     def largest_batch(self) -> Limit:
         """Return the limit with the largest batch whose step fits, 0 if a batch of one does not."""
@@ -132,9 +131,7 @@ class Fit(Struct, kw_only=True):
         def peak(batch: int) -> int:
             if batch not in peaks:
                 self.stage(f"batch {batch}: on fake tensors")
-                step = next(
-                    run_jobs(partial(workers.followed, samples="foreign"), [replace(self.options, batch=batch)])
-                ).step
+                step = next(workers.followed_apart([replace(self.options, batch=batch)], "foreign")).step
                 if isinstance(step, str):
                     raise JobFailed(step)
                 peaks[batch] = predicted_figures(step, None, {}, 0).peak_bytes or 0
@@ -183,7 +180,7 @@ def fit_of(
     situation = situation_of(options)
     fit = Fit(options=options, limit=limit, batch=situation.batch, stage=stage)
     baseline, *_ = variants_of(situation, only=TRIED[:1])
-    steps = [step for _, step in fit.follow([baseline])]
+    steps = fit.follow([baseline])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
     if not fit.fits(fit.rows[0]) and not options.inference:

@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -178,6 +178,7 @@ def timed(options: RunOptions) -> Repetition:
     return step_times(options)
 
 
+_INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
 #: Which calls of a step to run by themselves.
 Samples: TypeAlias = Literal["all", "foreign", "none"]
 
@@ -227,6 +228,25 @@ def followed(
             yield Followed(step=step, sampled=new, load=sampling.load)
         except OpanatomyError as error:
             yield Followed(step=str(error))
+
+
+def followed_apart(runs: Sequence[RunOptions], samples: Samples = "all") -> Iterator[Followed]:
+    """Yield `followed` of each run in turn, from a fresh process.
+
+    If that ends, a call did not stand values that mean nothing: the runs that are left are followed without samples.
+    """
+    left = list(runs)
+    while left:
+        results = run_jobs(partial(followed, samples=samples), tuple(left))
+        try:
+            for _ in tuple(left):
+                yield next(results)
+                left.pop(0)
+        except JobFailed as error:
+            if samples == "none":
+                yield from [Followed(step=str(error)), *[Followed(step=_INTERRUPTED)] * (len(left) - 1)]
+                return
+            samples = "none"
 
 
 def kept_outcome(options: RunOptions, folder: str) -> float | None:
