@@ -23,7 +23,7 @@ from opanatomy.capture.run.export import copy_redacted
 from opanatomy.cli.parser import make_parser
 from opanatomy.errors import OutputError
 from opanatomy.pipeline import analyze_trace, analyze_traces
-from opanatomy.predict.workers import run_jobs
+from opanatomy.predict.workers import followed_apart
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
@@ -142,7 +142,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{NAMED}"))
     monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: LITTLE)
-    monkeypatch.setattr("opanatomy.predict.experiment.run_jobs", remembering(run_jobs))
+    monkeypatch.setattr("opanatomy.predict.workers.followed_apart", remembering(followed_apart))
     sources = tmp_path / "sources"
     sources.mkdir()
     trace = foreign_trace().write(sources / f"trace-{NAMED}.json")
