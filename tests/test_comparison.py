@@ -18,6 +18,7 @@ from opanatomy.analysis.statistics import interleaved, interval_of_median, mann_
 from opanatomy.api import held
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Cause, Comparison, Decomposition, FigureRow, Part
+from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import MachineLoad
 from opanatomy.report.formats import format_named
@@ -492,6 +493,20 @@ def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:
     assert (figure(claimed, "step_time_ns").p, apart.p) == (pytest.approx(2 / 252), pytest.approx(2 / 252))
     assert figure(same, "step_time_ns").p == 1
     assert (figure(same, "host_idle_ns").ranges, figure(same, "host_idle_ns").p) == (apart.ranges, 1)
+
+
+@pytest.mark.parametrize(("peak", "p"), [("allocator_peak_bytes", 2 / 252), ("process_peak_bytes", 1)])
+def test_what_a_process_has_resident_is_claimed_only_of_a_step_that_is(on_device: Anatomy, peak: str, p: float) -> None:
+    """An allocator counts exactly; what is resident differs by chance, like times."""
+
+    def run_of(place: int, side: int) -> Anatomy:
+        anatomy = with_step(on_device, unprofiled_wall_ns=10**7 + place, unprofiled_count=1)
+        of_peak = 10**9 + place + side * 10**6
+        return replace(begun(anatomy, 2 * place + side), memory=Memory(**{"peak_bytes": of_peak, peak: of_peak}))
+
+    comparison = opanatomy.compare(*([run_of(place, side) for place in range(5)] for side in (0, 1)))
+    assert figure(comparison, "step_time_ns").p == 1
+    assert [figure(comparison, name).p for name in (peak, "peak_memory_bytes")] == [pytest.approx(p)] * 2
 
 
 @pytest.mark.parametrize(("busy", "claims"), [((), True), ((0, 1), True), ((0, 1, 2), False), ((0, 1, 2, 3, 4), False)])

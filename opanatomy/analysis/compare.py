@@ -731,7 +731,8 @@ _WITHOUT_PROFILER: Final = ("step_unprofiled", "first_token", "token", "texts.",
 _PROFILER: Final = "profiler_ns"
 #: `_PEAK` is the first of these that a run has; older reports do not say which.
 _PEAK: Final = "peak_memory_bytes"
-_PEAKS: Final = ("allocator_peak_bytes", "process_peak_bytes")
+_RESIDENT: Final = "process_peak_bytes"
+_PEAKS: Final = ("allocator_peak_bytes", _RESIDENT)
 
 
 def compared(sides: Sequence[SideInput]) -> Comparison:
@@ -876,21 +877,25 @@ def _figures(
     units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
     rows = [_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names]
     of_step = next((row.p for row in rows if row.name == _TIME and row.p is not None), 1.0)
+    resident = {_RESIDENT} if _PEAKS[0] in names else {_RESIDENT, _PEAK}
+    sized = {row.name for row in rows if row.unit == "bytes"} - resident
     return tuple(
         replace(
             row, all_steps=row.name in of_all, lower_bounds=_lower_bounds(row.name, sides),
-            ranges=row.ranges if comparable else None, p=_p_after(of_step, row) if comparable else None,
+            ranges=row.ranges if comparable else None,
+            p=_p_after(of_step, row.p, sized=row.name in sized) if comparable else None,
         )
         for row in rows
     )  # fmt: skip
 
 
-def _p_after(of_step: float, row: FigureRow) -> float | None:
+def _p_after(of_step: float, p: float | None, *, sized: bool) -> float | None:
     """Return the p of a figure that is tested after the step: a part of a step that may be the same is not claimed.
 
     So the many figures of a run that differ by chance alone make a false claim no more often than the step does.
+    Sizes that an allocator or a formula counts do not differ by chance; what a process has resident does.
     """
-    return row.p if row.p is None or row.unit == "bytes" else max(row.p, of_step)
+    return p if p is None or sized else max(p, of_step)
 
 
 def _lower_bounds(name: str, sides: Sequence[SideInput]) -> tuple[bool, ...]:
