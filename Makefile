@@ -3,7 +3,7 @@ VENV := .venv$(TORCH:%=-%)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: profile test lint format clean report gpu-check wheel mutants
+.PHONY: profile test test-browser lint format clean report gpu-check wheel mutants
 
 ## make profile: set up, then run one forward and backward pass of BERT-large and report
 profile: $(READY)
@@ -13,6 +13,10 @@ profile: $(READY)
 ## TORCH=2.15.0 runs it on another torch than that of constraints.txt, in .venv-2.15.0 (6 GB, never in CI).
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
+
+## make test-browser: the pages of twelve reports in a real browser (apt install chromium; CHROMIUM=PATH is another one)
+test-browser: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --exhaustive tests/browser
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -31,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	sed '$(TORCH:%=s/^torch==.*/torch==%/)' constraints.txt >$(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt -e '.[dev,browser]'
 	-$(BIN)/python -m compileall -q -j 0 -x '$(NOT_COMPILED)' $(VENV)/lib >/dev/null 2>&1
 	touch $@
 

@@ -31,7 +31,6 @@ from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.load import document_in, report_in
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
-from opanatomy.report.notebook import comparison_html, first_screen_html
 from opanatomy.report.section import LABEL, cut, printable
 from opanatomy.trace.files import (
     Address,
@@ -711,6 +710,36 @@ class _Report:
                 partial.write_text(text, encoding="utf-8")
         return text
 
+    def to_html(self, path: Name, *, force: bool = False) -> None:
+        """Write the page of the report to the new file `path`: one file that opens from disk, with all in it.
+
+        `force` writes in place of an old file. Raises `OutputError` if it cannot be written.
+        """
+        from opanatomy.report.formats.html import html_report
+        from opanatomy.report.section import Page
+
+        target = path_of("to_html: path", path)
+        check_no_address("to_html: path", os.fspath(path))
+        output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+        with output.written() as partial:
+            partial.write_text(html_report(cast("Report", self), Page()), encoding="utf-8")
+
+    def chart(self, name: str) -> Any:
+        """Return a picture of the report as a chart of `altair`, which a notebook shows and `save` writes.
+
+        Of an anatomy: step, lanes, classes, roofline, modules, memory, components, ranks; of a comparison: difference.
+        Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
+        """
+        from opanatomy.report.charts import chart_of
+
+        return chart_of(cast("Report", self), name)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first screen of the report, of a comparison the page."""
+        from opanatomy.report.notebook import notebook_html
+
+        return notebook_html(cast("Report", self))
+
 
 class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
     __doc__ = AnatomyRecord.__doc__
@@ -728,7 +757,7 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101 
 
         Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
         blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
-        waiting, advice, host, chains, checks, batches, tokenizers, metrics; others as the JSON report has them
+        waiting, advice, host, chains, lanes, checks, batches, tokenizers, metrics; others as the JSON report has them
         ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
         extra `data`).
         """
@@ -757,10 +786,6 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         names = (("model", self.workload.model), ("trace", self.provenance.trace))
         return [*((label, name) for label, name in names if name is not None), ("metrics", self.metrics())]
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the first screen of the report."""
-        return first_screen_html(self)
 
 
 class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
@@ -803,10 +828,6 @@ class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa:
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [*(("side", side.name) for side in self.sides), ("metrics", self.metrics())]
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the page."""
-        return comparison_html(self)
 
 
 @overload

@@ -524,10 +524,15 @@ PAGE: Final = (
 #: Options of where a report goes, and of the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
-           help="report file, format by its ending (.md for an issue or a pull request, .digest.md for agents: at most"
-           " 4 kB); or a folder; - is stdout"),
+           help="report file, format by its ending (.html for a page to look at, .md for an issue or a pull request,"
+           " .digest.md for agents: at most 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: by the ending of -o, else terminal)"),
+    Option(name="chart", group=_REPORT, metavar="NAME",
+           help="with -o FILE.svg or FILE.png: this picture of the report (step, lanes, classes, roofline, modules,"
+           " memory, components, ranks; difference; techniques)"),
+    Option(name="tables", group=_REPORT, metavar="DIR",
+           help="write every table of the report into this folder too, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
            python=("profile", "record", "TrainerCallback"), help="overwrite existing files"),
     DEBUG,

@@ -28,6 +28,7 @@ from opanatomy.analysis.causality import check_causality
 from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
 from opanatomy.analysis.host import host_rows
+from opanatomy.analysis.lanes import lanes_of
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
@@ -332,7 +333,8 @@ def summary_of_trace(
         *check_memory(anatomy.memory),
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
-    anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
+    lanes = lanes_of(trace.names, attribution.host, trace.launches, own_table, steps)
+    anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives, lanes=lanes), trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
 
 

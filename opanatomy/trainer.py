@@ -614,9 +614,9 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""
         report = self._report
         if report is not None:
-            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH, source=self._source()))
+            text = format_named(self._format).encoded(self.anatomy, Page(width=_WIDTH, source=self._source()))
             with report.written() as partial:
-                partial.write_text(text, encoding="utf-8")
+                partial.write_bytes(text)
             metrics = metrics_of(self.anatomy)
             self._figures = {f"opanatomy/{name}": metrics[name].value for name in LOGGED if name in metrics}
             count = len(self.anatomy.step.steps) or self.anatomy.step.count

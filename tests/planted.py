@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -83,7 +84,9 @@ def _texts(data: bytes) -> Iterator[str]:
         yield "\n".join(_strings(decoded))
     yield unquote(text.replace("+", " "))
     yield unquote(text)
-    yield text.encode("latin-1", "backslashreplace").decode("unicode_escape", "replace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a script has escapes of its own
+        yield text.encode("latin-1", "backslashreplace").decode("unicode_escape", "replace")
 
 
 def _strings(value: Any) -> Iterator[str]:

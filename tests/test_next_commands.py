@@ -17,7 +17,7 @@ from opanatomy.api import comparison_of
 from opanatomy.cli.output import wanted_page
 from opanatomy.cli.parser import make_parser
 from opanatomy.report.formats import format_named
-from opanatomy.report.notebook import first_screen_html
+from opanatomy.report.notebook import notebook_html
 from opanatomy.report.section import Page
 from opanatomy.report.sections.comparison import groups_of
 from tests import anatomies
@@ -114,8 +114,8 @@ def test_a_notebook_names_no_file() -> None:
     """What an anatomy knows of its trace is a name without a folder."""
     anatomy = anatomies.llama_on_gpu()
     assert anatomy.provenance.trace is not None
-    html = first_screen_html(anatomy)
-    assert "<p>next: the report with <code>--section " in html
+    html = notebook_html(anatomy)
+    assert '<p class="next">next: the report with <code class="command">--section ' in html
     assert "opanatomy analyze" not in html
 
 

@@ -124,7 +124,9 @@ def test_the_format_of_a_file() -> None:
     assert [format_of(name) for name in names] == ["json", "csv", "terminal", "markdown", "digest"]
     assert all(format_of(f"x{format_named(name).ending}") == name for name in FORMATS)
     for path in ("report", "report.docx", "json", ".json"):
-        with pytest.raises(UsageError, match=rf"{path} - end the name in one of .*\.csv, \.json, .*\.txt, or say -f"):
+        with pytest.raises(
+            UsageError, match=rf"{path} - end the name in one of .*\.csv, \.html, \.json, .*\.svg, or say -f"
+        ):
             format_of(path)
 
 
@@ -288,6 +290,7 @@ REST = [
     "breakdown",
     "host",
     "chains",
+    "lanes",
     "checks",
     "texts",
     "warnings",
@@ -398,7 +401,7 @@ def test_every_section_can_be_asked_for_by_its_heading(name: str) -> None:
         ("--section ,", "--section: the name is empty - give one of "),
         ("--section idle --brief", "--brief and --section: each says how much of the report is shown"),
         ("--full --brief", "--brief and --full: each says how much of the report is shown - leave one out"),
-        ("--brief -f json", "--brief: -f json is for machines and always whole"),
+        ("--brief -f json", "--brief: -f json is always whole"),
         ("--sort flop", "--sort flop: not known - did you mean flops"),
     ],
 )

@@ -31,9 +31,9 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
 
     If no step is annotated it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
-    framework's time has a part of its own. `unrecorded_ns` is time whose records are missing. `exposed_ns` is
-    communication while no other work runs, `waiting_ns` its part that waits for another rank, if that is known. The
-    time that computes is shared out among the classes of work, and among the phases, by their sums.
+    times of framework and profiler have parts of their own. `unrecorded_ns` is time whose records are missing.
+    `exposed_ns` is communication while no other work runs, `waiting_ns` its part that waits for another rank, if that
+    is known. The time that computes is shared out among the classes of work, and among the phases, by their sums.
     """
 
     whole_ns: float
@@ -43,6 +43,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     causes: tuple[IdleRow, ...]
     unrecorded_ns: float
     framework_ns: float
+    profiler_ns: float
     exposed_ns: float
     waiting_ns: float | None
     classes: dict[OperatorClass, float]
@@ -56,13 +57,15 @@ def costs_of(anatomy: Anatomy) -> Costs:
     exposed = timeline.exposed_communication_ns or 0
     work = sum(row.time_ns for row in anatomy.classes)
     computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns else work
+    profiler = _of_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0
     return Costs(
         whole_ns=(timeline.window_ns or work) - (timeline.outside_ns or 0),
         of_trace=is_whole_trace(anatomy) and not on_cpu,
         idle_ns=0 if on_cpu else timeline.idle_ns,
         causes=timeline.causes,
         unrecorded_ns=timeline.unrecorded_ns or 0,
-        framework_ns=_framework_ns(anatomy) if on_cpu else 0,
+        framework_ns=max(timeline.window_ns - exposed - computing - profiler, 0) if on_cpu else 0,
+        profiler_ns=profiler,
         exposed_ns=exposed,
         waiting_ns=_waiting_ns(anatomy),
         classes=_by_class(anatomy, computing),
@@ -70,10 +73,9 @@ def costs_of(anatomy: Anatomy) -> Costs:
     )
 
 
-def _framework_ns(anatomy: Anatomy) -> float:
-    """Return the framework's part of the window."""
-    step = anatomy.step
-    return anatomy.timeline.window_ns * (step.framework_ns or 0) / step.wall_ns if step.wall_ns else 0
+def _of_window(anatomy: Anatomy, ns: int | None) -> float:
+    """Return the part of the window that is this time in the mean step."""
+    return anatomy.timeline.window_ns * (ns or 0) / anatomy.step.wall_ns if anatomy.step.wall_ns else 0
 
 
 def _waiting_ns(anatomy: Anatomy) -> float | None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.aggregate import FRACTION, WHOLE, Common, Firsts, Order, RowSums, merged, same, sum_of
 from opanatomy.analysis.build import check_conservation, ratios_of
 from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
+from opanatomy.analysis.lanes import lanes_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
@@ -30,6 +31,7 @@ from opanatomy.records.anatomy import (
     HostRow,
     IdleRow,
     KernelRow,
+    Lanes,
     Launching,
     Ledger,
     ModuleRow,
@@ -313,6 +315,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
         """Return the name of the trace in the report."""
         return self.rank.trace or "a trace without a name"
 
+    @property
+    def called(self) -> str:
+        """Return its number in words, or the name of its trace."""
+        return self.name if self.rank.rank is None else f"rank {self.rank.rank}"
+
 
 def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
     """Return a line that names two traces that cannot be ranks of one run, and why; `None` if all can."""
@@ -517,6 +524,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
     step: Step
     timeline: Timeline
     device: DeviceFigures
+    lanes: Lanes | None = None
 
 
 class _Best(Struct):
@@ -571,6 +579,7 @@ class RanksTogether:
             _Kept(
                 order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
                 timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
+                lanes=anatomy.lanes,
             )
         )  # fmt: skip
         self._add_rows(anatomy, order)
@@ -624,6 +633,7 @@ class RanksTogether:
             modules=self._modules.rows(),
             host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
             chains=self._chains.rows(),
+            lanes=lanes_of_ranks([(one.candidate.called, one.lanes) for one in kept if one.lanes is not None]),
             memory=self._memory.memory,
             timeline=timeline_over([one.timeline for one in kept]),
             device=figures_over(

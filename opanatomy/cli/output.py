@@ -41,12 +41,18 @@ _DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
 
 def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequence[Path]) -> Page:
     """Return the requested page; raise `UsageError` for an unknown section, and for a format that has no pages."""
-    from opanatomy.report.formats import format_named
+    from opanatomy.report.formats import PICTURES, format_named
 
+    chart = getattr(arguments, "chart", None)
+    if chart is not None and format_name not in PICTURES:
+        raise UsageError(
+            f"--chart {chart}: it is a file of its own - add -o {chart}.svg or {chart}.png (an .html page has them all)"
+        )
     if not hasattr(arguments, "brief"):
         return Page(
-            top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces), sides=_sides(arguments)
-        )
+            top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces), sides=_sides(arguments),
+            chart=chart,
+        )  # fmt: skip
     chosen = _sections(arguments.section)
     given = [
         name
@@ -56,10 +62,10 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]}: each says how much of the report is shown - leave one out")
     if given and given[0] != "--full" and format_named(format_name).machine_readable:
-        raise UsageError(f"{given[0]}: -f {format_name} is for machines and always whole - leave one of them out")
+        raise UsageError(f"{given[0]}: -f {format_name} is always whole - leave one of them out")
     return Page(
         brief=arguments.brief, full=arguments.full, sections=chosen, top=arguments.top, sort=arguments.sort,
-        source=_source(arguments, traces),
+        source=_source(arguments, traces), chart=chart,
     )  # fmt: skip
 
 
@@ -144,12 +150,14 @@ def _together(names: Sequence[str]) -> str:
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """Destination of the report, open from the start: the file of `-o`, or stdout; and the gates on a single report."""
+    """Destination of the report, open from the start: the file of `-o`, or stdout; the folder of `--tables`; and the
+    gates on a single report."""
 
     format: str
     stream: TextIO
     page: Page
     file: OutputFile | None = None
+    tables: Path | None = None
     gates: tuple[Gate, ...] = ()
 
 
@@ -172,10 +180,10 @@ def destination(
     if arguments.output == "":
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
     name, traces = chosen_format(arguments), list(traces)
-    page = wanted_page(arguments, name, traces)
+    page, tables = wanted_page(arguments, name, traces), _folder_of_tables(arguments)
     if _is_stdout(arguments.output):
         check_open(out)
-        yield Destination(format=name, stream=out, page=page, gates=gates)
+        yield Destination(format=name, stream=out, page=page, tables=tables, gates=gates)
         return
     check_no_address("-o", arguments.output)
     from opanatomy.report.formats import format_named
@@ -184,7 +192,21 @@ def destination(
         if any(same_file(target, trace) for trace in traces):
             raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
         file = output_file(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20)
-        yield Destination(format=name, stream=out, page=page, file=file, gates=gates)
+        yield Destination(format=name, stream=out, page=page, file=file, tables=tables, gates=gates)
+
+
+def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
+    """Return the folder of `--tables`; raise `UsageError` if it is none, or has tables that would be lost."""
+    name = getattr(arguments, "tables", None)
+    if name is None:
+        return None
+    check_no_address("--tables", name)
+    folder = Path(name)
+    if not name or (os.path.exists(folder) and not folder.is_dir()):
+        raise UsageError(f"--tables {name}: it is not a folder - give the name of one")
+    if not arguments.force and any(folder.glob("*.csv")):
+        raise UsageError(f"--tables {name}: it has tables already - give another folder, or --force")
+    return folder
 
 
 @contextmanager
@@ -248,10 +270,10 @@ def typed_command() -> str:
 def chosen_format(arguments: argparse.Namespace) -> str:
     """Return the requested format: `-f`, else the ending of `-o`, else the terminal report."""
     from opanatomy.report import format_of
-    from opanatomy.report.formats import FORMATS
+    from opanatomy.report.formats import FORMATS, PICTURES
 
     if arguments.format is not None:
-        return named(arguments.format, FORMATS, f"-f {arguments.format}")
+        return named(arguments.format, (*FORMATS, *PICTURES), f"-f {arguments.format}")
     name = arguments.output
     if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
         return "terminal"
@@ -274,13 +296,18 @@ def show(report: Report, where: Destination) -> None:
     page = replace(where.page, width=width, color=color, height=height, gates=gates)
     if height is not None and where.format == "terminal" and not (page.full or page.sections):
         page = replace(page, brief=True, more=not page.brief)
-    text = chosen.write(report, page)
     if where.file is None:
-        write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
-        return
-    with where.file.written() as partial:
-        partial.write_text(text, encoding="utf-8")
-    note(f"report: {where.file.path}")
+        write_out(chosen.write(report, page), machine_readable=chosen.machine_readable, stream=where.stream)
+    else:
+        text = chosen.encoded(report, page)
+        with where.file.written() as partial:
+            partial.write_bytes(text)
+        note(f"report: {where.file.path}")
+    if where.tables is not None:
+        from opanatomy.report.frames import write_tables
+
+        _made(where.tables)
+        note(f"tables: {len(write_tables(report, where.tables))} files in {where.tables}")
 
 
 def _lines_of(stream: TextIO) -> int | None:

@@ -145,7 +145,7 @@ def _run_script(command: Command, report: Path, what: str) -> None:
             anatomy = analyze_traces(traces)
         except TraceError as error:
             raise CaptureError(f"{what}: {error}") from error
-    report.write_text(format_named("json").write(anatomy, Page()), encoding="utf-8")
+    report.write_bytes(format_named("json").encoded(anatomy, Page()))
 
 
 def _run(words: Sequence[str], environment: dict[str, str], what: str) -> None:

@@ -135,10 +135,30 @@ def check_open(stream: TextIO) -> None:
         raise OutputError("cannot write the report to stdout: it is closed - leave it open or use -o FILE")
 
 
-def write_out(text: str, *, machine_readable: bool, stream: TextIO | None = None) -> None:
-    """Write `text` on stdout: for a machine in UTF-8, for a person in the terminal's characters."""
+def write_out(text: str | bytes, *, machine_readable: bool, stream: TextIO | None = None) -> None:
+    """Write `text` on stdout: for a machine in UTF-8, for a person in the terminal's characters; bytes as they are."""
     out = sys.stdout if stream is None else stream
     check_open(out)
+    if isinstance(text, str):
+        text = _encodable(text, out, machine_readable=machine_readable)
+    elif out.isatty():
+        raise OutputError("a PNG picture is nothing to read on a terminal - use -o FILE.png")
+    try:
+        if isinstance(text, bytes):
+            out.buffer.write(text)
+        else:
+            out.write(text)
+        out.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # The rest of the buffer must not fail a second time when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
+
+
+def _encodable(text: str, out: TextIO, *, machine_readable: bool) -> str:
+    """Return the text in characters that a stream can write; for a machine the stream is made to write all."""
     reconfigure = getattr(out, "reconfigure", None)
     encoding = out.encoding or "utf-8"
     try:
@@ -147,16 +167,8 @@ def write_out(text: str, *, machine_readable: bool, stream: TextIO | None = None
         if machine_readable and reconfigure is not None:
             reconfigure(encoding="utf-8", errors="backslashreplace")
         else:
-            text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
-    try:
-        out.write(text)
-        out.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # The rest of the buffer must not fail a second time when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
+            return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def columns_of(stream: TextIO) -> int:

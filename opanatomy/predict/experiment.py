@@ -146,7 +146,7 @@ class Store:
         from opanatomy.report.section import Page
 
         if not kept.report.exists():
-            _write(kept.report, format_named("json").write(anatomy, Page()).encode())
+            _write(kept.report, format_named("json").encoded(anatomy, Page()))
 
     def remembered(self, kept: CachedRun, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
         """Return the result kept under this key, or call `make` and keep its result."""

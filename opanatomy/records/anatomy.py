@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from enum import auto
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -13,7 +14,16 @@ from opanatomy.records.columns import Bool, Categorical, Int64
 from opanatomy.records.communication import Collective, Communication, Rank, Spread, Waiting
 from opanatomy.records.memory import Memory
 from opanatomy.records.signature import SignatureText
-from opanatomy.records.taxonomy import FLOAT32, PEAK_OF_COMPUTE_TYPE, TF32, THREE_TF32, IdleCause, OperatorClass, Phase
+from opanatomy.records.taxonomy import (
+    FLOAT32,
+    PEAK_OF_COMPUTE_TYPE,
+    TF32,
+    THREE_TF32,
+    IdleCause,
+    OperatorClass,
+    Phase,
+    StrEnum,
+)
 from opanatomy.records.workload import Environment, MachineLoad, TextFigures, Workload
 
 # --- timeline and ledger ---
@@ -582,6 +592,48 @@ class ChainRow(Record, frozen=True, kw_only=True):
     operator: str
 
 
+# --- lanes: one step over time ---
+
+
+class LaneKind(StrEnum):
+    """What a lane shows: the phases of the step, a device with its idle time, one of its streams, a thread, a rank."""
+
+    PHASES = auto()
+    DEVICE = auto()
+    STREAM = auto()
+    HOST = auto()
+
+
+class Lane(Record, frozen=True, kw_only=True):
+    """What happened in one place during one step, in order.
+
+    of: `phases`, `device`, `stream` or `host`.
+    name: which one.
+    kinds: what happened: phases, classes of work, `computing`, `exposed_communication`, `exposed_copies`, `outside`,
+        `unrecorded`, `idle_CAUSE`; on the host `operators`, `launching`, `waiting`, `runtime`, `python`, `framework`.
+    spans: (begin, length, index in `kinds`), from the begin of the step, disjoint; those of a device fill the step.
+    bin_ns: with more spans than a picture holds, the part of the step in which times of a kind are put together.
+    """
+
+    of: LaneKind
+    name: str
+    kinds: tuple[str, ...]
+    spans: tuple[tuple[int, int, int], ...]
+    bin_ns: int | None = None
+
+
+class Lanes(Record, frozen=True, kw_only=True):
+    """The step, of those that count, whose time is nearest to their mean; `hidden` streams and threads have no lane.
+
+    step: its number; `wall_ns` is its time.
+    """
+
+    step: int | None
+    wall_ns: int
+    lanes: tuple[Lane, ...]
+    hidden: int = 0
+
+
 # --- breakdown of like steps, from which two runs are compared ---
 #
 # Names of operators, signatures, modules and kernels are indices into the lists of the `Breakdown`; -1 is "none".
@@ -961,6 +1013,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     advice: what to change, the largest gain first.
     host: what the host's launching threads did, the longest first.
     chains: maps and normalizations that one kernel could do together, by phase.
+    lanes: one step over time: phases, devices, streams, threads; `None` of several ranks.
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
@@ -992,6 +1045,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     advice: tuple[Advice, ...] = ()
     host: tuple[HostRow, ...] = ()
     chains: tuple[ChainRow, ...] = ()
+    lanes: Lanes | None = None
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None

@@ -6,10 +6,13 @@ A table is called by its place in the JSON report (`operators`, `memory.componen
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -19,6 +22,8 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import instead_of
 from opanatomy.records.anatomy import Anatomy, Metric
 from opanatomy.records.comparison import Comparison, FigureRow, Part
+from opanatomy.records.reports import Report
+from opanatomy.report.formats.csv import cell_of
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
 #: Reports with tables.
@@ -37,6 +42,7 @@ _SHORT: Final = {
     "streams": "timeline.streams",
     "communication": "communication.phases",
     "waiting": "waiting.each",
+    "lanes": "lanes.lanes",
     "batches": "texts.batches",
     "tokenizers": "texts.tokenizers",
 }
@@ -165,11 +171,55 @@ def _library(name: str) -> Any:
         ) from error
 
 
+# ---------------------------------------------------------------------------------------------------- tables as files
+
+
+def write_tables(report: Report, folder: Path) -> tuple[str, ...]:
+    """Write each table that has rows into the folder: as CSV, and as Parquet where pyarrow is installed.
+
+    Return the names of the files.
+    """
+    written = []
+    for path in _tables(type(report)):
+        if not (rows := _rows(report, path)):
+            continue
+        columns = [_fitting(column) for column in _columns(_tables(type(report))[path], rows)]
+        name = f"{path}.csv"
+        with (folder / name).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([column.name for column in columns])
+            writer.writerows(zip(*([_in_a_cell(value) for value in column.values] for column in columns), strict=True))
+        written.append(name)
+        with suppress(ImportError):
+            written.append(_parquet(columns, folder / f"{path}.parquet"))
+    return tuple(written)
+
+
+def _in_a_cell(value: Any) -> object:
+    """Return a value as CSV has it: nothing if it is not known, a list as its parts."""
+    if isinstance(value, list):
+        value = "; ".join(map(str, value))
+    return "" if value is None else cell_of(value)
+
+
+def _parquet(columns: Iterable[Column], path: Path) -> str:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {"int": pyarrow.int64(), "float": pyarrow.float64(), "bool": pyarrow.bool_(), "str": pyarrow.string()}
+    arrays = {}
+    for column in columns:
+        kind = kinds[column.kind]
+        arrays[column.name] = pyarrow.array(column.values, pyarrow.list_(kind) if column.listed else kind)
+    parquet.write_table(pyarrow.table(arrays), path)
+    return path.name
+
+
 # --------------------------------------------------------------------------------------------------------- the tables
 
 
 @cache
-def _tables(report: type[Tabled]) -> dict[str, type]:
+def _tables(report: type[Report]) -> dict[str, type]:
     """Return the record of each table by its place in the report, in the order of the report."""
     return dict(_tables_of(types.type_info(report), ""))
 
@@ -195,7 +245,7 @@ def _known(kind: types.Type) -> types.Type:
     return next((one for one in kinds if isinstance(one, types.FloatType)), kinds[0])
 
 
-def _rows(report: Tabled, path: str) -> list[Any]:
+def _rows(report: Report, path: str) -> list[Any]:
     value: Any = report
     for name in path.split("."):
         value = getattr(value, name, None)

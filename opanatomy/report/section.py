@@ -187,12 +187,13 @@ class Column(Struct, frozen=True, kw_only=True):
 
 class Row(Struct, frozen=True, kw_only=True):
     """Cells by the keys of their columns; `fraction` is its part of the whole table, for a bar, and a `summary` sums up
-    others. A column that is not among the cells is empty."""
+    others. A column that is not among the cells is empty. `key` is the same in each table and picture with this row."""
 
     cells: Mapping[str, Cell]
     operator_class: OperatorClass | None = None
     fraction: float | None = None
     summary: bool = False
+    key: str = ""
 
     def cell(self, column: Column) -> Cell:
         """Return its cell of a column."""
@@ -501,7 +502,8 @@ class Page(Struct, frozen=True, kw_only=True):
     operators in the order of `sort`. `source` is a command's name for the trace, `sides` its name for each side of a
     comparison; `None` if it has none.
     A first screen of more than `height` lines has fewer rows.
-    With `more` the first screen ends with how to see the rest. `gates` are those on a single report.
+    With `more` the first screen ends with how to see the rest. `gates` are those on a single report. `chart` is the
+    picture that a format of pictures shows.
     """
 
     width: int = 80
@@ -516,14 +518,21 @@ class Page(Struct, frozen=True, kw_only=True):
     height: int | None = None
     more: bool = False
     gates: tuple[GateResult, ...] = ()
+    chart: str | None = None
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: the ending of its files' names, the function that makes the text, and whether a machine reads it."""
+    """One format: the ending of its files' names, the function that makes the text (of a picture maybe bytes), and
+    whether a machine reads it."""
 
     ending: str
-    write: Callable[[Report, Page], str]
+    write: Callable[[Report, Page], str | bytes]
     machine_readable: bool
+
+    def encoded(self, report: Report, page: Page) -> bytes:
+        """Return the report as a file has it, texts in UTF-8."""
+        made = self.write(report, page)
+        return made if isinstance(made, bytes) else made.encode()
 
 
 # Names from anywhere, in visible characters.

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from opanatomy.report.section import Format
 
 #: Values of `-f`: the names of the files.
-FORMATS: Final = ("benchmark", "csv", "digest", "json", "junit", "markdown", "terminal")
+FORMATS: Final = ("benchmark", "csv", "digest", "html", "json", "junit", "markdown", "terminal")
+#: Further ones, which show one picture of the report.
+PICTURES: Final = ("png", "svg")
 
 
 def format_named(name: str) -> Format:
-    """Import the format of this name, one of `FORMATS`."""
+    """Import the format of this name, one of `FORMATS` or `PICTURES`."""
     declared: Format = import_module(f"{__name__}.{name}").FORMAT
     return declared

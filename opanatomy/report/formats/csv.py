@@ -54,16 +54,16 @@ def csv_report(report: Report) -> str:
         return text.getvalue()
     writer.writerow(_RECORD + _DERIVED)
     for row in report.operators:
-        writer.writerow([_cell(getattr(row, name)) for name in _RECORD] + _derived(row))
+        writer.writerow([cell_of(getattr(row, name)) for name in _RECORD] + _derived(row))
     return text.getvalue()
 
 
 def _comparison(report: Comparison) -> Iterator[list[object]]:
     """Yield the header and a row for each part of the difference, for more than two sides for each figure."""
     if report.decomposition is None:
-        yield ["figure", "unit", *(_cell(side.name) for side in report.sides)]
+        yield ["figure", "unit", *(cell_of(side.name) for side in report.sides)]
         for row in report.figures:
-            yield [_cell(row.name), row.unit, *map(units.plain, row.values)]
+            yield [cell_of(row.name), row.unit, *map(units.plain, row.values)]
         return
     yield [*_PART, *(f"{side}_{name}" for side in _SIDES for name in _WORK)]
     for part in report.decomposition.parts:
@@ -72,13 +72,14 @@ def _comparison(report: Comparison) -> Iterator[list[object]]:
 
 def _part(part: Part) -> list[object]:
     pair = " and ".join(part.pair) if part.pair else ""
-    return [part.cause.value, _cell(part.operator_class), _cell(pair), part.before_ns, part.after_ns, part.change_ns]
+    named = (part.cause.value, cell_of(part.operator_class), cell_of(pair))
+    return [*named, part.before_ns, part.after_ns, part.change_ns]
 
 
 def _work(work: Work | None) -> list[object]:
     if work is None:
         return [""] * len(_WORK)
-    texts = [_cell("; ".join(getattr(work, name))) for name in _WORK[:-1]]
+    texts = [cell_of("; ".join(getattr(work, name))) for name in _WORK[:-1]]
     return [*texts, units.plain(work.calls)]
 
 
@@ -89,7 +90,7 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
     gradients = [*_UNDERFLOW, *(f"{scale}_{name}" for scale in _SCALES for name in _SCALED)]
     yield [
-        *_TECHNIQUE, *(_cell(f"{kind}_{name}") for kind in ("predicted", "measured") for name in names),
+        *_TECHNIQUE, *(cell_of(f"{kind}_{name}") for kind in ("predicted", "measured") for name in names),
         *(f"gradient_{name}" for name in gradients),
     ]  # fmt: skip
     for row in report.rows:
@@ -97,7 +98,7 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
 
 
 def _technique(row: TechniqueRow, components: list[str]) -> list[object]:
-    cells: list[object] = [_cell(getattr(row, name)) for name in _TECHNIQUE]
+    cells: list[object] = [cell_of(getattr(row, name)) for name in _TECHNIQUE]
     for figures in (row.predicted, row.measured):
         known = figures if figures is not None else StepFigures()
         cells += [units.plain(getattr(known, name)) for name in _FIGURES]
@@ -123,7 +124,7 @@ def _derived(row: OperatorRow) -> list[str]:
     return [units.plain(rate) for rate in rates]
 
 
-def _cell(value: object) -> object:
+def cell_of(value: object) -> object:
     """Return the value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
 
     A trace from anywhere may have any operator names; a signature with an absent first argument (`-, ...`) is no

@@ -159,7 +159,7 @@ def _merged_parts(group: list[Node]) -> Node:
 _ROWS: Final = 2
 _LEAST: Final = 0.005
 #: The columns of times, and the phases that each sums up; those that have a column of FLOPs, and its shorter word.
-_PHASES: Final[dict[str, tuple[Phase, ...]]] = {
+PHASES_OF: Final[dict[str, tuple[Phase, ...]]] = {
     phase.value: (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,) for phase in STEP_PHASES
 }
 _SHORT: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill", "decoding": "decode"}
@@ -171,13 +171,13 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
         return None
     root, steps = module_tree(anatomy.modules), steps_of(anatomy)
     whole = total(anatomy.classes).time_ns
-    phases = [name for name, members in _PHASES.items() if any(root.phases.get(phase) for phase in members)]
+    phases = [name for name, members in PHASES_OF.items() if any(root.phases.get(phase) for phase in members)]
 
     def time_in(name: str) -> Callable[[Node], Cell]:
-        return lambda node: Time(node.sum(_PHASES[name]).time_ns / steps or None)
+        return lambda node: Time(node.sum(PHASES_OF[name]).time_ns / steps or None)
 
     def flops_in(name: str) -> Callable[[Node], Cell]:
-        return lambda node: _flops(node.sum(_PHASES[name]), steps)
+        return lambda node: _flops(node.sum(PHASES_OF[name]), steps)
 
     columns: Columns[Node] = {
         Column(header="time"): lambda node: Time(node.whole.time_ns / steps),

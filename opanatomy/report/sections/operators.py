@@ -38,6 +38,12 @@ from opanatomy.report.terms import note
 Group: TypeAlias = tuple[OperatorClass, str, Phase]
 
 
+def key_of(group: Group) -> str:
+    """Return the name by which rows of tables and points of pictures mean the same operator in one phase."""
+    operator_class, name, phase = group
+    return f"{operator_class.value}/{phase.value}/{name}"
+
+
 def spare_ns(rows: Sequence[OperatorRow]) -> int:
     """Return the time above the bounds of some operator rows; never below 0."""
     return max(sum(row.bounded_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
@@ -67,7 +73,7 @@ def operators(anatomy: Anatomy, page: Page) -> Section | None:
     for (item, name, phase), members in ranked[: page.top]:
         cells = cells_of(figures, total(members).per_step(steps))
         cells |= {"operator": Name(name), "class": item, "phase": phase.value}
-        rows.append(Row(cells=cells, operator_class=item))
+        rows.append(Row(cells=cells, operator_class=item, key=key_of((item, name, phase))))
     if others := [row for _, members in ranked[page.top :] for row in members]:
         more = phrase("and {} more", Count(len(ranked) - page.top))
         rows.append(Row(cells={"operator": more} | cells_of(figures, total(others).per_step(steps))))

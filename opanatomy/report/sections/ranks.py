@@ -55,9 +55,9 @@ WITHIN: Final = 0.1
 _HARDLY: Final = 0.01
 
 
-def name_of(straggler: Straggler) -> str:
+def name_of(rank: Straggler | Rank | RankWaiting) -> str:
     """Return the number of the rank, or the name of its trace if it has none."""
-    return straggler.trace or "?" if straggler.rank is None else f"rank {straggler.rank}"
+    return rank.trace or "?" if rank.rank is None else f"rank {rank.rank}"
 
 
 def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:

@@ -33,7 +33,7 @@ from opanatomy.report.section import (
     total,
 )
 from opanatomy.report.sections.classes import PARTLY, by_class
-from opanatomy.report.sections.operators import grouped, spare_ns
+from opanatomy.report.sections.operators import grouped, key_of, spare_ns
 from opanatomy.report.terms import note
 
 #: Phases with different bounds: many tokens at once, and one by one.
@@ -57,9 +57,10 @@ def roofline(anatomy: Anatomy, page: Page) -> Section | None:
     }
     lines = [*_classes(anatomy), *_operators(anatomy, page.top)]
     rows = tuple(
-        Row(cells=cells_of(columns, line), operator_class=line.operator_class, summary=line.operator_class is None)
+        Row(cells=cells_of(columns, line), operator_class=line.operator_class, summary=line.operator_class is None,
+            key=line.key)
         for line in lines
-    )
+    )  # fmt: skip
     partly = any(line.part.reached is not None and line.part.covered != 1 for line in lines)
     notes = (Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
     return Section(title="Roofline", scope=per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes)
@@ -73,6 +74,7 @@ class _Line(Struct, frozen=True):
     headroom_ns: int
     bound_by: str | Phrase
     operator_class: OperatorClass | None
+    key: str = ""
 
 
 def _classes(anatomy: Anatomy) -> list[_Line]:
@@ -96,7 +98,8 @@ def _operators(anatomy: Anatomy, top: int) -> list[_Line]:
     bounded = [group for group in groups if any(row.bound_ns is not None for row in group[1])]
     return [
         _Line(phrase("{} {}", Name(name), phase.value), (part := total(rows)), spare_ns(rows),
-              _bound_by(sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY), part), item)
+              _bound_by(sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY), part), item,
+              key_of((item, name, phase)))
         for (item, name, phase), rows in sorted(bounded, key=lambda group: -spare_ns(group[1]))[:top]
     ]  # fmt: skip
 

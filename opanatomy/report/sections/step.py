@@ -131,7 +131,12 @@ def _causes(costs: Costs) -> Phrase | str:
 
 def label_of(row: IdleRow) -> str:
     """Return the name of a cause in a line."""
-    return "recorded Python" if row.name == PYTHON_STACK else _LABEL[row.cause]
+    return "recorded Python" if row.name == PYTHON_STACK else label_of_cause(row.cause)
+
+
+def label_of_cause(cause: IdleCause) -> str:
+    """Return the name of a cause, whatever filled its time."""
+    return _LABEL[cause]
 
 
 def while_what(row: IdleRow, steps: float) -> Phrase:
@@ -400,7 +405,7 @@ def _ceilings(anatomy: Anatomy) -> str | Phrase | None:
     device = anatomy.device
     if device.source is None:
         return device.why_no_ceilings
-    names = _multiplied(anatomy)
+    names = multiplied(anatomy)
     peaks = (
         phrase("{} {}", FlopRate(peak), name) for name, peak in device.peak_flops_per_second.items() if name in names
     )
@@ -417,7 +422,7 @@ def _ceilings(anatomy: Anatomy) -> str | Phrase | None:
     )
 
 
-def _multiplied(anatomy: Anatomy) -> set[str | None]:
+def multiplied(anatomy: Anatomy) -> set[str | None]:
     """Return the data types among the known peaks that matter for the contractions."""
     rows = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
     names: set[str | None] = {anatomy.device.mfu_dtype}

@@ -1,0 +1,997 @@
+"""Describe the pictures of a report with altair: one description for the page, a still picture, a file and a notebook.
+
+A picture shows figures of the report and computes none: its data are raw values in base units next to their texts, as
+the text report writes them. A report without the data of a picture raises `NoChart` with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
+from opanatomy.analysis.lanes import fewer
+from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.options import instead_of
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
+from opanatomy.records.memory import MemoryPoint
+from opanatomy.records.reports import Report
+from opanatomy.records.taxonomy import PHASES, IdleCause, OperatorClass, Phase
+from opanatomy.report import units
+from opanatomy.report.section import COLOUR, LABEL, cut, printable, total
+from opanatomy.report.sections.classes import by_class
+from opanatomy.report.sections.comparison import groups_of
+from opanatomy.report.sections.modules import PHASES_OF, Amount, Node, module_tree
+from opanatomy.report.sections.operators import grouped, key_of
+from opanatomy.report.sections.ranks import name_of
+from opanatomy.report.sections.step import label_of, label_of_cause, multiplied
+from opanatomy.trace.files import cache_folder
+
+if TYPE_CHECKING:
+    import altair
+
+Datum: TypeAlias = dict[str, Any]
+Chart: TypeAlias = "altair.TopLevelMixin"
+
+
+class NoChart(OpanatomyError):
+    """A report has no data for a picture."""
+
+
+def chart_of(report: Report, name: str, *, still: bool = False) -> Chart:
+    """Return the picture of this name; raise `UsageError` for an unknown one, `NoChart` if the report lacks its data.
+
+    One that is to stand `still` in a page has fewer marks, if it has many.
+    """
+    charts = CHARTS[kind_of(report)]
+    if name not in charts:
+        raise UsageError(f"chart {name}: not one of this report - {instead_of(name, tuple(charts))}")
+    picture = charts[name]
+    made = picture.still(report) if still and picture.still is not None else picture.make(report)
+    return _finished(made, name, picture.title)
+
+
+def asked_for(report: Report, name: str | None) -> Chart:
+    """Return the picture that a file shows: the first of the report if none was named."""
+    return chart_of(report, next(iter(CHARTS[kind_of(report)])) if name is None else name)
+
+
+def kind_of(report: Report) -> type[Report]:
+    """Return which kind of report it is, also of one that a user holds."""
+    return next(kind for kind in CHARTS if isinstance(report, kind))
+
+
+# ----- how all of them look
+
+
+#: Pictures are this wide; a page scales them to its width.
+_WIDTH: Final = 1000
+_BACKGROUND: Final = "transparent"
+_INK: Final = "currentColor"
+#: Idle time is grey, but for what a user can end.
+_OF_CAUSE: Final = {
+    IdleCause.PROFILER: "#5f5f5f", IdleCause.COMPILATION: "#6b5876", IdleCause.INPUT: "#8c564b",
+    IdleCause.ALLOCATOR: "#857537", IdleCause.SLOW_LAUNCH: "#a67c52", IdleCause.SYNCHRONIZATION: "#b8433c",
+    IdleCause.COLLECTIVE: "#a8788e", IdleCause.OPERATORS: "#b5bcc2", IdleCause.PYTHON: "#949494",
+    IdleCause.STREAM: "#6f8f8f", IdleCause.DEVICE: "#cfcfcf", IdleCause.UNKNOWN: "#e2e2e2",
+}  # fmt: skip
+#: Other colours than those of the classes.
+_OF_PHASE: Final = {
+    Phase.FORWARD: "#44aa99", Phase.BACKWARD: "#7b6bb5", Phase.RECOMPUTE: "#aa4499", Phase.OPTIMIZER: "#b8a13e",
+    Phase.PREFILL: "#44aa99", Phase.DECODING: "#7b6bb5", Phase.OTHER: "#8a8a8a",
+}  # fmt: skip
+_PHASES: Final = frozenset(phase.value for phase in PHASES)
+_SHAPES: Final = {
+    OperatorClass.TENSOR_CONTRACTION: "circle", OperatorClass.STATISTICAL_NORMALIZATION: "triangle-up",
+    OperatorClass.ELEMENTWISE: "square", OperatorClass.DATA_MOVEMENT: "cross", OperatorClass.COMMUNICATION: "diamond",
+    OperatorClass.OTHER: "triangle-down", OperatorClass.UNKNOWN: "stroke",
+}  # fmt: skip
+#: The colours of Okabe and Ito, then tints of them: parts without a colour of their own.
+_PARTS: Final = (
+    "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#8a8a8a", "#5f9fc4", "#f2cd80",
+)  # fmt: skip
+_LONGEST_NAME: Final = 60
+
+
+def _finished(chart: Any, name: str, title: str) -> Chart:
+    """Return the picture with the look of all of them, and words for those who cannot see it."""
+    made: Chart = chart.configure(
+        background=_BACKGROUND, font="system-ui, sans-serif",
+        view={"stroke": None},
+        axis={
+            "labelColor": _INK, "titleColor": _INK, "gridColor": _INK, "gridOpacity": 0.12, "domainColor": _INK,
+            "domainOpacity": 0.4, "tickColor": _INK, "tickOpacity": 0.4, "labelFontSize": 12, "titleFontSize": 12,
+            "titleFontWeight": "normal", "labelLimit": 320,
+        },
+        legend={
+            "labelColor": _INK, "titleColor": _INK, "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 320,
+            "titleFontWeight": "normal",
+        },
+        header={"labelColor": _INK, "titleColor": _INK, "labelFontSize": 12},
+        title={"color": _INK, "fontSize": 12, "fontWeight": "normal", "anchor": "start"},
+        text={"color": _INK},
+    ).properties(description=title, usermeta={"name": name})  # fmt: skip
+    return made
+
+
+def _values(rows: Iterable[Datum]) -> Any:
+    """Return rows as the data of a picture, each text of them in visible characters."""
+    from altair import Data
+
+    shown = [{key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
+    return Data(values=shown)
+
+
+def _time_axis(title: str | None, longest_ns: float) -> dict[str, Any]:
+    """Return the axis of times in nanoseconds, labelled in one unit."""
+    divisor, unit = next(
+        ((size, name) for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")) if longest_ns >= size), (1.0, "ns")
+    )
+    return {"title": title, "labelExpr": f"format(datum.value / {divisor}, '~g') + ' {unit}'", "tickCount": 8}
+
+
+def _bytes_axis(title: str | None) -> dict[str, Any]:
+    return {"title": title, "labelExpr": _si("B"), "tickCount": 6}
+
+
+def _si(unit: str) -> str:
+    """Return the expression of a label with a prefix of its unit: `12 GB`."""
+    text = "replace(format(datum.value, '~s'), regexp('([a-zA-Z]?)$'), ' $1')"
+    return f"datum.value == 0 ? '0' : {text} + '{unit}'"
+
+
+def _palette(names: Sequence[str], looks: Sequence[str | int]) -> dict[str, Any]:
+    return {"domain": list(names), "range": list(looks)}
+
+
+def _ink_on(colour: str) -> str:
+    """Return black or white, whichever stands out on this colour (the threshold of WCAG's relative luminance)."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
+    return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "white"
+
+
+# ----- the step as one bar
+
+
+def _step(anatomy: Anatomy) -> Any:
+    """Return the parts of the mean step, one after the other; their sum is the step."""
+    import altair as alt
+
+    parts = list(parts_of_step(anatomy))
+    whole = sum(part["ns"] for part in parts)
+    if not whole:
+        raise NoChart("nothing ran whose time is known")
+    at = 0.0
+    for part in parts:
+        part |= {"from": at, "to": at + part["ns"], "text": units.duration(part["ns"]),
+                 "share": units.share(part["ns"], whole)}  # fmt: skip
+        part["label"] = _label(part["part"], part["share"], part["ns"] / whole)
+        part["ink"] = _ink_on(part["colour"])
+        at += part["ns"]
+    names = [part["part"] for part in parts]
+    base = alt.Chart(_values(parts))
+    bars = base.mark_bar(height=34, stroke=_INK, strokeOpacity=0.35, strokeWidth=0.5).encode(
+        x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, whole)), scale=alt.Scale(domain=[0, whole], nice=False)),
+        x2="to:Q",
+        color=alt.Color(
+            "part:N", sort=names, scale=alt.Scale(**_palette(names, [part["colour"] for part in parts])),
+            legend=alt.Legend(title=None, orient="bottom", columns=4, symbolType="square"),
+        ),
+        tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("text:N", title="time"),
+                 alt.Tooltip("share:N", title="of the step")],
+        description="part:N",
+    )  # fmt: skip
+    labels = base.mark_text(fontSize=11, fontWeight="bold").encode(
+        x=alt.X("middle:Q"), text="label:N", fill=alt.Fill("ink:N", scale=None, legend=None),
+    ).transform_calculate(middle="(datum.from + datum.to) / 2")  # fmt: skip
+    return (bars + labels).properties(width=_WIDTH, height=44)
+
+
+def _label(name: str, share: str, wide: float) -> str:
+    """Return what has room in a part of the bar: its name and share, its share, or nothing."""
+    whole = f"{name} {share}"
+    return whole if wide * _WIDTH >= 7.5 * len(whole) else share if wide * _WIDTH >= 7.5 * len(share) else ""
+
+
+def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
+    """Yield the parts of the mean step that take time: their sum is the step without other steps' work.
+
+    Classes of work, exposed communication with the waiting in it, idle time by cause, what is not recorded, the
+    framework and the profiler.
+    """
+    costs, steps = costs_of(anatomy), steps_of_window(anatomy)
+    communication = COLOUR[OperatorClass.COMMUNICATION]
+    for item, ns in costs.classes.items():
+        yield {"part": LABEL[item], "ns": ns / steps, "colour": COLOUR[item]}
+    waiting = costs.waiting_ns or 0
+    for name, ns, colour in (("exposed communication", costs.exposed_ns - waiting, communication),
+                             ("waiting for other ranks", waiting, "#e8c3d7")):  # fmt: skip
+        if ns:
+            yield {"part": name, "ns": ns / steps, "colour": colour}
+    if costs.idle_ns:
+        for row in costs.causes:
+            yield {"part": f"idle: {label_of(row)}", "ns": row.time_ns / steps, "colour": _OF_CAUSE[row.cause]}
+    if costs.unrecorded_ns:
+        yield {"part": "not recorded", "ns": costs.unrecorded_ns / steps, "colour": "#d9d9d9"}
+    if costs.framework_ns:
+        yield {"part": "framework", "ns": costs.framework_ns / steps, "colour": "#8a8a8a"}
+    if costs.profiler_ns:
+        yield {"part": "profiler", "ns": costs.profiler_ns / steps, "colour": "#bdbdbd"}
+
+
+# ----- one step over time
+
+
+#: What lanes have besides classes, phases and causes of idle time: in words, and the colour.
+_WORDS: Final = {
+    "computing": ("computing", "#4c6a88"), "exposed_communication": ("exposed communication", "#cc79a7"),
+    "exposed_copies": ("exposed copies", "#7fb3d5"), "outside": ("work of other steps", "#c9b458"),
+    "unrecorded": ("not recorded", "#d9d9d9"), "operators": ("operators", "#88a2b8"),
+    "launching": ("launching", "#a67c52"), "waiting": ("waiting for the device", "#b8433c"),
+    "runtime": ("other runtime calls", "#cdb08c"), "python": ("Python", "#9b9b9b"),
+    "framework": ("framework", "#b5b5b5"),
+}  # fmt: skip
+_IDLE: Final = "idle_"
+#: Rectangles of the still picture, at most.
+_MOST_STILL: Final = 500
+
+
+def _lanes(anatomy: Anatomy, most: int | None = None) -> Any:
+    """Return the lanes of one step: phases above, then devices, streams and threads of the host.
+
+    With `most` rectangles at most.
+    """
+    import altair as alt
+
+    lanes = anatomy.lanes
+    if lanes is None:
+        raise NoChart("the report has no lanes: they are made from a trace, by opanatomy analyze")
+    if most is not None:
+        lanes = fewer(lanes, most)
+    rows: list[Datum] = []
+    shown: dict[str, str] = {}
+    for lane in lanes.lanes:
+        for begin, ns, kind in lane.spans:
+            words, colour = _word_of(lane.kinds[kind])
+            shown.setdefault(words, colour)
+            rows.append({"lane": lane.name, "from": begin, "to": begin + ns, "what": words, "text": units.duration(ns),
+                         "at": units.duration(begin)})  # fmt: skip
+    names = [lane.name for lane in lanes.lanes]
+    put = [lane for lane in lanes.lanes if lane.bin_ns is not None]
+    widest = units.duration(max((lane.bin_ns or 0 for lane in put), default=0))
+    binned = "" if not put else (
+        f"; times of a kind are put together in parts of {widest}, in which their order says nothing:"
+        f" {', '.join(lane.name for lane in put)}"
+    )  # fmt: skip
+    hidden = f"; {lanes.hidden} more have no lane" if lanes.hidden else ""
+    number = "the step" if lanes.step is None else f"step {lanes.step}"
+    moved = alt.selection_interval(
+        name="moved", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]",
+    )  # fmt: skip
+    return alt.Chart(
+        _values(rows), title=f"{number}, {units.duration(lanes.wall_ns)}{binned}{hidden}",
+    ).mark_bar(clip=True).encode(
+        x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, lanes.wall_ns)),
+                scale=alt.Scale(domain=[0, lanes.wall_ns], nice=False)),
+        x2="to:Q", y=alt.Y("lane:N", sort=names, title=None, scale=alt.Scale(domain=names, paddingInner=0.25),
+                           axis=alt.Axis(labelLimit=150)),
+        color=alt.Color("what:N", sort=list(shown), scale=alt.Scale(**_palette(list(shown), list(shown.values()))),
+                        legend=alt.Legend(title=None, orient="bottom", columns=5, symbolType="square")),
+        tooltip=["lane:N", "what:N", alt.Tooltip("text:N", title="for"), alt.Tooltip("at:N", title="from")],
+        description="what:N",
+    ).add_params(moved).properties(width=_WIDTH - 150, height=26 * len(names))  # fmt: skip
+
+
+def _word_of(kind: str) -> tuple[str, str]:
+    """Return what a span is in words, and its colour."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kind.startswith(_IDLE):
+        cause = IdleCause(kind.removeprefix(_IDLE))
+        return f"idle: {label_of_cause(cause)}", _OF_CAUSE[cause]
+    if kind in _PHASES:
+        return kind, _OF_PHASE[Phase(kind)]
+    return LABEL[OperatorClass(kind)], COLOUR[OperatorClass(kind)]
+
+
+# ----- classes by phase
+
+
+#: The figures that the classes are compared by, with the way to write one.
+_FIGURES: Final = (("time", units.duration), ("FLOPs", units.flops), ("bytes", units.size))
+
+
+def _classes(anatomy: Anatomy) -> Any:
+    """Return time, FLOPs and bytes of each class by phase, side by side, and backward over forward beside theory."""
+    import altair as alt
+
+    steps = steps_of(anatomy)
+    rows: list[Datum] = []
+    for item, members in by_class(anatomy):
+        for phase in PHASES:
+            part = total(row for row in members if row.phase is phase).per_step(steps)
+            for (figure, text), value in zip(_FIGURES, (part.time_ns, part.flops, part.bytes), strict=True):
+                if value:
+                    rows.append({
+                        "class": LABEL[item], "phase": phase.value, "figure": figure, "value": value,
+                        "text": text(value), "order": PHASES.index(phase),
+                    })  # fmt: skip
+    if not rows:
+        raise NoChart("no work of a known class ran")
+    classes = [LABEL[item] for item, _ in by_class(anatomy)]
+    phases = [phase for phase in PHASES if any(row["phase"] == phase.value for row in rows)]
+    colour = alt.Color(
+        "phase:N", sort=[phase.value for phase in phases],
+        scale=alt.Scale(**_palette([phase.value for phase in phases], [_OF_PHASE[phase] for phase in phases])),
+        legend=alt.Legend(title=None, orient="bottom"),
+    )  # fmt: skip
+    panels = []
+    for place, (figure, _) in enumerate(_FIGURES):
+        own = [row for row in rows if row["figure"] == figure]
+        if not own:
+            continue
+        longest = max(sum(row["value"] for row in own if row["class"] == name) for name in classes)
+        axis = {
+            "time": _time_axis(None, longest), "FLOPs": {"title": None, "labelExpr": _si("FLOP")},
+            "bytes": _bytes_axis(None),
+        }[figure]  # fmt: skip
+        panels.append(
+            alt.Chart(_values(own), title=figure).mark_bar().encode(
+                y=alt.Y("class:N", sort=classes, title=None, axis=alt.Axis(labels=place == 0, ticks=place == 0),
+                        scale=alt.Scale(domain=classes)),
+                x=alt.X("value:Q", axis=alt.Axis(**{**axis, "tickCount": 4})),
+                color=colour, order="order:Q",
+                tooltip=["class:N", "phase:N", alt.Tooltip("text:N", title=figure)], description="text:N",
+            ).properties(width=240, height=26 * len(classes))
+        )  # fmt: skip
+    ratios = [
+        {"class": LABEL[row.operator_class], "figure": name, "measured": measured, "theory": theory,
+         "text": units.ratio(measured), "expected": units.ratio(theory)}
+        for row in anatomy.ratios
+        for name, measured, theory in (
+            ("time", row.time, None), ("FLOPs", row.flops, row.theory_flops), ("bytes", row.bytes, row.theory_bytes)
+        )
+        if measured is not None and LABEL[row.operator_class] in classes
+    ]  # fmt: skip
+    if ratios:
+        y = alt.Y("class:N", sort=classes, title=None, axis=alt.Axis(labels=False, ticks=False),
+                  scale=alt.Scale(domain=classes))  # fmt: skip
+        tip = ["class:N", "figure:N", alt.Tooltip("text:N", title="backward / forward"),
+               alt.Tooltip("expected:N", title="theory")]  # fmt: skip
+        base = alt.Chart(_values(ratios), title="backward / forward, | by theory")
+        points = base.mark_point(filled=True, size=60, color="#0072b2").encode(
+            y=y, x=alt.X("measured:Q", title=None, scale=alt.Scale(zero=True)),
+            shape=alt.Shape("figure:N", legend=alt.Legend(title=None, orient="bottom")), tooltip=tip,
+            description="text:N",
+        )  # fmt: skip
+        if any(ratio["theory"] is not None for ratio in ratios):
+            ticks = base.mark_tick(thickness=2, color="#d55e00", height=18).encode(y=y, x="theory:Q", tooltip=tip)
+            points = ticks + points
+        panels.append(points.properties(width=220, height=26 * len(classes)))
+    return alt.hconcat(*panels, spacing=18).resolve_scale(shape="independent")
+
+
+# ----- roofline
+
+
+#: Operators with less of the time than this have no point.
+_LEAST_POINT: Final = 0.001
+_MOST_POINTS: Final = 300
+
+
+def _roofline(anatomy: Anatomy) -> Any:
+    """Return the operators below the ceilings of the device, by FLOPs per byte and FLOPs a second, log by log."""
+    import altair as alt
+
+    device, steps = anatomy.device, steps_of(anatomy)
+    if device.bandwidth_bytes_per_second is None:
+        raise NoChart(device.why_no_ceilings or "the bandwidth of the device is not known")
+    points: list[Datum] = []
+    whole = total(anatomy.classes).time_ns
+    for group, rows in grouped(anatomy.operators).items():
+        part = total(rows)
+        rate, intensity = part.rate(part.flops), part.intensity
+        if not rate or not intensity or part.time_ns < _LEAST_POINT * whole:
+            continue
+        operator_class, name, phase = group
+        points.append({
+            "key": key_of(group), "operator": cut(name, _LONGEST_NAME), "class": LABEL[operator_class],
+            "phase": phase.value, "intensity": intensity, "rate": rate, "ns": part.time_ns / steps,
+            "text": units.duration(part.time_ns / steps), "flops": units.flop_rate(rate),
+            "per_byte": units.ratio(intensity),
+            "reached": units.UNKNOWN if part.reached is None else units.share(part.reached, 1),
+        })  # fmt: skip
+    if not points:
+        raise NoChart("no operator whose FLOPs and bytes are known")
+    points = sorted(points, key=lambda point: -point["ns"])[:_MOST_POINTS]
+    lines = list(_ceilings(anatomy, [point["intensity"] for point in points]))
+    classes = [item for item in OperatorClass if any(point["class"] == LABEL[item] for point in points)]
+    names = [LABEL[item] for item in classes]
+    lowest = min(point["rate"] for point in points)
+    highest = max(line["rate"] for line in lines)
+    ends = [lines[0]["least"], lines[0]["most"]]
+    highest = max(highest, *(point["rate"] for point in points))
+    x = alt.X("intensity:Q", scale=alt.Scale(type="log", domain=ends, nice=False),
+              axis=alt.Axis(title="FLOP/B", labelExpr="format(datum.value, '~g')", values=_decades(*ends)))  # fmt: skip
+    y = alt.Y("rate:Q", scale=alt.Scale(type="log", domain=[lowest / 2, highest * 2], nice=False),
+              axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)))  # fmt: skip
+    roofs = alt.Chart(_values(lines)).mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True).encode(
+        x=x, y=y, detail="ceiling:N", strokeDash=alt.condition("datum.slope", alt.value([1, 0]), alt.value([5, 3])),
+        tooltip=["ceiling:N", alt.Tooltip("text:N", title="at most")], description="ceiling:N",
+    )  # fmt: skip
+    named = alt.Chart(_values(line for line in lines if line["named"])).mark_text(
+        align="right", dy=-6, dx=-2, fontSize=11,
+    ).encode(x=x, y=y, text="label:N")  # fmt: skip
+    picked = alt.param(name="picked", value="")
+    dots = alt.Chart(_values(points)).mark_point(filled=True, strokeWidth=1.5).encode(
+        x=x, y=y,
+        size=alt.Size("ns:Q", scale=alt.Scale(range=[30, 900]), legend=None),
+        color=alt.Color("class:N", sort=names, scale=alt.Scale(**_palette(names, [COLOUR[item] for item in classes])),
+                        legend=alt.Legend(title=None, orient="bottom", columns=4)),
+        shape=alt.Shape("class:N", sort=names, scale=alt.Scale(**_palette(names, [_SHAPES[item] for item in classes]))),
+        opacity=alt.condition("picked == '' || picked == datum.key", alt.value(0.85), alt.value(0.15)),
+        stroke=alt.condition("picked == datum.key", alt.value(_INK), alt.value(None)),
+        tooltip=[
+            "operator:N", "phase:N", "class:N", alt.Tooltip("text:N", title="time"),
+            alt.Tooltip("flops:N", title="FLOP/s"), alt.Tooltip("per_byte:N", title="FLOP/B"),
+            alt.Tooltip("reached:N", title="ceiling"),
+        ],
+        order=alt.Order("ns:Q", sort="descending"), description="operator:N",
+    ).add_params(picked)  # fmt: skip
+    return (roofs + named + dots).properties(width=_WIDTH, height=420)
+
+
+def _decades(least: float, most: float) -> list[float]:
+    """Return the powers of ten between two numbers."""
+    return [10.0**power for power in range(math.ceil(math.log10(least)), math.floor(math.log10(most)) + 1)]
+
+
+def _ceilings(anatomy: Anatomy, intensities: Sequence[float]) -> Iterator[Datum]:
+    """Yield two ends of each ceiling: the flat peaks, from where the bandwidth allows them, and the bandwidth."""
+    device = anatomy.device
+    bandwidth = device.bandwidth_bytes_per_second or 0
+    used = {"float8" if (name or "").startswith("float8") else name for name in multiplied(anatomy)}
+    known = [(name, peak) for name, peak in device.peak_flops_per_second.items() if name in used]
+    known += [(f"vector {name}", peak) for name, peak in device.vector_flops_per_second.items() if name == "float32"]
+    peaks: dict[str, float] = {}
+    for peak in sorted({peak for _, peak in known}, reverse=True):
+        peaks[f"peak of {' and '.join(name for name, one in known if one == peak)}"] = peak
+    highest = max(peaks.values(), default=max(intensities) * bandwidth)
+    least, most = min(intensities) / 3, max(max(intensities), highest / bandwidth) * 4
+    ends = {"least": least, "most": most}
+    for name, peak in peaks.items():
+        text = units.flop_rate(peak)
+        for intensity, named in ((peak / bandwidth, False), (most, True)):
+            yield {"ceiling": name, "intensity": intensity, "rate": peak, "text": text, "slope": False,
+                   "named": named, "label": f"{name}, {text}", **ends}  # fmt: skip
+    text = units.byte_rate(bandwidth)
+    meet = highest / bandwidth
+    for intensity, named in ((least, False), (meet, False), ((least * meet) ** 0.5, True)):
+        yield {"ceiling": "bandwidth", "intensity": intensity, "rate": intensity * bandwidth, "text": text,
+               "slope": True, "named": named, "label": f"bandwidth, {text}", **ends}  # fmt: skip
+
+
+# ----- modules as an icicle
+
+
+#: A module with less of the whole than this is not drawn.
+_LEAST_MODULE: Final = 0.001
+_MOST_MODULES: Final = 1200
+_DEEPEST: Final = 12
+
+
+def _modules(anatomy: Anatomy) -> Any:
+    """Return the tree of modules, a row for each depth: width is time, forward on the left, backward on the right."""
+    import altair as alt
+
+    if not any(row.module for row in anatomy.modules):
+        raise NoChart("the trace has no modules")
+    root, steps = module_tree(anatomy.modules), steps_of(anatomy)
+    name = root.kind or anatomy.workload.architecture or "the model"
+    phases_of = {**PHASES_OF, Phase.OTHER.value: (Phase.OTHER,)}
+    rows: list[Datum] = []
+    amounts: tuple[tuple[str, Callable[[float], str], Callable[[Amount], float]], ...] = (
+        ("time", units.duration, lambda amount: amount.time_ns / steps),
+        ("FLOPs", units.flops, lambda amount: (amount.flops or 0) / steps),
+    )
+    for measure, text, value_of in amounts:
+        at = 0.0
+        whole = sum(value_of(root.sum(phases)) for phases in phases_of.values())
+        for phase, phases in phases_of.items():
+            wide = _Width(phases, value_of, whole)
+            for datum in _rectangles(root, name, "", 0, at, wide):
+                share = units.share(datum["value"], whole)
+                rows.append(datum | {"phase": phase, "measure": measure, "text": text(datum["value"]), "share": share})
+            at += wide.of(root) / whole if whole else 0
+    rows += _activations(anatomy)
+    if not rows:
+        raise NoChart("no time is known of any module")
+    rows = _largest(rows)
+    measures = [measure for measure in ("time", "FLOPs", "memory") if any(row["measure"] == measure for row in rows)]
+    deepest = max(row["depth"] for row in rows) + 1
+    shown = [phase for phase in PHASES if any(row["phase"] == phase.value for row in rows)]
+    low, high = alt.param(name="low", value=0), alt.param(name="high", value=1)
+    switch = alt.param(name="measure", value="time", bind=alt.binding_radio(options=measures, name="width: "))
+    wanted, picked = alt.param(name="wanted", value=""), alt.param(name="picked", value="")
+    x = alt.X("from:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False),
+              axis=None)  # fmt: skip
+    base = alt.Chart(_values(rows)).transform_filter("datum.measure == measure")
+    found = "wanted == '' || indexof(lower(datum.path), lower(wanted)) >= 0"
+    boxes = base.mark_rect(stroke="white", strokeOpacity=0.7, strokeWidth=0.7, clip=True, cursor="pointer").encode(
+        x=x, x2="to:Q",
+        y=alt.Y("depth:Q", scale=alt.Scale(domain=[0, deepest], reverse=True, nice=False), axis=None), y2="below:Q",
+        color=alt.Color(
+            "phase:N", sort=[phase.value for phase in shown],
+            scale=alt.Scale(**_palette([phase.value for phase in shown], [_OF_PHASE[phase] for phase in shown])),
+            legend=alt.Legend(title=None, orient="bottom"),
+        ),
+        opacity=alt.condition(found, alt.value(0.85), alt.value(0.2)),
+        tooltip=[alt.Tooltip("path:N", title="module"), alt.Tooltip("kind:N", title="kind"), "phase:N",
+                 alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title="of all modules")],
+        description="path:N",
+    )  # fmt: skip
+    across = "(datum.to - datum.from) / (high - low) * width"
+    names = base.transform_calculate(
+        middle="(max(datum.from, low) + min(datum.to, high)) / 2", row="datum.depth + 0.5",
+        label=f"{across} < 34 || datum.to <= low || datum.from >= high ? '' : {across} < 7 * length(datum.name)"
+              f" ? slice(datum.name, 0, floor({across} / 8)) : datum.name",
+    ).mark_text(fontSize=11, color="white", clip=True).encode(
+        x=alt.X("middle:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), zero=False)),
+        y=alt.Y("row:Q", scale=alt.Scale(domain=[0, deepest], reverse=True)), text="label:N",
+    )  # fmt: skip
+    return (boxes + names).add_params(low, high, switch, wanted, picked).properties(width=_WIDTH, height=24 * deepest)
+
+
+class _Width(Struct, frozen=True):
+    """What the width of a module means: an amount in some phases, as a part of the whole."""
+
+    phases: tuple[Phase, ...]
+    value_of: Callable[[Amount], float]
+    whole: float
+
+    def of(self, node: Node) -> float:
+        return self.value_of(node.sum(self.phases))
+
+
+def _rectangles(node: Node, name: str, path: str, depth: int, at: float, wide: _Width) -> Iterator[Datum]:
+    """Yield a module and all inside it from left to right, as parts of the whole; what it does itself stays empty."""
+    value = wide.of(node)
+    if depth >= _DEEPEST or not value or value < _LEAST_MODULE * wide.whole:
+        return
+    yield {
+        "name": cut(name, _LONGEST_NAME), "path": path or name, "kind": node.kind or "", "depth": depth,
+        "below": depth + 1, "from": at, "to": at + value / wide.whole, "value": value,
+    }  # fmt: skip
+    for child in node.children:
+        below = f"{path}.{child.name}" if path else child.name
+        yield from _rectangles(child, child.name, below, depth + 1, at, wide)
+        at += wide.of(child) / wide.whole
+
+
+def _activations(anatomy: Anatomy) -> Iterator[Datum]:
+    """Yield what forward saved for backward, by module, as such a tree."""
+    sizes: dict[tuple[str, ...], int] = {}
+    for row in anatomy.memory.activations:
+        parts = tuple(row.module.split(".")) if row.module else ()
+        for depth in range(len(parts) + 1):
+            sizes[parts[:depth]] = sizes.get(parts[:depth], 0) + row.bytes
+    whole = sizes.get((), 0)
+    if not whole:
+        return
+    begins: dict[tuple[str, ...], float] = {(): 0.0}
+    for parts in sorted(sizes, key=lambda parts: (len(parts), -sizes[parts], parts)):
+        parent = parts[:-1]
+        if len(parts) >= _DEEPEST or sizes[parts] < _LEAST_MODULE * whole or parent not in begins:
+            continue
+        at = begins[parent] if parts else 0.0
+        if parts:
+            begins[parent] = at + sizes[parts] / whole
+        begins[parts] = at
+        yield {
+            "name": cut(parts[-1], _LONGEST_NAME) if parts else "saved for backward", "path": ".".join(parts) or "all",
+            "kind": "", "depth": len(parts), "below": len(parts) + 1, "from": at, "to": at + sizes[parts] / whole,
+            "value": sizes[parts], "phase": Phase.FORWARD.value, "measure": "memory",
+            "text": units.size(sizes[parts]), "share": units.share(sizes[parts], whole),
+        }  # fmt: skip
+
+
+def _largest(rows: list[Datum]) -> list[Datum]:
+    """Return the widest rectangles of each measure, as many as a picture holds; a parent is as wide as its parts."""
+    kept: list[Datum] = []
+    for measure in dict.fromkeys(row["measure"] for row in rows):
+        own = [row for row in rows if row["measure"] == measure]
+        kept += sorted(own, key=lambda row: row["from"] - row["to"])[: _MOST_MODULES // 3]
+    return kept
+
+
+# ----- memory
+
+
+#: Components with less than this part of the largest have no bar.
+_LEAST_COMPONENT: Final = 0.002
+#: The curve has this many points at most: the highest of each part of the window.
+_MOST_POINTS_OF_CURVE: Final = 240
+
+
+def _memory(anatomy: Anatomy) -> Any:
+    """Return the allocated bytes over the window, stacked by component, below the phases."""
+    import altair as alt
+
+    points = thinned(anatomy.memory.timeline, _MOST_POINTS_OF_CURVE)
+    if len(points) < 2:
+        raise NoChart("allocations were not recorded: profile with --memory, or a trace with profile_memory=True")
+    order = [part.component for part in anatomy.memory.components]
+    found = dict.fromkeys(name for point in points for name, size in point.components.items() if size)
+    components = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    shown = {name: name.replace("_", " ") for name in components}
+    rows = [
+        {"ns": point.time_ns, "component": shown[name], "bytes": point.components.get(name, 0),
+         "order": place}
+        for point in points
+        for place, name in enumerate(components)
+    ]  # fmt: skip
+    moments = [
+        {"ns": point.time_ns, "all": point.allocated_bytes, "time": units.duration(point.time_ns),
+         "phase": point.phase.value, "allocated": units.size(point.allocated_bytes),
+         **{shown[name]: units.size(size) for name, size in point.components.items() if size}}
+        for point in points
+    ]  # fmt: skip
+    end = points[-1].time_ns
+    phases = list(_bands(points))
+    known = [phase for phase in PHASES if any(band["phase"] == phase.value for band in phases)]
+    x = alt.X("ns:Q", scale=alt.Scale(domain=[points[0].time_ns, end], nice=False),
+              axis=alt.Axis(**_time_axis(None, end)))  # fmt: skip
+    highest = max(point.allocated_bytes for point in points)
+    y = alt.Y("bytes:Q", stack=True, axis=alt.Axis(**_bytes_axis(None)),
+              scale=alt.Scale(domain=[0, highest * 1.1], nice=False))  # fmt: skip
+    areas = alt.Chart(_values(rows)).mark_area(interpolate="step-after", opacity=0.85).encode(
+        x=x, y=y, order="order:Q",
+        color=alt.Color(
+            "component:N", sort=list(shown.values()),
+            scale=alt.Scale(**_palette(list(shown.values()), [_PARTS[i % len(_PARTS)] for i in range(len(shown))])),
+            legend=alt.Legend(title=None, orient="bottom", columns=4),
+        ),
+        description="component:N",
+    )  # fmt: skip
+    near = alt.selection_point(
+        name="near", fields=["ns"], nearest=True, on="pointermove", empty=False, clear="pointerout"
+    )
+    line = alt.Chart(_values(moments)).mark_rule(color=_INK).encode(
+        x=x, opacity=alt.condition(near, alt.value(0.7), alt.value(0)),
+        tooltip=[alt.Tooltip("time:N", title="at"), "phase:N", "allocated:N",
+                 *(alt.Tooltip(field=name, type="nominal", title=name) for name in shown.values())],
+    ).add_params(near)  # fmt: skip
+    band = alt.Chart(_values(phases)).mark_rect().encode(
+        x=x, x2="end:Q", y=alt.value(0), y2=alt.value(12),
+        color=alt.Color(
+            "phase:N", sort=[phase.value for phase in known],
+            scale=alt.Scale(**_palette([phase.value for phase in known], [_OF_PHASE[phase] for phase in known])),
+            legend=alt.Legend(title=None, orient="bottom"),
+        ),
+        tooltip=["phase:N", alt.Tooltip("time:N", title="for")], description="phase:N",
+    )  # fmt: skip
+    return (areas + line + band).resolve_scale(color="independent").properties(width=_WIDTH, height=320)
+
+
+def thinned(points: Sequence[MemoryPoint], most: int) -> list[MemoryPoint]:
+    """Return at most so many points: the first, the last, and the highest of each equal part of the window."""
+    if len(points) <= most:
+        return list(points)
+    first, span = points[0].time_ns, max(points[-1].time_ns - points[0].time_ns, 1)
+    highest: dict[int, MemoryPoint] = {}
+    for point in points[1:-1]:
+        place = (point.time_ns - first) * (most - 2) // span
+        if place not in highest or point.allocated_bytes > highest[place].allocated_bytes:
+            highest[place] = point
+    return [points[0], *highest.values(), points[-1]]
+
+
+def _bands(points: Sequence[MemoryPoint]) -> Iterator[Datum]:
+    """Yield the spans of the phases, each until the next begins."""
+    begin = points[0]
+    for point in (*points[1:], None):
+        if point is not None and point.phase is begin.phase:
+            continue
+        end = points[-1].time_ns if point is None else point.time_ns
+        yield {"ns": begin.time_ns, "end": end, "phase": begin.phase.value, "time": units.duration(end - begin.time_ns)}
+        if point is not None:
+            begin = point
+
+
+def _components(anatomy: Anatomy) -> Any:
+    """Return each component of the memory, measured and by theory."""
+    import altair as alt
+
+    rows: list[Datum] = [
+        {"component": part.component.replace("_", " "), "by": by, "bytes": size, "text": units.size(size)}
+        for part in anatomy.memory.components
+        for by, size in (("measured", part.measured_bytes), ("theory", part.theory_bytes))
+        if size
+    ]
+    if not rows:
+        raise NoChart("no component of the memory is known")
+    most = max(row["bytes"] for row in rows)
+    names = list(dict.fromkeys(row["component"] for row in rows if row["bytes"] >= _LEAST_COMPONENT * most))
+    rows = [row for row in rows if row["component"] in names]
+    return alt.Chart(_values(rows)).mark_bar().encode(
+        y=alt.Y("component:N", sort=names, title=None), yOffset=alt.YOffset("by:N", sort=["measured", "theory"]),
+        x=alt.X("bytes:Q", axis=alt.Axis(**_bytes_axis(None))),
+        color=alt.Color("by:N", sort=["measured", "theory"], legend=alt.Legend(title=None, orient="bottom"),
+                        scale=alt.Scale(**_palette(["measured", "theory"], ["#0072b2", "#e69f00"]))),
+        tooltip=["component:N", "by:N", alt.Tooltip("text:N", title="bytes")], description="text:N",
+    ).properties(width=_WIDTH - 160, height=34 * len(names))  # fmt: skip
+
+
+# ----- ranks
+
+
+#: Ranks and steps of the heat map, at most; of more the slowest and evenly spread others.
+_MOST_RANKS: Final = 128
+_MOST_STEPS: Final = 60
+
+
+def _ranks(anatomy: Anatomy) -> Any:
+    """Return the time of each rank and step, and the part of it spent waiting for another rank."""
+    import altair as alt
+
+    if len(anatomy.ranks) < 2:
+        raise NoChart("the report is of one rank")
+    rows: list[Datum] = []
+    if anatomy.waiting is not None and any(rank.steps for rank in anatomy.waiting.each):
+        each = _spread_out(anatomy.waiting.each, _MOST_RANKS, lambda rank: sum(step.wall_ns for step in rank.steps))
+        for name, rank in ((name_of(rank), rank) for rank in each):
+            for step in rank.steps[:_MOST_STEPS]:
+                for figure, ns in (("step", step.wall_ns), ("waiting for other ranks", step.waiting_ns)):
+                    rows.append({"rank": name, "step": str(step.number), "figure": figure, "ns": ns,
+                                 "text": units.duration(ns), "share": units.share(ns, step.wall_ns)})  # fmt: skip
+    else:
+        known = _spread_out(
+            [rank for rank in anatomy.ranks if rank.wall_ns], _MOST_RANKS, lambda rank: rank.wall_ns or 0
+        )
+        rows = [{"rank": name, "step": "mean", "figure": "step", "ns": rank.wall_ns,
+                 "text": units.duration(rank.wall_ns), "share": ""}
+                for name, rank in ((name_of(rank), rank) for rank in known)]  # fmt: skip
+    if not rows:
+        raise NoChart("no rank's step is known")
+    names = list(dict.fromkeys(row["rank"] for row in rows))
+    steps = list(dict.fromkeys(row["step"] for row in rows))
+    panels = []
+    for figure, scheme in (("step", "blues"), ("waiting for other ranks", "oranges")):
+        own = [row for row in rows if row["figure"] == figure]
+        if not own:
+            continue
+        longest = max(row["ns"] for row in own)
+        panels.append(
+            alt.Chart(_values(own), title=figure).mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.5).encode(
+                x=alt.X("step:O", sort=steps, title="step", axis=alt.Axis(labelAngle=0)),
+                y=alt.Y("rank:N", sort=names, title=None),
+                color=alt.Color("ns:Q", scale=alt.Scale(scheme=scheme, zero=True),
+                                legend=alt.Legend(orient="bottom", **_time_axis(None, longest))),
+                tooltip=["rank:N", "step:N", alt.Tooltip("text:N", title=figure),
+                         alt.Tooltip("share:N", title="of the step")],
+                description="text:N",
+            ).properties(width=380, height=max(14 * len(names), 60))
+        )  # fmt: skip
+    return alt.hconcat(*panels, spacing=40).resolve_scale(color="independent")
+
+
+def _spread_out(ranks: Sequence[Any], most: int, time_of: Callable[[Any], float]) -> list[Any]:
+    """Return at most so many ranks in their order: half of them the slowest, the others evenly spread."""
+    if len(ranks) <= most:
+        return list(ranks)
+    slowest = sorted(range(len(ranks)), key=lambda place: -time_of(ranks[place]))[: most // 2]
+    spread = (place * len(ranks) // (most - len(slowest)) for place in range(most - len(slowest)))
+    return [ranks[place] for place in sorted({*slowest, *spread})]
+
+
+# ----- two runs compared
+
+
+#: Changes below this part of the largest one are one step together.
+_LEAST_CHANGE: Final = 0.01
+_MOST_CHANGES: Final = 16
+
+
+def _difference(comparison: Comparison) -> Any:
+    """Return the way from the step before to the step after: a bar for each cause, which sum exactly."""
+    import altair as alt
+
+    parts = comparison.decomposition
+    if parts is None:
+        raise NoChart("the sides are not two, or have no like steps: there is no difference in parts")
+    groups = [group for group in groups_of(parts.parts) if group.change_ns]
+    largest = max((abs(group.change_ns) for group in groups), default=0)
+    named = [group for group in groups if abs(group.change_ns) >= _LEAST_CHANGE * largest][:_MOST_CHANGES]
+    steps = [(group.name, group.change_ns) for group in named]
+    if rest := parts.change_ns - sum(change for _, change in steps):
+        steps.append((f"and {len(groups) - len(named)} smaller", rest))
+    claimed = comparison.no_claim is None
+    rows: list[Datum] = [{"what": "before", "from": 0, "to": parts.before_ns, "kind": "step",
+                          "text": units.duration(parts.before_ns)}]  # fmt: skip
+    at = parts.before_ns
+    for name, change in steps:
+        kind = "shorter" if change < 0 else "longer"
+        rows.append({"what": name, "from": at, "to": at + change, "kind": kind, "text": units.duration_change(change)})
+        at += change
+    rows.append({"what": "after", "from": 0, "to": at, "kind": "step", "text": units.duration(at)})
+    names = [row["what"] for row in rows]
+    kinds = ("step", "shorter", "longer")
+    ends = [row["to"] for row in rows]
+    least, most = min(ends), max(ends)
+    begin = max(0, least - (most - least) // 2) if least > 2 * (most - least) else 0
+    said = [f"the axis begins at {units.duration(begin)}"] if begin else []
+    said += [] if claimed else [f"not claimed: {comparison.no_claim}"]
+    base = alt.Chart(_values(rows), title="; ".join(said))
+    y = alt.Y("what:N", sort=names, title=None, axis=alt.Axis(labelLimit=360))
+    x = alt.X("from:Q", axis=alt.Axis(**_time_axis(None, most)), scale=alt.Scale(domain=[begin, most], nice=False))
+    bars = base.mark_bar(
+        clip=True, stroke=_INK, strokeOpacity=0.4, strokeWidth=0.5, opacity=0.9 if claimed else 0.55
+    ).encode(
+        y=y, x=x, x2="to:Q",
+        color=alt.Color("kind:N", sort=kinds, legend=alt.Legend(title=None, orient="bottom"),
+                        scale=alt.Scale(**_palette(kinds, ["#8a8a8a", "#009e73", "#d55e00"]))),
+        tooltip=[alt.Tooltip("what:N", title="part"), alt.Tooltip("text:N", title="time")], description="text:N",
+    )  # fmt: skip
+    ends_at = base.transform_calculate(end="max(datum.from, datum.to)")
+    labels = ends_at.mark_text(align="left", dx=4, fontSize=11).encode(y=y, x="end:Q", text="text:N")
+    return (bars + labels).properties(width=_WIDTH - 300, height=24 * len(rows))
+
+
+# ----- techniques
+
+
+def _techniques(report: Techniques) -> Any:
+    """Return peak and time of each technique: the baseline's, the predicted one with its range, the measured one."""
+    import altair as alt
+
+    names = [row.name for row in report.rows]
+    panels: list[Any] = []
+    for figure, text, axis, value_of in (
+        ("peak", units.size, _bytes_axis, lambda figures: figures.peak_bytes),
+        ("time of a step", units.duration, None, lambda figures: figures.step_ns),
+    ):
+        rows = list(_dumbbells(report, text, value_of, ranged=axis is None))
+        if not rows:
+            continue
+        longest = max(row["value"] for row in rows)
+        shown = {**(_time_axis(None, longest) if axis is None else axis(None)), "tickCount": 5}
+        y = alt.Y("technique:N", sort=names, title=None, scale=alt.Scale(domain=names),
+                  axis=alt.Axis(labels=not panels, ticks=not panels))  # fmt: skip
+        base = alt.Chart(_values(rows), title=figure)
+        x = alt.X("value:Q", axis=alt.Axis(**shown))
+        tip = ["technique:N", alt.Tooltip("by:N", title="as"), alt.Tooltip("text:N", title=figure)]
+        dots = base.mark_point(filled=True, opacity=0.9).encode(
+            y=y, x=x, tooltip=tip, description="text:N",
+            color=alt.Color("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, ["#8a8a8a", "#0072b2", "#d55e00"])),
+                            legend=alt.Legend(title=None, orient="bottom")),
+            shape=alt.Shape("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, ["square", "diamond", "circle"]))),
+            size=alt.Size("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, [40, 170, 60]))),
+        )  # fmt: skip
+        way = base.mark_line(color=_INK, opacity=0.5, strokeWidth=1).encode(y=y, x=x, detail="technique:N")
+        layers = [way, dots]
+        if ranges := [row for row in rows if "low" in row]:
+            layers.insert(0, alt.Chart(_values(ranges)).mark_rule(opacity=0.6, strokeWidth=5, color="#56b4e9").encode(
+                y=y, x="low:Q", x2="high:Q", tooltip=[*tip, "range:N"],
+            ))  # fmt: skip
+        panels.append(alt.layer(*layers).properties(width=420, height=24 * len(names)))
+    if not panels:
+        raise NoChart("nothing was predicted or measured")
+    return alt.hconcat(*panels, spacing=24)
+
+
+_BY: Final = ("baseline", "predicted", "measured")
+
+
+def _dumbbells(
+    report: Techniques, text: Callable[[float], str], value_of: Callable[[StepFigures], float | None], *, ranged: bool
+) -> Iterator[Datum]:
+    """Yield the points of each technique: the baseline's best known value, its own predicted and measured one."""
+    begin = _best(report.baseline, value_of)
+    for row in report.rows:
+        known = {"predicted": row.predicted, "measured": row.measured}
+        values = {by: value_of(figures) for by, figures in known.items() if figures is not None}
+        for by, value in {"baseline": begin, **values}.items():
+            if value is None:
+                continue
+            datum = {"technique": row.name, "by": by, "value": value, "text": text(value)}
+            if ranged and by == "predicted" and row.predicted is not None and row.predicted.low_ns is not None:
+                low, high = row.predicted.low_ns, row.predicted.high_ns or row.predicted.low_ns
+                datum |= {"low": low, "high": high, "range": f"{text(low)} to {text(high)}"}
+            yield datum
+
+
+def _best(row: TechniqueRow, value_of: Callable[[StepFigures], float | None]) -> float | None:
+    """Return the measured value, else the predicted one."""
+    values = (value_of(figures) for figures in (row.measured, row.predicted) if figures is not None)
+    return next((value for value in values if value is not None), None)
+
+
+# ----- all of them
+
+
+class Picture(Struct, frozen=True):
+    """A picture of a kind of report: the function that describes it, its title, and a smaller one to stand still."""
+
+    make: Callable[[Any], Any]
+    title: str
+    still: Callable[[Any], Any] | None = None
+
+
+CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
+    Anatomy: {
+        "step": Picture(_step, "The step in parts that sum to it"),
+        "lanes": Picture(_lanes, "One step over time", still=partial(_lanes, most=_MOST_STILL)),
+        "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward over forward"),
+        "roofline": Picture(_roofline, "Operators below the ceilings of the device"),
+        "modules": Picture(_modules, "Modules: forward on the left, backward on the right"),
+        "memory": Picture(_memory, "Allocated memory over the step, by component"),
+        "components": Picture(_components, "Components of the memory, measured and by theory"),
+        "ranks": Picture(_ranks, "Time of each rank and step"),
+    },
+    Comparison: {"difference": Picture(_difference, "From the step before to the step after")},
+    Techniques: {"techniques": Picture(_techniques, "Peak and time of each technique")},
+}
+
+
+# ----- still pictures, and the library that draws live ones
+
+
+_IDS: Final = re.compile(r'(id="|url\(#)([a-z]+_?)(\d+)')
+
+
+def still_of(chart: Chart, prefix: str = "") -> str:
+    """Return a picture as SVG; its ids, which are one of a whole page, begin with `prefix`."""
+    import vl_convert
+
+    svg: str = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_version())
+    # The library numbers the ids of all pictures that a process makes.
+    numbers = {found: place for place, found in enumerate(dict.fromkeys(found[1:] for found in _IDS.findall(svg)))}
+    return _IDS.sub(lambda found: f"{found[1]}{prefix}{found[2]}{numbers[found[2], found[3]]}", svg)
+
+
+def png_of(chart: Chart, scale: float = 2) -> bytes:
+    """Return a picture as PNG on white, `scale` pixels for one."""
+    import vl_convert
+
+    made: dict[str, Any] = chart.to_dict(validate=False)
+    made["config"]["background"] = "white"
+    png: bytes = vl_convert.vegalite_to_png(made, vl_version=_version(), scale=scale)
+    return png
+
+
+def _version() -> str:
+    """Return the version of Vega-Lite that altair describes pictures in."""
+    from altair import SCHEMA_VERSION
+
+    return ".".join(SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+
+
+def library() -> str:
+    """Return the script that draws descriptions in a page: Vega, Vega-Lite and Vega-Embed; kept once it is made."""
+    from importlib.metadata import version
+
+    import vl_convert
+
+    folder = cache_folder("charts")
+    kept = None if folder is None else folder / f"vega-{version('vl-convert-python')}-{_version()}.js"
+    if kept is not None:
+        with suppress(OSError):
+            return kept.read_text("utf-8")
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_version())
+    if kept is not None:
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            partial = kept.with_suffix(f".{os.getpid()}")
+            partial.write_text(script, "utf-8")
+            partial.replace(kept)
+    return script

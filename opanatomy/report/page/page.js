@@ -1,0 +1,183 @@
+// Joins the pictures, the tables and the tree of a page: selection, filter, sort, zoom, theme, meanings, copies.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("js");
+  const views = {};
+  const specs = JSON.parse(document.getElementById("charts").textContent);
+  const each = (selector, act, within = document) => within.querySelectorAll(selector).forEach(act);
+  const set = (view, name, value) => {
+    try { view.signal(name, value).runAsync(); } catch { /* this picture has no such signal */ }
+  };
+
+  // One operator, module or part is picked: in every picture, and in every table.
+  let picked = "";
+  const pick = (key, from) => {
+    picked = key === picked ? "" : key;
+    Object.values(views).forEach((view) => set(view, "picked", picked));
+    each("tr.picked", (row) => row.classList.remove("picked"));
+    if (!picked) return;
+    each("tr[data-key]", (row) => { if (row.dataset.key === picked) row.classList.add("picked"); });
+    if (from === "chart") {
+      const near = document.querySelector(".part:not([hidden]) tr.picked");
+      if (near) near.scrollIntoView({ block: "nearest", behavior: "smooth" });
+    }
+  };
+  each("tr[data-key]", (row) => row.addEventListener("click", (event) => {
+    if (!event.target.closest("summary, details, button, .term")) pick(row.dataset.key, "table");
+  }));
+
+  // The tree: a click makes a module as wide as the picture, a click on the top row goes back.
+  const zoom = (view, low, high) => { set(view, "low", low); set(view, "high", high); };
+
+  const draw = (name) => {
+    const figure = document.getElementById(`chart-${name}`);
+    const place = figure.querySelector(".view");
+    const live = document.createElement("div");
+    const spec = specs[name];
+    return vegaEmbed(live, spec, {
+      ast: true, renderer: "svg", actions: false, defaultStyle: false,
+      tooltip: { disableDefaultStyle: true, offsetX: 12, offsetY: 12 },
+    }).then(({ view }) => {
+      views[name] = view;
+      if (figure.dataset.beside !== undefined) {
+        const fit = () => view.width(Math.max(400, figure.clientWidth - figure.dataset.beside)).runAsync();
+        fit();
+        addEventListener("resize", fit);
+      }
+      view.addEventListener("click", (_event, item) => {
+        const datum = item && item.datum;
+        if (name === "modules") {
+          if (!datum || datum.depth === 0 || datum.to === undefined) zoom(view, 0, 1);
+          else zoom(view, datum.from, datum.to);
+        } else if (datum && datum.key) pick(datum.key, "chart");
+      });
+      place.removeAttribute("role");
+      place.removeAttribute("aria-label");
+      place.replaceChildren(live);
+      figure.dataset.live = "1";
+      return view;
+    });
+  };
+  const drawn = Promise.all(Object.keys(specs).map(draw));
+  window.opanatomy = { views, drawn };
+  drawn.then(() => { root.dataset.ready = "1"; });
+
+  // Search of the tree, and whole width again.
+  each("[data-search]", (input) => input.addEventListener("input", () => {
+    const view = views[input.dataset.search];
+    if (view) set(view, "wanted", input.value.trim());
+  }));
+  each("[data-whole]", (button) => button.addEventListener("click", () => {
+    const view = views[button.dataset.whole];
+    if (view) zoom(view, 0, 1);
+  }));
+
+  // Filters of a table: text, class, phase.
+  each("form.filter", (form) => {
+    const table = document.querySelector(`table[data-section="${form.dataset.of}"]`);
+    const apply = () => {
+      const { text, family, phase } = form.elements;
+      const wanted = text.value.trim().toLowerCase();
+      let shown = 0;
+      each("tbody > tr", (row) => {
+        const fits = (!wanted || row.textContent.toLowerCase().includes(wanted))
+          && (!family || !family.value || row.dataset.class === family.value)
+          && (!phase || !phase.value || (row.dataset.key || "").split("/")[1] === phase.value);
+        row.hidden = !fits;
+        if (fits) shown += 1;
+      }, table);
+      form.querySelector("output").textContent = `${shown} rows`;
+    };
+    form.addEventListener("input", apply);
+    form.addEventListener("submit", (event) => event.preventDefault());
+  });
+
+  // Sorting by a column: numbers by their exact values, the sums stay at the end.
+  const sorted = (table, place, head) => {
+    const descending = head.getAttribute("aria-sort") !== "descending";
+    each("th[aria-sort]", (other) => other.removeAttribute("aria-sort"), table);
+    head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    const body = table.tBodies[0];
+    const value = (row) => {
+      const cell = row.cells[place];
+      if (cell.dataset.v !== undefined) return Number(cell.dataset.v);
+      return head.classList.contains("n") ? -Infinity : cell.textContent.toLowerCase();
+    };
+    const rows = [...body.rows].filter((row) => row.dataset.key);
+    const rest = [...body.rows].filter((row) => !row.dataset.key);
+    const order = (a, b) => { const [x, y] = [value(a), value(b)]; return x < y ? -1 : x > y ? 1 : 0; };
+    rows.sort((a, b) => (descending ? order(b, a) : order(a, b)));
+    body.append(...rows, ...rest);
+  };
+  each("table.rows", (table) => {
+    if (!table.querySelector("tbody tr[data-key]")) return;
+    each("thead th", (head) => {
+      let word = head.querySelector(".term");
+      if (!word) {
+        word = document.createElement("span");
+        word.className = "term";
+        word.tabIndex = 0;
+        word.append(...head.childNodes);
+        head.append(word);
+      }
+      word.setAttribute("role", "button");
+      word.addEventListener("click", () => sorted(table, head.cellIndex, head));
+      word.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sorted(table, head.cellIndex, head); }
+      });
+    }, table);
+  });
+
+  // The meaning of a word, for the pointer and the keyboard.
+  const meaning = document.createElement("div");
+  meaning.id = "meaning";
+  meaning.setAttribute("role", "tooltip");
+  meaning.hidden = true;
+  document.body.append(meaning);
+  const tell = (event) => {
+    const word = event.target.closest && event.target.closest(".term[data-means]");
+    meaning.hidden = !word;
+    if (!word) return;
+    meaning.textContent = word.dataset.means;
+    const box = word.getBoundingClientRect();
+    meaning.style.left = `${Math.max(4, Math.min(box.left, innerWidth - meaning.offsetWidth - 8))}px`;
+    const below = box.bottom + meaning.offsetHeight + 8 < innerHeight;
+    meaning.style.top = `${below ? box.bottom + 4 : box.top - meaning.offsetHeight - 4}px`;
+    word.setAttribute("aria-describedby", "meaning");
+  };
+  for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, tell);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") meaning.hidden = true; });
+
+  // Copies of commands.
+  each("code.command", (code) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "copy";
+    button.setAttribute("aria-label", `copy: ${code.textContent}`);
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+        button.textContent = "copied";
+      } catch {
+        getSelection().selectAllChildren(code);
+        button.textContent = "selected";
+      }
+    });
+    code.after(" ", button);
+  });
+
+  // Light and dark, by the system until somebody chooses.
+  const theme = document.getElementById("theme");
+  const dark = () => root.dataset.theme
+    ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const said = () => { theme.textContent = dark() ? "light" : "dark"; };
+  theme.hidden = false;
+  theme.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; said(); });
+  said();
+
+  // Paper shows everything.
+  const opened = [];
+  addEventListener("beforeprint", () => each("details:not([open])", (item) => { item.open = true; opened.push(item); }));
+  addEventListener("afterprint", () => { opened.splice(0).forEach((item) => { item.open = false; }); });
+})();

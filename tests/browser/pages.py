@@ -1,0 +1,70 @@
+"""The reports whose pages are looked at in a browser, by name: each makes the report anew."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+import opanatomy
+from opanatomy.cli.explanation import read_report
+from opanatomy.records.memory import MemoryFailure
+from opanatomy.records.reports import Report
+from opanatomy.records.taxonomy import Phase
+from tests.anatomies import nothing
+
+ROOT: Final = Path(__file__).parent.parent.parent
+KEPT: Final = ROOT / "tests" / "traces"
+SHARED: Final = ROOT.parent / "shared"
+COMPARED: Final = SHARED / "more_traces" / "compare"
+
+
+def _failed() -> Report:
+    """A step that ran out of memory before any work was recorded."""
+    failure = MemoryFailure(phase=Phase.BACKWARD, message="out of memory", requested_bytes=8 * 10**9)
+    anatomy = nothing()
+    return replace(anatomy, memory=replace(anatomy.memory, failure=failure))
+
+
+def _damaged(folder: Path) -> Report:
+    """The first half of a trace."""
+    text = gzip.decompress((KEPT / "gpu_v100_dlrm_rank0of8.json.gz").read_bytes())
+    (folder / "damaged.json").write_bytes(text[: len(text) // 2])
+    return opanatomy.analyze(folder / "damaged.json")
+
+
+#: Those that the project's own files make.
+OWN: Final[dict[str, Callable[[Path], Report]]] = {
+    "bert_cpu": lambda _: opanatomy.analyze(KEPT / "bert_cpu.json.gz"),
+    "two_ranks": lambda _: opanatomy.analyze(sorted(KEPT.glob("gpu_v100_dlrm_rank*"))),
+    "memory": lambda _: opanatomy.read(ROOT / "reports" / "bert-memory.json"),
+    "techniques": lambda _: read_report(ROOT / "reports" / "techniques" / "bert-large-uncased.json"),
+    "schema_2021": lambda _: opanatomy.analyze(KEPT / "gpu_v100_resnet_2021.json.gz"),
+    "failed": lambda _: _failed(),
+    "damaged": _damaged,
+}
+#: Those of shared traces.
+OTHERS: Final[dict[str, Callable[[Path], Report]]] = {
+    "compiled_gpt": lambda _: opanatomy.analyze(COMPARED / "train_h100_compile_gpt_rank0of8_after.json.gz"),
+    "vllm_graph": lambda _: opanatomy.analyze(SHARED / "traces" / "infer_vllm_decode_graph.json.gz"),
+    "dlrm": lambda _: opanatomy.analyze(SHARED / "more_traces" / "dlrm_v100"),
+    "mi300": lambda _: opanatomy.analyze(SHARED / "traces" / "train_mi300_resnet18.json.gz"),
+    "compare_gpt": lambda _: opanatomy.compare(
+        *(COMPARED / f"train_h100_compile_gpt_rank0of8_{side}.json.gz" for side in ("before", "after"))
+    ),
+    "compare_v100": lambda _: opanatomy.compare(
+        COMPARED / "train_v100_a2a_plain", COMPARED / "train_v100_a2a_quantized"
+    ),
+}
+#: Those of continuous integration.
+FEW: Final = ("bert_cpu", "two_ranks", "memory")
+
+
+@cache
+def report_of(name: str, folder: Path) -> Report:
+    """The report of this name."""
+    return {**OWN, **OTHERS}[name](folder)

@@ -1,0 +1,209 @@
+"""The page as a file: its parts, its policy, its budget, names from anywhere in it; tests/browser opens it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.analysis.costs import costs_of, steps_of_window
+from opanatomy.errors import UsageError
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
+from opanatomy.records.reports import Report
+from opanatomy.report.charts import CHARTS, NoChart, chart_of, parts_of_step, still_of
+from opanatomy.report.formats import html
+from opanatomy.report.section import Page
+from opanatomy.report.sections import PARTS, sections_of
+from tests.anatomies import bert_on_cpu, llama_on_gpu, nothing
+from tests.experiments import experiment
+from tests.made_trace import GEMM, on_gpu
+from tests.test_golden_traces import TRACES
+
+#: Parts of the report that are a picture on the page, or its title.
+DRAWN: Final = {"memory-curve"}
+HOSTILE: Final = (
+    "</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "\u202egnp.exe", "javascript:alert(1)",
+    "x" * 10_000, "=cmd()", "<!--", "]]>", "{{7*7}}", "' + alert(1) + '", "datum['constructor']", "\u2028",
+)  # fmt: skip
+
+
+class Elements(HTMLParser):
+    """The elements of a page: names of tags, of attributes, addresses, and its text outside scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self._inside: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag in ("script", "style"):
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._inside and self._inside[-1] == tag:
+            self._inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.words.append(data)
+
+
+def page_of(report: Report) -> str:
+    return html.html_report(report, Page())
+
+
+@pytest.mark.parametrize("kind", [Anatomy, Comparison, Techniques])
+def test_every_section_has_its_part(kind: type[Report]) -> None:
+    """Each section of the text report is in one part of the page, and no part names another."""
+    placed = [name for part in html.PARTS[kind] for name in part.sections]
+    assert len(set(placed)) == len(placed)
+    assert set(placed) | (DRAWN if kind is Anatomy else set()) == {part.name for part in PARTS[kind]}
+    drawn = [name for part in html.PARTS[kind] for name in part.charts]
+    assert sorted(drawn) == sorted(CHARTS[kind])
+
+
+@pytest.mark.parametrize(
+    "report", [bert_on_cpu(), llama_on_gpu(), nothing(), experiment()], ids=["cpu", "gpu", "nothing", "techniques"]
+)
+def test_all_that_the_text_report_says_is_on_the_page(report: Report) -> None:
+    words = " ".join(" ".join(Elements(page_of(report)).words).split())
+    for section in sections_of(report, Page(top=60)):
+        for fact in section.facts:
+            assert " ".join(fact.label.split()) in words
+        if section.rows and section.name not in DRAWN:
+            assert section.title in words
+
+
+def test_the_policy_admits_the_scripts_of_the_page_and_nothing_else() -> None:
+    page = page_of(bert_on_cpu())
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert len(scripts) == 2
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; ")
+    assert "unsafe-eval" not in policy
+    assert "connect-src" not in policy
+    elements = Elements(page)
+    outside = [value for name, value in elements.attributes if name in ("src", "href") and not value.startswith("#")]
+    assert not outside
+    assert not [name for name, _ in elements.attributes if name.startswith("on")]
+
+
+def test_the_bar_sums_to_the_step() -> None:
+    for path in TRACES:
+        anatomy = opanatomy.analyze(path)
+        whole = costs_of(anatomy).whole_ns / steps_of_window(anatomy)
+        parts = list(parts_of_step(anatomy))
+        assert sum(part["ns"] for part in parts) == pytest.approx(whole, rel=1e-9), path.name
+        assert all(part["ns"] > 0 for part in parts)
+
+
+def named(name: str) -> Anatomy:
+    """A step whose kernel, operator, module, model and trace have this name."""
+    anatomy = llama_on_gpu()
+    row = replace(anatomy.operators[0], operator=name)
+    module = replace(bert_on_cpu().modules[0], module=name.replace(".", ""), kind=name)
+    kernel = replace(anatomy.kernels[0], kernel=name)
+    return replace(
+        anatomy, operators=(row, *anatomy.operators[1:]), modules=(module, *bert_on_cpu().modules[1:]),
+        kernels=(kernel, *anatomy.kernels[1:]), workload=replace(anatomy.workload, model=name),
+        provenance=replace(anatomy.provenance, trace=name), warnings=(name,), caveats=(name,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:12]))
+def test_names_from_anywhere_are_text(name: str) -> None:
+    """They open no element, no attribute and no script, and end none; the pictures' data are JSON still."""
+    plain, hostile = Elements(page_of(named("name"))), page_of(named(name))
+    elements = Elements(hostile)
+    assert set(elements.tags) == set(plain.tags)
+    # A long name has its whole as a tooltip.
+    assert {key for key, _ in elements.attributes} - {"title"} == {key for key, _ in plain.attributes} - {"title"}
+    assert hostile.count("<script") == 3
+    assert hostile.count("</script>") == 3
+    (data,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', hostile, re.DOTALL)
+    json.loads(data)
+    assert "\u202e" not in hostile
+    assert "\u2028" not in data
+
+
+def test_a_picture_without_its_data_says_why() -> None:
+    anatomy = nothing()
+    for name in CHARTS[Anatomy]:
+        with pytest.raises(NoChart) as caught:
+            chart_of(anatomy, name)
+        assert str(caught.value)
+    page = page_of(anatomy)
+    assert page.count('class="absent"') == len(CHARTS[Anatomy])
+    assert "<figure" not in page
+
+
+def test_an_unknown_picture() -> None:
+    with pytest.raises(UsageError, match="chart roof: not one of this report - did you mean roofline"):
+        opanatomy.analyze(TRACES[0]).chart("roof")
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_picture_in_a_file(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, target = str(TRACES[0]), tmp_path / f"classes.{ending}"
+    assert main(["analyze", trace, "--chart", "classes", "-o", str(target)]) == 0
+    assert target.read_bytes().startswith({"svg": b"<svg", "png": b"\x89PNG"}[ending])
+    assert main(["analyze", trace, "-o", str(tmp_path / f"step.{ending}")]) == 0
+    assert (tmp_path / f"step.{ending}").read_bytes() != target.read_bytes()
+    capsys.readouterr()
+    assert main(["analyze", trace, "--chart", "classes"]) == 2
+    assert "--chart classes: it is a file of its own" in capsys.readouterr().err
+
+
+def test_the_tables_beside_a_page(tmp_path: Path) -> None:
+    """Each table of the report whole: the operators as in `-f csv`, but for figures that follow from others."""
+    anatomy = opanatomy.analyze(TRACES[0])
+    page, tables = tmp_path / "report.html", tmp_path / "tables"
+    assert main(["analyze", str(TRACES[0]), "-o", str(page), "--tables", str(tables)]) == 0
+    assert page.read_text().startswith("<!doctype html>")
+    operators = (tables / "operators.csv").read_text().splitlines()
+    assert len(operators) == 1 + len(anatomy.operators)
+    assert operators[0].startswith("operator,signature,phase,")
+    assert main(["analyze", str(TRACES[0]), "--tables", str(tables)]) == 2
+    assert main(["analyze", str(TRACES[0]), "--tables", str(tables), "--force"]) == 0
+
+
+def test_a_page_of_very_much(tmp_path: Path) -> None:
+    """20,000 signatures: what has no room is folded and said, the page stays below 3 MB."""
+    trace = on_gpu()
+    trace.step(0, 60_000)
+    for place in range(20_000):
+        trace.host("aten::mm", 3 * place, 2, shapes=[[8, 4 + place], [4 + place, 2]], types=["float", "float"])
+        trace.run(GEMM, 3 * place + 0.5, 3 * place + 1, 1)
+    anatomy = trace.analyze(tmp_path)
+    page = page_of(anatomy)
+    assert len({str(row.signature) for row in anatomy.operators}) == 20_000
+    assert len(page.encode()) < 3e6
+    assert "and 19,992 more" in page
+
+
+def test_a_notebook_shows_the_step(tmp_path: Path) -> None:
+    anatomy = opanatomy.analyze(TRACES[0])
+    shown: Any = anatomy._repr_html_()
+    assert "<svg" in shown
+    assert "<script" not in shown
+    assert still_of(anatomy.chart("step")).startswith("<svg")
+    anatomy.to_html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text() == page_of(anatomy)
