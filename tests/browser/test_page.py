@@ -256,6 +256,18 @@ def test_the_tree_zooms_and_is_searched(browser: Any, folder: Path) -> None:
         assert opened.page.evaluate(faint) < len(boxes)
 
 
+def test_the_step_is_looked_at_closer(browser: Any, folder: Path) -> None:
+    """A half of what is seen, then the next quarter, the whole again; never beyond the step."""
+    with Opened(browser, page_of("two_ranks", folder)) as opened:
+        domain = "opanatomy.views.lanes.scale('x').domain()"
+        begin, end = opened.page.evaluate(domain)
+        seen = {"closer": (end / 4, 3 * end / 4), "later": (3 * end / 8, 7 * end / 8), "farther": (begin, end),
+                "earlier": (begin, end), "whole step": (begin, end)}  # fmt: skip
+        for way, (low, high) in seen.items():
+            opened.page.click(f'[data-way="{way}"]')
+            opened.until(f"Math.abs({domain}[0] - {low}) + Math.abs({domain}[1] - {high}) < {end / 1000}")
+
+
 def test_tables_are_sorted_and_filtered(browser: Any, folder: Path) -> None:
     with Opened(browser, page_of("two_ranks", folder)) as opened:
         column = """() => [...document.querySelectorAll('table[data-section=operators] > tbody > tr[data-key]')]

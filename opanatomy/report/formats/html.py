@@ -278,6 +278,10 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> str:
 
 def _controls(name: str) -> str:
     """Return what steers a picture besides the pointer."""
+    if name == "lanes":
+        ways = ("closer", "farther", "earlier", "later", "whole step")
+        buttons = "".join(f'<button type="button" data-way="{way}">{way}</button>' for way in ways)
+        return f'<div class="controls">{buttons}<span>or drag, and turn the wheel with shift</span></div>'
     if name != "modules":
         return ""
     return (
