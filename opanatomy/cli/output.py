@@ -270,10 +270,10 @@ def typed_command() -> str:
 def chosen_format(arguments: argparse.Namespace) -> str:
     """Return the requested format: `-f`, else the ending of `-o`, else the terminal report."""
     from opanatomy.report import format_of
-    from opanatomy.report.formats import FORMATS, PICTURES
+    from opanatomy.report.formats import FORMATS, PICTURES, VIEWERS
 
     if arguments.format is not None:
-        return named(arguments.format, (*FORMATS, *PICTURES), f"-f {arguments.format}")
+        return named(arguments.format, (*FORMATS, *PICTURES, *VIEWERS), f"-f {arguments.format}")
     name = arguments.output
     if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
         return "terminal"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from opanatomy.report.formats import FORMATS, PICTURES, format_named
+from opanatomy.report.formats import FORMATS, PICTURES, VIEWERS, format_named
 
 if TYPE_CHECKING:
     from opanatomy.records.anatomy import Anatomy
@@ -22,7 +22,7 @@ def format_of(path: str | PurePath) -> str:
     name = PurePath(path).name.lower()
     # `.digest.md` before `.md`.
     formats = sorted(
-        ((format_named(name).ending, name) for name in (*FORMATS, *PICTURES)), key=lambda pair: -pair[0].count(".")
+        ((format_named(name).ending, name) for name in (*FORMATS, *PICTURES, *VIEWERS)), key=lambda pair: -pair[0].count(".")
     )
     for ending, of_ending in formats:
         if name.removesuffix(ending) not in (name, ""):

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 FORMATS: Final = ("benchmark", "csv", "digest", "html", "json", "junit", "markdown", "terminal")
 #: Further ones, which show one picture of the report.
 PICTURES: Final = ("png", "svg")
+#: For other people's viewers, of one run.
+VIEWERS: Final = ("speedscope",)
 
 
 def format_named(name: str) -> Format:
-    """Import the format of this name, one of `FORMATS` or `PICTURES`."""
+    """Import the format of this name, one of the above."""
     declared: Format = import_module(f"{__name__}.{name}").FORMAT
     return declared
