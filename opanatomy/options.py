@@ -644,6 +644,14 @@ EXPLAIN: Final = (
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
 
+MCP: Final = (
+    Option(name="folder", positional="*", metavar="FOLDER",
+           help="folders whose traces and reports may be read (default: the current one)"),
+    Option(name="allow_run", kind=Kind.SWITCH, default=False,
+           help="let agents run models: profile MODEL ..., and predictions of techniques"),
+    Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
+)  # fmt: skip
+
 #: Printing of lists that are not reports.
 _TABLE_OR_JSON: Final = Option(
     name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",

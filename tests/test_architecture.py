@@ -177,7 +177,7 @@ def test_the_page_has_these_walks_and_no_others() -> None:
 
 
 def test_a_term_is_explained_by_few_files() -> None:
-    from opanatomy.cli.explanation import explain
+    from opanatomy.explanation import explain
 
     files = {file for file, _ in entered(lambda: explain(["MFU"]))}
     assert len(files) <= 15, sorted(files)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 import opanatomy
 import opanatomy.records
 from opanatomy.__main__ import main
-from opanatomy.cli.explanation import explain, values_at
+from opanatomy.explanation import explain, values_at
 from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques

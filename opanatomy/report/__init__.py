@@ -22,7 +22,8 @@ def format_of(path: str | PurePath) -> str:
     name = PurePath(path).name.lower()
     # `.digest.md` before `.md`.
     formats = sorted(
-        ((format_named(name).ending, name) for name in (*FORMATS, *PICTURES, *VIEWERS)), key=lambda pair: -pair[0].count(".")
+        ((format_named(name).ending, name) for name in (*FORMATS, *PICTURES, *VIEWERS)),
+        key=lambda pair: -pair[0].count("."),
     )
     for ending, of_ending in formats:
         if name.removesuffix(ending) not in (name, ""):

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 import opanatomy
-from opanatomy.cli.explanation import read_report
+from opanatomy.explanation import read_report
 from opanatomy.records.memory import MemoryFailure
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import Phase

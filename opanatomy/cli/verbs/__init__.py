@@ -18,6 +18,7 @@ VERBS: Final[Mapping[str, str]] = {
     "techniques": "say what each training technique would change, then measure it",
     "catalog": "list the built-in models",
     "ceilings": "measure this device's peak matrix rates and bandwidth",
+    "mcp": "answer an agent's questions about reports (Model Context Protocol)",
     "explain": "say what a line of the report means, how an operator or kernel is classed and counted",
 }
 

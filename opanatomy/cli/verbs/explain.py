@@ -23,8 +23,8 @@ EXAMPLES: Final = (
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the explanation of each name, and of the unexplained part of a report; fail if a name means nothing."""
-    from opanatomy.cli.explanation import explain, read_report, unexplained
     from opanatomy.cli.stdout import write_out
+    from opanatomy.explanation import explain, read_report, unexplained
     from opanatomy.report.formats.terminal import list_text
     from opanatomy.trace.redact import mask_secrets
 

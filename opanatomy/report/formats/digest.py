@@ -36,8 +36,10 @@ _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
 
-def digest(report: Report, *, source: str | None = None, sides: Sequence[str | None] = ()) -> str:
-    """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes.
+def digest(
+    report: Report, *, source: str | None = None, sides: Sequence[str | None] = (), most_bytes: int = MOST_BYTES
+) -> str:
+    """The digest as Markdown of at most so many bytes; the same report gives the same bytes.
 
     `source` is a command's name for the trace, `sides` its name for each side of a comparison.
     """
@@ -46,7 +48,7 @@ def digest(report: Report, *, source: str | None = None, sides: Sequence[str | N
     # Warnings come last; findings are never left out.
     ahead = len(blocks) - (sections[-1].name == "warnings")
     found = f"## Largest findings\n{_findings(ranked)}\n{_advice(report, source)}"
-    left = MOST_BYTES - _size(f"{_TITLE}\n\n{found}\n")
+    left = most_bytes - _size(f"{_TITLE}\n\n{found}\n")
     while sum(_size(block.text) + 1 for block in blocks) > left:
         max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
     texts = [block.text for block in blocks]

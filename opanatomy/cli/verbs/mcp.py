@@ -1,0 +1,35 @@
+"""Run `opanatomy mcp`: serve tools for agents over stdin and stdout until these are closed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.options import MCP
+
+DESCRIPTION: Final = (
+    "Serve seven tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
+    " try, for any table, and what a word means. Files are read below FOLDER alone; models run with --allow-run alone."
+)
+OPTIONS: Final = MCP
+EXAMPLES: Final = (
+    ("for the traces in this folder", "opanatomy mcp"),
+    ("for those of two folders, and to run models", "opanatomy mcp traces reports --allow-run"),
+)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve; raise if a folder is none, or the SDK is not installed."""
+    folders = [Path(name) for name in arguments.folder or ["."]]
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"mcp {folder}: it is not a folder - give the folders whose files may be read")
+    try:
+        from opanatomy.mcp import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("mcp", "mcp_types"):
+            raise
+        raise OpanatomyError("mcp needs its SDK, which is not installed - pip install 'opanatomy[mcp]'") from error
+    serve(folders, allow_run=arguments.allow_run)

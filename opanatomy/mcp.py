@@ -1,0 +1,381 @@
+"""Answer an agent's questions about reports over the Model Context Protocol: seven tools over the same functions.
+
+A report has an id, a digest of its content, so that the same trace has the same id everywhere. An answer is text of a
+few kilobytes; a table goes on by its cursor. Files are read below the folders named at the start alone, models are run
+only where the start allows it, and what no report may say (secrets) no answer says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+from mcp.server import MCPServer
+from mcp.server.apps import APP_MIME_TYPE
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+
+from opanatomy.api import comparison_of, held
+from opanatomy.capture.model.catalog import catalog_entries
+from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.explanation import explain, read_report
+from opanatomy.options import instead_of
+from opanatomy.pipeline import analyze_traces
+from opanatomy.records.anatomy import Advice, Anatomy
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
+from opanatomy.records.reports import Report
+from opanatomy.report import units
+from opanatomy.report.formats.digest import digest
+from opanatomy.report.formats.html import html_report
+from opanatomy.report.formats.json import json_report
+from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.frames import METRICS, columns_of, table_names
+from opanatomy.report.load import document_in
+from opanatomy.report.metrics import definition_of
+from opanatomy.report.section import Page, printable
+from opanatomy.report.sections.advice import commands_of, tries_of, why_of
+from opanatomy.report.sections.digest import technique_findings
+from opanatomy.report.sections.verdict import experiment_of, findings, is_run_of_profile
+from opanatomy.trace.redact import mask_secrets
+from opanatomy.version import __version__
+
+INSTRUCTIONS: Final = (
+    "Reports on PyTorch training and inference steps. open(path) a trace or report first: it gives an id and a digest."
+    " findings(id) says what costs most and what to try; table(id, name, filter, sort) has every figure, the table"
+    " metrics each headline figure of one step with its meaning; explain(id, name) says what a word or an operator is."
+    " Times are nanoseconds, sizes bytes, shares fractions; null is 'not known'."
+)
+#: Bytes of an answer, if no limit is asked for, and at most: 25,000 tokens of two bytes.
+_USUAL: Final = 4_000
+_MOST: Final = 50_000
+_ROWS: Final = 20
+_MOST_ROWS: Final = 500
+#: Letters of an id.
+_ID: Final = 12
+#: The page of the report that was opened last, and that of any.
+_LAST: Final = "ui://opanatomy/report"
+_READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+Tool = TypeVar("Tool", bound=Callable[..., Any])
+
+
+class Reports:
+    """The reports that a server has opened, by id; files outside of `roots` are not read."""
+
+    def __init__(self, roots: Sequence[Path], *, allow_run: bool) -> None:
+        self.roots = tuple(root.resolve() for root in roots)
+        self.allow_run = allow_run
+        self._known: dict[str, Report] = {}
+
+    def open(self, path: str) -> str:
+        """Return the id of a report, of the trace or of the ranks at a path, or of a run of `profile OPTIONS`."""
+        if path.split()[:1] == ["profile"]:
+            return self.keep(self._run("profile", shlex.split(path)[1:], "--no-trace", "--suggest", "0"))
+        place = self._allowed(path)
+        document = None if place.is_dir() else document_in(place)
+        return self.keep(analyze_traces([place]) if document is None else document)
+
+    def keep(self, report: Report) -> str:
+        """Return the id of a report from now on."""
+        name = hashlib.sha256(json_report(report).encode()).hexdigest()[:_ID]
+        self._known.pop(name, None)
+        self._known[name] = report
+        return name
+
+    def report(self, name: str) -> Report:
+        """Return the report with this id; raise `UsageError` with those that there are."""
+        if name not in self._known:
+            known = ", ".join(self._known) or "none is open"
+            raise UsageError(f"id {name!r}: no report has it ({known}) - open(path) gives one")
+        return self._known[name]
+
+    def anatomy(self, name: str) -> Anatomy:
+        """Return the report of one run with this id."""
+        report = self.report(name)
+        if not isinstance(report, Anatomy):
+            raise UsageError(f"id {name!r}: it is a {_kind(report)} - give the id of the report of one run")
+        return report
+
+    @property
+    def last(self) -> Report:
+        """Return the report that was opened last."""
+        if not self._known:
+            raise UsageError("no report is open - open(path) gives one")
+        return next(reversed(self._known.values()))
+
+    def predicted(self, name: str, technique: str) -> str:
+        """Return the id of the prediction of a technique for the model of a report."""
+        command = experiment_of(self.anatomy(name))
+        if command is None:
+            raise UsageError(
+                f"id {name!r}: not known, as no command can run its model again: a trace of others, ranks, or changed"
+                " settings - profile the model by its name"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", folder]
+            return self.keep(self._run("techniques", words))
+
+    def _allowed(self, path: str) -> Path:
+        place = Path(path)
+        places = [place] if place.is_absolute() else [root / place for root in self.roots]
+        inside = [each for each in places if any(each.resolve().is_relative_to(root) for root in self.roots)]
+        if not inside:
+            folders = ", ".join(map(str, self.roots))
+            raise UsageError(f"{path}: it is outside of the folders that this server reads ({folders})")
+        found = next((each for each in inside if each.exists()), None)
+        if found is None:
+            raise UsageError(f"{path}: no such file or folder below {', '.join(map(str, self.roots))}")
+        return found.resolve()
+
+    def _run(self, verb: str, words: Sequence[str], *more: str) -> Report:
+        """Return the report of a command in a process of its own."""
+        if not self.allow_run:
+            raise UsageError(f"{verb}: this server runs no model - start it with opanatomy mcp --allow-run")
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder) / "report.json"
+            command = [sys.executable, "-m", "opanatomy", verb, *words, *more, "-o", str(target), "-f", "json"]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=self.roots[0], check=False)
+            if done.returncode:
+                raise OpanatomyError((done.stderr.strip().splitlines() or [f"{verb} failed"])[-1])
+            return read_report(target)
+
+
+def _kind(report: Report) -> str:
+    kinds = {Comparison: "comparison", Techniques: "report of techniques", Anatomy: "report"}
+    return next(words for kind, words in kinds.items() if isinstance(report, kind))
+
+
+# ----- the tools
+
+
+def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[Any]:
+    """Return a server with the seven tools, and the page of each report as a resource."""
+    reports = Reports(roots, allow_run=allow_run)
+    server: MCPServer[Any] = MCPServer("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+
+    def tool(function: Tool) -> Tool:
+        meta = {"ui": {"resourceUri": _LAST}} if function.__name__ == "open" else None
+        server.add_tool(_told(function), annotations=_READS, meta=meta, structured_output=False)
+        return function
+
+    @tool
+    def open(path: str) -> str:
+        """Open a trace of torch.profiler, a folder of ranks or a saved report; 'profile MODEL OPTIONS' runs a model.
+
+        Returns the report's id, its tables with their numbers of rows, and a digest of what ran and what costs most.
+        """
+        return _opened(reports, reports.open(path))
+
+    @tool
+    def findings(id: str) -> str:
+        """What costs most in a report, largest first, and advice: what to try, and what it could gain at most (ns)."""
+        return _findings(reports.report(id))
+
+    @tool
+    def explain(id: str, name: str) -> str:
+        """What a word of the report, a metric, an operator or a kernel means, and what this report has of it."""
+        return _explained(reports.report(id), name)
+
+    @tool
+    def table(
+        id: str, name: str = METRICS, filter: str = "", sort: str = "", limit: int = _ROWS, cursor: str = ""
+    ) -> str:
+        """Rows of a table of a report: metrics (headline figures of one step, with meanings), operators, kernels, ...
+
+        filter: words; rows with most of them come first, rows with none are left out; words_in_no_row of the answer
+        are not known here. sort: a column, '-' before it for descending. cursor: `next` of the answer before. In tables
+        other than metrics sums are over `steps` steps.
+        """
+        return _rows(reports.report(id), name, filter, sort, limit, cursor)
+
+    @tool
+    def compare(a: str, b: str) -> str:
+        """Compare two reports by id: what changed, in parts that sum to the difference. Returns an id of its own."""
+        return _opened(reports, reports.keep(comparison_of([held(reports.anatomy(a)), held(reports.anatomy(b))])))
+
+    @tool
+    def predict(id: str, technique: str) -> str:
+        """What a technique (amp, checkpointing, sgd, ...) would change of a report's step; runs its model once."""
+        return _opened(reports, reports.predicted(id, technique))
+
+    @tool
+    def catalog() -> str:
+        """The built-in models, which `open('profile NAME')` takes without a network."""
+        entries = catalog_entries()
+        return "\n".join(f"{entry.name}: {units.count(entry.parameters)} parameters, {entry.task}" for entry in entries)
+
+    @server.resource(_LAST, mime_type=APP_MIME_TYPE, title="the last report")  # type: ignore[untyped-decorator]
+    def last_page() -> str:
+        return html_report(reports.last, Page())
+
+    @server.resource(f"{_LAST}/{{id}}", mime_type=APP_MIME_TYPE, title="a report")  # type: ignore[untyped-decorator]
+    def page(id: str) -> str:
+        return html_report(reports.report(id), Page())
+
+    return server
+
+
+def _told(function: Tool) -> Tool:
+    """Return the tool with its errors as one clear line, without secrets."""
+
+    @wraps(function)
+    def called(*arguments: Any, **named: Any) -> str:
+        try:
+            answer: str = function(*arguments, **named)
+        except OpanatomyError as error:
+            raise ToolError(mask_secrets(str(error))) from error
+        except OSError as error:
+            raise ToolError(mask_secrets(f"{error.filename or 'the file'}: {error.strerror or error}")) from error
+        return _within(answer, _MOST)
+
+    return cast("Tool", called)
+
+
+def _within(text: str, most: int) -> str:
+    """Return the beginning of a text that fits so many bytes."""
+    data = text.encode()
+    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut: ask for less"
+
+
+def _opened(reports: Reports, name: str) -> str:
+    report = reports.report(name)
+    tables = ", ".join(f"{table} {len(columns[0].values)}" for table, columns in _tables(report).items())
+    head = f"id: {name}\nkind: {_kind(report)}\ntables (rows): {tables}\n\n"
+    return head + digest(report, most_bytes=_USUAL - len(head.encode()))
+
+
+def _tables(report: Report) -> dict[str, list[Any]]:
+    """Return the tables of a report that have rows, by name; of an experiment its rows alone."""
+    if isinstance(report, Techniques):
+        return {}
+    made = {name: columns_of(report, name, "table") for name in table_names(type(report))}
+    return {name: columns for name, columns in made.items() if columns and columns[0].values}
+
+
+def _findings(report: Report) -> str:
+    if isinstance(report, Comparison):
+        return _within(digest(report), _USUAL)
+    said = technique_findings(report) if isinstance(report, Techniques) else findings(report)
+    costs = [{"finding": each.name, "text": sentence(each.text), "share_of_step": each.share} for each in said]
+    return _json({"findings": costs, "advice": [_advice(report, each) for each in report.advice]})
+
+
+def _advice(report: Anatomy | Techniques, advice: Advice) -> dict[str, Any]:
+    commands = commands_of([advice], report, None) if isinstance(report, Anatomy) else ()
+    of_profile = not isinstance(report, Anatomy) or is_run_of_profile(report)
+    return {
+        "id": advice.id, "about": advice.subject, "gain_at_most_ns": advice.gain_ns, "step_ns": advice.step_ns,
+        "gain_at_most_bytes": advice.gain_bytes, "why": sentence(why_of(advice)),
+        "try": sentence(tries_of(advice, of_profile=of_profile)),
+        "command": next((each.text for each in commands), None),
+    }  # fmt: skip
+
+
+def _explained(report: Report, name: str) -> str:
+    explanation = explain([mask_secrets(name)], report)
+    if explanation.unknown and not explanation.text:
+        near = ", ".join(explanation.unknown[0][1])
+        hint = f" - near: {near}" if near else ""
+        raise UsageError(f"{name!r}: not a word of the report, an operator or a kernel{hint}")
+    return _within(explanation.text, _USUAL)
+
+
+def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor: str) -> str:
+    """Return rows of a table as JSON: as many as fit, and the cursor of the next."""
+    tables = _tables(report)
+    if name not in tables:
+        raise UsageError(f"table {name!r}: this report has no such table - {instead_of(name, tuple(tables))}")
+    if not 1 <= limit <= _MOST_ROWS:
+        raise UsageError(f"limit {limit}: must be from 1 to {_MOST_ROWS}")
+    found, missing = _filtered(_records(report, name, tables[name]), wanted)
+    rows = _ordered(found, sort)
+    begin = _place(cursor, len(rows))
+    answer: dict[str, Any] = {"table": name, "rows_that_fit": len(rows)}
+    if missing:
+        answer["words_in_no_row"] = missing
+    if isinstance(report, Anatomy) and name != METRICS:
+        answer["steps"] = max(report.step.count, 1)
+    shown: list[dict[str, Any]] = []
+    room = _MOST if limit > _ROWS else _USUAL
+    for row in rows[begin : begin + limit]:
+        if shown and len(_json({**answer, "rows": [*shown, row]}).encode()) > room - 40:
+            break
+        shown.append(row)
+    end = begin + len(shown)
+    return _json({**answer, "rows": shown, "next": str(end) if end < len(rows) else None})
+
+
+def _records(report: Report, name: str, columns: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a table; a metric with its meaning."""
+    names = [column.name for column in columns]
+    values = zip(*(column.values for column in columns), strict=True)
+    rows = [dict(zip(names, row, strict=True)) for row in values]
+    if name == METRICS and isinstance(report, Anatomy):
+        for row in rows:
+            definition = definition_of(row["metric"])
+            row["meaning"] = definition.meaning if definition is not None else None
+    return [{key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
+
+
+def _filtered(rows: Sequence[dict[str, Any]], wanted: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows that have some of the words, the nearest first, and the words that no row has.
+
+    A word in the first column, a row's name, counts twice; of rows with as many the shorter name is nearer.
+    """
+    words = [each for word in wanted.split() if (each := _letters(_ENDING.sub("", word)))]
+    if not words:
+        return list(rows), []
+    names = [_letters(next(iter(row.values()), "")) for row in rows]
+    texts = [_letters(json.dumps(row, ensure_ascii=False)) for row in rows]
+    hits = [sum((word in text) + (word in name) for word in words) for name, text in zip(names, texts, strict=True)]
+    order = sorted(
+        (place for place in range(len(rows)) if hits[place]), key=lambda place: (-hits[place], len(names[place]))
+    )
+    return [rows[place] for place in order], [word for word in words if not any(word in text for text in texts)]
+
+
+#: Endings without which a word is found as well.
+_ENDING: Final = re.compile(r"(?<=\w{4})(?:ing|s)$")
+
+
+def _letters(value: Any) -> str:
+    """Return a text without case, and without what divides words."""
+    return "".join(letter for letter in str(value).lower() if letter.isalnum() or letter == ":")
+
+
+def _ordered(rows: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
+    column = sort.removeprefix("-")
+    if not column:
+        return rows
+    if rows and column not in rows[0]:
+        raise UsageError(f"sort {sort!r}: no such column - {instead_of(column, tuple(rows[0]))}")
+    known = [row for row in rows if row[column] is not None]
+    return sorted(known, key=lambda row: row[column], reverse=sort.startswith("-")) + [
+        row for row in rows if row[column] is None
+    ]
+
+
+def _place(cursor: str, rows: int) -> int:
+    if not cursor:
+        return 0
+    if not cursor.isdecimal() or int(cursor) > rows:
+        raise UsageError(f"cursor {cursor!r}: not one of this table - give `next` of the answer before")
+    return int(cursor)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def serve(roots: Sequence[Path], *, allow_run: bool) -> None:
+    """Serve over stdin and stdout until they are closed."""
+    server_of(roots, allow_run=allow_run).run("stdio")
