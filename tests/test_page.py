@@ -30,6 +30,7 @@ from tests.experiments import experiment
 from tests.made_trace import GEMM, on_gpu
 from tests.test_golden_traces import TRACES
 
+BERT: Final = next(path for path in TRACES if path.name == "bert_cpu.json.gz")
 #: Parts of the report that are a picture on the page, or its title.
 DRAWN: Final = {"memory-curve"}
 HOSTILE: Final = (
@@ -183,6 +184,24 @@ def test_the_tables_beside_a_page(tmp_path: Path) -> None:
     assert operators[0].startswith("operator,signature,phase,")
     assert main(["analyze", str(TRACES[0]), "--tables", str(tables)]) == 2
     assert main(["analyze", str(TRACES[0]), "--tables", str(tables), "--force"]) == 0
+
+
+def test_speedscope_has_the_time_of_all_classes(tmp_path: Path) -> None:
+    """A profile for each phase; stacks are modules, weights sum to the time of the phase's classes exactly."""
+    target = tmp_path / "modules.speedscope.json"
+    assert main(["analyze", str(BERT), "-o", str(target)]) == 0
+    anatomy, document = opanatomy.analyze(BERT), json.loads(target.read_text())
+    frames = [frame["name"] for frame in document["shared"]["frames"]]
+    for profile in document["profiles"]:
+        times = sum(row.time_ns for row in anatomy.classes if row.phase.value == profile["name"])
+        assert sum(profile["weights"]) == profile["endValue"] == times
+        assert len(profile["samples"]) == len(profile["weights"])
+    assert sum(profile["endValue"] for profile in document["profiles"]) == sum(row.time_ns for row in anatomy.classes)
+    stacks = {
+        tuple(frames[place] for place in stack) for profile in document["profiles"] for stack in profile["samples"]
+    }
+    assert ("BertForMaskedLM", "bert", "encoder", "layer", "0", "intermediate", "dense", "tensor contraction") in stacks
+    assert main(["compare", str(BERT), str(BERT), "-f", "speedscope"]) == 2
 
 
 def test_a_page_of_very_much(tmp_path: Path) -> None:

@@ -251,10 +251,15 @@ def techniques(sources: Path, name: str) -> Commands:
     ]
 
 
+def mcp_(sources: Path, name: str) -> Commands:
+    """Its answers are tested in test_mcp.py."""
+    return [([VARIABLES["MAIL_PASS"]], 2)]
+
+
 #: A verb that is not here fails the test of it.
 COMMANDS: dict[str, Callable[[Path, str], Commands]] = {
     "profile": profile, "analyze": analyze, "explain": explain, "ceilings": ceilings_,
-    "techniques": techniques, "compare": compare, "catalog": catalog,
+    "techniques": techniques, "compare": compare, "catalog": catalog, "mcp": mcp_,
 }  # fmt: skip
 
 

@@ -57,15 +57,14 @@ def costs_of(anatomy: Anatomy) -> Costs:
     exposed = timeline.exposed_communication_ns or 0
     work = sum(row.time_ns for row in anatomy.classes)
     computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns else work
-    profiler = _of_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0
     return Costs(
         whole_ns=(timeline.window_ns or work) - (timeline.outside_ns or 0),
         of_trace=is_whole_trace(anatomy) and not on_cpu,
         idle_ns=0 if on_cpu else timeline.idle_ns,
         causes=timeline.causes,
         unrecorded_ns=timeline.unrecorded_ns or 0,
-        framework_ns=max(timeline.window_ns - exposed - computing - profiler, 0) if on_cpu else 0,
-        profiler_ns=profiler,
+        framework_ns=_of_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0,
+        profiler_ns=_of_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0,
         exposed_ns=exposed,
         waiting_ns=_waiting_ns(anatomy),
         classes=_by_class(anatomy, computing),

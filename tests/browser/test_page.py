@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
+import subprocess
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.report.formats.html import html_report
 from opanatomy.report.formats.json import json_report
+from opanatomy.report.formats.speedscope import speedscope_profile
 from opanatomy.report.section import Page
 from tests.browser.pages import FEW, OTHERS, OWN, SHARED, report_of
 
@@ -295,6 +298,29 @@ def test_what_is_picked_is_picked_in_table_and_picture(browser: Any, folder: Pat
             "document.querySelectorAll('#chart-roofline g.mark-symbol.role-mark path[opacity=\"0.15\"]').length > 0"
         )
         assert opened.page.query_selector(f'table[data-section=operators] tr.picked[data-key="{key}"]')
+
+
+@pytest.mark.exhaustive
+def test_speedscope_opens_its_file(browser: Any, folder: Path) -> None:
+    """Its own page, from npm, with the file in a script as its command line does it."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("there is no npm")
+    subprocess.run([npm, "pack", "--silent", "speedscope"], cwd=folder, check=True, capture_output=True)
+    (packed,) = folder.glob("speedscope-*.tgz")
+    shutil.unpack_archive(packed, folder)
+    report = report_of("bert_cpu", folder)
+    text = base64.b64encode(speedscope_profile(report, Page()).encode()).decode()
+    script = folder / "profile.js"
+    script.write_text(f'speedscope.loadFileFromBase64("bert.speedscope.json", "{text}")')
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(f"{(folder / 'package' / 'dist' / 'release' / 'index.html').as_uri()}#localProfilePath={script}")
+    page.wait_for_selector("canvas")
+    page.wait_for_function("document.title.includes('bert')")
+    assert not said
+    page.close()
 
 
 def test_light_and_dark_by_the_system_and_by_the_switch(browser: Any, folder: Path) -> None:

@@ -16,7 +16,8 @@ DESCRIPTION: Final = (
 OPTIONS: Final = MCP
 EXAMPLES: Final = (
     ("for the traces in this folder", "opanatomy mcp"),
-    ("for those of two folders, and to run models", "opanatomy mcp traces reports --allow-run"),
+    ("for those of two folders", "opanatomy mcp traces reports"),
+    ("to let agents run models too", "opanatomy mcp --allow-run"),
 )
 
 
