@@ -385,8 +385,9 @@ def _classes(anatomy: Anatomy) -> Any:
 # ----- roofline
 
 
-#: Operators with less of the time than this have no point.
+#: Operators with less of the time than this have no point, and those with fewer FLOPs per byte: they copy.
 _LEAST_POINT: Final = 0.001
+_LEAST_INTENSITY: Final = 0.01
 _MOST_POINTS: Final = 300
 
 
@@ -402,7 +403,7 @@ def _roofline(anatomy: Anatomy) -> Any:
     for group, rows in grouped(anatomy.operators).items():
         part = total(rows)
         rate, intensity = part.rate(part.flops), part.intensity
-        if not rate or not intensity or part.time_ns < _LEAST_POINT * whole:
+        if not rate or (intensity or 0) < _LEAST_INTENSITY or part.time_ns < _LEAST_POINT * whole:
             continue
         operator_class, name, phase = group
         points.append({
@@ -426,7 +427,9 @@ def _roofline(anatomy: Anatomy) -> Any:
               axis=alt.Axis(title="FLOP/B", labelExpr="format(datum.value, '~g')", values=_decades(*ends)))  # fmt: skip
     y = alt.Y("rate:Q", scale=alt.Scale(type="log", domain=[lowest / 2, highest * 2], nice=False),
               axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)))  # fmt: skip
-    roofs = alt.Chart(_values(lines)).mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True).encode(
+    drawn = units.share(sum(point["ns"] for point in points) * steps, whole)
+    said = f"points have {drawn} of the time; the others have hardly any FLOPs, no formula, or hardly any time"
+    roofs = alt.Chart(_values(lines), title=said).mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True).encode(
         x=x, y=y, detail="ceiling:N", strokeDash=alt.condition("datum.slope", alt.value([1, 0]), alt.value([5, 3])),
         tooltip=["ceiling:N", alt.Tooltip("text:N", title="at most")], description="ceiling:N",
     )  # fmt: skip

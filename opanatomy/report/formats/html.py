@@ -87,6 +87,8 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
 }  # fmt: skip
 #: The sections whose first note is the title of the page.
 _TITLES: Final = ("title", "experiment")
+#: What stands below the first picture although it is sentences.
+_BELOW: Final = ("more-advice",)
 #: Rows of a table on the page, at least.
 _ROWS: Final = 60
 #: Notes of a section, and signatures and modules of an operator, at most.
@@ -122,7 +124,8 @@ def _part(report: Report, part: PagePart, sections: Sequence[Section], specs: di
     if not sections and not charts:
         return
     others = [section for section in sections if section.name not in _TITLES]
-    lead = [section for section in others if not section.rows] if part.name == "verdict" else []
+    lead = [section for section in others if not section.rows and section.name not in _BELOW]
+    lead = lead if part.name == "verdict" else []
     for section in lead:
         yield from _section(report, section)
     drawn = [_figure(report, name, specs) for name in charts]
