@@ -32,6 +32,8 @@ NAMES: Final = [*OWN, *(OTHERS if SHARED.is_dir() else ())]
 SHOWN: Final = [
     pytest.param(name, marks=() if name in FEW else pytest.mark.exhaustive) for name in NAMES
 ]  # fmt: skip
+#: What is looked at for those who do not see it with `make test`.
+AXE: Final = (("bert_cpu", "light"), ("two_ranks", "dark"))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="pages are not looked at: there is no chromium (apt install chromium)"),
@@ -366,8 +368,14 @@ def test_on_paper_every_table_is_open(name: str, browser: Any, folder: Path) -> 
         assert "".join(title.split()) in "".join(text.split()), title
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        pytest.param(name, scheme, marks=() if (name, scheme) in AXE else pytest.mark.exhaustive)
+        for name in NAMES
+        for scheme in ("light", "dark")
+    ],
+)
 def test_nothing_serious_for_those_who_do_not_see_it(name: str, scheme: str, browser: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with Opened(browser, page_of(name, folder), color_scheme=scheme, bypass_csp=True) as opened:
