@@ -12,6 +12,7 @@
     anatomy.step, anatomy.operators, anatomy.memory       # records, one a line of a table: help(opanatomy.Anatomy)
     anatomy.metrics()                                     # the headline figures as one flat dictionary
     anatomy.to_pandas("operators"), anatomy.to_polars("modules"), anatomy.to_dict(), anatomy.to_json("report.json")
+    anatomy.to_html("report.html"), anatomy.chart("roofline")   # a page to look at, a picture
 
 Times are integers in nanoseconds, sizes in bytes, and the unit is in the name; `None` is "not known". Errors are of
 type `OpanatomyError`: `UsageError` for an argument, `TraceError` for a trace, `ModelError` for a module, `CaptureError`
@@ -27,7 +28,7 @@ The pipeline behind it:
     calls           where these meet: one row a call, one row a kernel
     anatomy         totals by class, phase and module; timeline, idle time, roofline, ratios, collectives, ranks
     memory          memory events -> blocks, curve, components, theory
-    report          what a report says, as sections; a file for each format lays them out
+    report          what a report says, as sections, and its pictures; a file for each format lays them out
 
 Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded
 when they are used: importing `opanatomy` imports no torch.

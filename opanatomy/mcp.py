@@ -121,7 +121,7 @@ class Reports:
                 " settings - profile the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
-            words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", folder]
+            words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
             return self.keep(self._run("techniques", words))
 
     def _allowed(self, path: str) -> Path:
@@ -145,7 +145,8 @@ class Reports:
             command = [sys.executable, "-m", "opanatomy", verb, *words, *more, "-o", str(target), "-f", "json"]
             done = subprocess.run(command, capture_output=True, text=True, cwd=self.roots[0], check=False)
             if done.returncode:
-                raise OpanatomyError((done.stderr.strip().splitlines() or [f"{verb} failed"])[-1])
+                said = (done.stderr.strip().splitlines() or [f"{verb} failed"])[-1]
+                raise OpanatomyError(said.removeprefix("opanatomy: "))
             return read_report(target)
 
 

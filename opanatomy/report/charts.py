@@ -77,6 +77,7 @@ def kind_of(report: Report) -> type[Report]:
 _WIDTH: Final = 1000
 _BACKGROUND: Final = "transparent"
 _INK: Final = "currentColor"
+_GREY: Final = "#8a8a8a"
 #: Idle time is grey, but for what a user can end.
 _OF_CAUSE: Final = {
     IdleCause.PROFILER: "#5f5f5f", IdleCause.COMPILATION: "#6b5876", IdleCause.INPUT: "#8c564b",
@@ -153,6 +154,15 @@ def _palette(names: Sequence[str], looks: Sequence[str | int]) -> dict[str, Any]
     return {"domain": list(names), "range": list(looks)}
 
 
+def _by_phase(phases: Sequence[Phase]) -> Any:
+    """Return the colour of each phase, with its legend."""
+    from altair import Color, Legend, Scale
+
+    names = [phase.value for phase in phases]
+    scale = Scale(**_palette(names, [_OF_PHASE.get(phase, _GREY) for phase in phases]))
+    return Color("phase:N", sort=names, scale=scale, legend=Legend(title=None, orient="bottom"))
+
+
 def _ink_on(colour: str) -> str:
     """Return black or white, whichever stands out on this colour (the threshold of WCAG's relative luminance)."""
     channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
@@ -220,7 +230,8 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
             yield {"part": name, "ns": ns / steps, "colour": colour}
     if costs.idle_ns:
         for row in costs.causes:
-            yield {"part": f"idle: {label_of(row)}", "ns": row.time_ns / steps, "colour": _OF_CAUSE[row.cause]}
+            colour = _OF_CAUSE.get(row.cause, _GREY)
+            yield {"part": f"idle: {label_of(row)}", "ns": row.time_ns / steps, "colour": colour}
     if costs.unrecorded_ns:
         yield {"part": "not recorded", "ns": costs.unrecorded_ns / steps, "colour": "#d9d9d9"}
     if costs.framework_ns:  # and what rounding the mean step leaves
@@ -299,9 +310,9 @@ def _word_of(kind: str) -> tuple[str, str]:
         return _WORDS[kind]
     if kind.startswith(_IDLE):
         cause = IdleCause(kind.removeprefix(_IDLE))
-        return f"idle: {label_of_cause(cause)}", _OF_CAUSE[cause]
+        return f"idle: {label_of_cause(cause)}", _OF_CAUSE.get(cause, _GREY)
     if kind in _PHASES:
-        return kind, _OF_PHASE[Phase(kind)]
+        return kind, _OF_PHASE.get(Phase(kind), _GREY)
     return LABEL[OperatorClass(kind)], COLOUR[OperatorClass(kind)]
 
 
@@ -331,11 +342,7 @@ def _classes(anatomy: Anatomy) -> Any:
         raise NoChart("no work of a known class ran")
     classes = [LABEL[item] for item, _ in by_class(anatomy)]
     phases = [phase for phase in PHASES if any(row["phase"] == phase.value for row in rows)]
-    colour = alt.Color(
-        "phase:N", sort=[phase.value for phase in phases],
-        scale=alt.Scale(**_palette([phase.value for phase in phases], [_OF_PHASE[phase] for phase in phases])),
-        legend=alt.Legend(title=None, orient="bottom"),
-    )  # fmt: skip
+    colour = _by_phase(phases)
     panels = []
     for place, (figure, _) in enumerate(_FIGURES):
         own = [row for row in rows if row["figure"] == figure]
@@ -534,11 +541,7 @@ def _modules(anatomy: Anatomy) -> Any:
     boxes = base.mark_rect(stroke="white", strokeOpacity=0.7, strokeWidth=0.7, clip=True, cursor="pointer").encode(
         x=x, x2="to:Q",
         y=alt.Y("depth:Q", scale=alt.Scale(domain=[0, deepest], reverse=True, nice=False), axis=None), y2="below:Q",
-        color=alt.Color(
-            "phase:N", sort=[phase.value for phase in shown],
-            scale=alt.Scale(**_palette([phase.value for phase in shown], [_OF_PHASE[phase] for phase in shown])),
-            legend=alt.Legend(title=None, orient="bottom"),
-        ),
+        color=_by_phase(shown),
         opacity=alt.condition(found, alt.value(0.85), alt.value(0.2)),
         tooltip=[alt.Tooltip("path:N", title="module"), alt.Tooltip("kind:N", title="kind"), "phase:N",
                  alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title="of all modules")],
@@ -677,11 +680,7 @@ def _memory(anatomy: Anatomy) -> Any:
     ).add_params(near)  # fmt: skip
     band = alt.Chart(_values(phases)).mark_rect().encode(
         x=x, x2="end:Q", y=alt.value(0), y2=alt.value(12),
-        color=alt.Color(
-            "phase:N", sort=[phase.value for phase in known],
-            scale=alt.Scale(**_palette([phase.value for phase in known], [_OF_PHASE[phase] for phase in known])),
-            legend=alt.Legend(title=None, orient="bottom"),
-        ),
+        color=_by_phase(known),
         tooltip=["phase:N", alt.Tooltip("time:N", title="for")], description="phase:N",
     )  # fmt: skip
     return (areas + line + band).resolve_scale(color="independent").properties(width=_WIDTH, height=320)

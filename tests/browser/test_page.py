@@ -23,6 +23,7 @@ from opanatomy.report.formats.json import json_report
 from opanatomy.report.formats.speedscope import speedscope_profile
 from opanatomy.report.section import Page
 from tests.browser.pages import FEW, OTHERS, OWN, SHARED, report_of
+from tests.test_page import HOSTILE, named
 
 CHROMIUM: Final = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="pages are not looked at: pip install '.[browser]'")
@@ -323,6 +324,19 @@ def test_speedscope_opens_its_file(browser: Any, folder: Path) -> None:
     page.wait_for_function("document.title.includes('bert')")
     assert not said
     page.close()
+
+
+def test_names_from_anywhere_do_nothing(browser: Any, folder: Path) -> None:
+    """No script of theirs runs, nothing is asked for, and the pictures and the filters work."""
+    path = folder / "hostile.html"
+    path.write_text(html_report(named(HOSTILE), Page()), encoding="utf-8")
+    with Opened(browser, path) as opened:
+        assert opened.said == [f"request: {path.as_uri()}"]
+        assert all(figure.get_attribute("data-live") for figure in opened.page.query_selector_all("figure"))
+        opened.page.fill("form.filter input[name=text]", "alert(1)")
+        opened.page.fill("[data-search=modules]", "alert(1)'")
+        assert len(opened.page.query_selector_all("script")) == 3
+        assert opened.said == [f"request: {path.as_uri()}"]
 
 
 def test_light_and_dark_by_the_system_and_by_the_switch(browser: Any, folder: Path) -> None:

@@ -29,7 +29,7 @@ from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.charts import CHARTS, NoChart, chart_of, kind_of, library, still_of
-from opanatomy.report.markup import elements, plain
+from opanatomy.report.markup import Opened, elements, nothing_more, plain
 from opanatomy.report.section import LABEL, Format, Note, NoteStyle, Page, Row, Section, moved
 from opanatomy.report.sections import sections_of
 from opanatomy.report.sections.operators import grouped, key_of
@@ -119,17 +119,14 @@ def html_report(report: Report, page: Page) -> str:
 
 
 def _part(report: Report, part: PagePart, sections: Sequence[Section], specs: dict[str, Any]) -> Iterator[str]:
-    """Yield a part's pictures and sections; one without either is left out."""
-    charts = [name for name in part.charts if name in CHARTS[kind_of(report)]]
-    if not sections and not charts:
-        return
+    """Yield a part's pictures and sections; nothing if it has neither."""
     others = [section for section in sections if section.name not in _TITLES]
     lead = [section for section in others if not section.rows and section.name not in _BELOW]
     lead = lead if part.name == "verdict" else []
     for section in lead:
         yield from _section(report, section)
-    drawn = [_figure(report, name, specs) for name in charts]
-    yield from drawn
+    for name in part.charts:
+        yield _figure(report, name, specs)
     rest = [section for section in others if section not in lead]
     for place, section in enumerate(rest):
         body = "\n".join(_section(report, section))
@@ -151,17 +148,13 @@ def _section(report: Report, section: Section) -> Iterator[str]:
         more = f"and {len(section.notes) - _NOTES:,} more, in the JSON report"
         notes = (*notes, Note(text=more, tone=NoteStyle.REMARK))
     section = replace(section, notes=notes)
-    opened = _nothing
+    opened: Opened = nothing_more
     if section.name == "operators" and isinstance(report, Anatomy):
         opened = partial(_signatures, _signatures_of(report), steps_of(report))
         yield _filter(section)
     yield f'<div class="wide" tabindex="0" role="group" aria-label="{plain(section.title)}">'
     yield from elements(section, _meaning, opened)
     yield "</div>"
-
-
-def _nothing(_section: Section, _row: Row) -> str:
-    return ""
 
 
 def _meaning(section: Section, word: str) -> str:
@@ -188,14 +181,14 @@ def _filter(section: Section) -> str:
 # ----- what a row of the operators opens to
 
 
-class _Opened(Struct, frozen=True):
+class _Calls(Struct, frozen=True):
     """The signatures of an operator in one phase, the longest first, and the modules that call it."""
 
     rows: tuple[OperatorRow, ...]
     modules: tuple[str, ...]
 
 
-def _signatures_of(anatomy: Anatomy) -> dict[str, _Opened]:
+def _signatures_of(anatomy: Anatomy) -> dict[str, _Calls]:
     """Return what each row of the operators opens to, by its key."""
     modules: dict[tuple[str, str], dict[str, int]] = {}
     if anatomy.breakdown is not None:
@@ -210,13 +203,13 @@ def _signatures_of(anatomy: Anatomy) -> dict[str, _Opened]:
         times: Counter[str] = Counter()
         for name in dict.fromkeys(row.operator for row in rows):
             times.update(modules.get((name, group[2].value), {}))
-        made[key_of(group)] = _Opened(
+        made[key_of(group)] = _Calls(
             tuple(sorted(rows, key=lambda row: -row.time_ns)), tuple(name for name, _ in times.most_common())
         )
     return made
 
 
-def _signatures(known: dict[str, _Opened], steps: int, _section: Section, row: Row) -> str:
+def _signatures(known: dict[str, _Calls], steps: int, _section: Section, row: Row) -> str:
     """Return signatures, rule, formula and modules of an operator's row."""
     opened = known.get(row.key)
     if opened is None:
