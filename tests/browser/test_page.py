@@ -46,7 +46,7 @@ MARKS: Final = "g.role-mark path, g.role-mark line, g.role-mark text"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield opened
         opened.close()
 
