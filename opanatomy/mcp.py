@@ -42,7 +42,7 @@ from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.frames import METRICS, columns_of, table_names
 from opanatomy.report.load import document_in
 from opanatomy.report.metrics import definition_of
-from opanatomy.report.section import Page, printable
+from opanatomy.report.section import Page, cut, printable
 from opanatomy.report.sections.advice import commands_of, tries_of, why_of
 from opanatomy.report.sections.digest import technique_findings
 from opanatomy.report.sections.verdict import experiment_of, findings, is_run_of_profile
@@ -60,11 +60,13 @@ _USUAL: Final = 4_000
 _MOST: Final = 50_000
 _ROWS: Final = 20
 _MOST_ROWS: Final = 500
-#: Letters of an id.
+#: Letters of an id, and of a name in a sentence.
 _ID: Final = 12
+_NAME: Final = 100
 #: The page of the report that was opened last, and that of any.
 _LAST: Final = "ui://opanatomy/report"
-_READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+#: The tools that run models where that is allowed, and so read and write what these do.
+_RUN: Final = ("open", "predict")
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 
 
@@ -79,9 +81,15 @@ class Reports:
     def open(self, path: str) -> str:
         """Return the id of a report, of the trace or of the ranks at a path, or of a run of `profile OPTIONS`."""
         if path.split()[:1] == ["profile"]:
-            return self.keep(self._run("profile", shlex.split(path)[1:], "--no-trace", "--suggest", "0"))
+            try:
+                words = shlex.split(path)[1:]
+            except ValueError as error:
+                raise UsageError(f"{path}: {error} - quote its options as in a shell") from error
+            return self.keep(self._run("profile", words, "--no-trace", "--suggest", "0"))
         place = self._allowed(path)
         document = None if place.is_dir() else document_in(place)
+        if place.is_dir() and (link := next((each for each in place.rglob("*") if not self._is_inside(each)), None)):
+            raise UsageError(f"{path}: {link.name} in it leads outside of the folders that this server reads")
         return self.keep(analyze_traces([place]) if document is None else document)
 
     def keep(self, report: Report) -> str:
@@ -125,9 +133,11 @@ class Reports:
             return self.keep(self._run("techniques", words))
 
     def _allowed(self, path: str) -> Path:
+        if not path or "\0" in path:
+            raise UsageError(f"path {path!r}: no file has this name - give one below the folders of this server")
         place = Path(path)
         places = [place] if place.is_absolute() else [root / place for root in self.roots]
-        inside = [each for each in places if any(each.resolve().is_relative_to(root) for root in self.roots)]
+        inside = [each for each in places if self._is_inside(each)]
         if not inside:
             folders = ", ".join(map(str, self.roots))
             raise UsageError(f"{path}: it is outside of the folders that this server reads ({folders})")
@@ -135,6 +145,9 @@ class Reports:
         if found is None:
             raise UsageError(f"{path}: no such file or folder below {', '.join(map(str, self.roots))}")
         return found.resolve()
+
+    def _is_inside(self, place: Path) -> bool:
+        return any(place.resolve().is_relative_to(root) for root in self.roots)
 
     def _run(self, verb: str, words: Sequence[str], *more: str) -> Report:
         """Return the report of a command in a process of its own."""
@@ -165,7 +178,9 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
     def tool(function: Tool) -> Tool:
         meta = {"ui": {"resourceUri": _LAST}} if function.__name__ == "open" else None
-        server.add_tool(_told(function), annotations=_READS, meta=meta, structured_output=False)
+        reads = not (allow_run and function.__name__ in _RUN)
+        hints = ToolAnnotations(read_only_hint=reads, open_world_hint=not reads)
+        server.add_tool(_told(function), annotations=hints, meta=meta, structured_output=False)
         return function
 
     @tool
@@ -267,14 +282,20 @@ def _findings(report: Report) -> str:
         return _within(digest(report), _USUAL)
     said = technique_findings(report) if isinstance(report, Techniques) else findings(report)
     costs = [{"finding": each.name, "text": sentence(each.text), "share_of_step": each.share} for each in said]
-    return _json({"findings": costs, "advice": [_advice(report, each) for each in report.advice]})
+    advice = [_advice(report, each) for each in report.advice]
+    answer: dict[str, Any] = {"findings": costs, "advice": advice}
+    while advice and len(_json(answer).encode()) > _USUAL:  # the least of it goes, and is said
+        advice.pop()
+        answer["more_advice_in_table"] = len(report.advice) - len(advice)
+    return _json(answer)
 
 
 def _advice(report: Anatomy | Techniques, advice: Advice) -> dict[str, Any]:
     commands = commands_of([advice], report, None) if isinstance(report, Anatomy) else ()
     of_profile = not isinstance(report, Anatomy) or is_run_of_profile(report)
+    subject = None if advice.subject is None else cut(printable(advice.subject), _NAME)
     return {
-        "id": advice.id, "about": advice.subject, "gain_at_most_ns": advice.gain_ns, "step_ns": advice.step_ns,
+        "id": advice.id, "about": subject, "gain_at_most_ns": advice.gain_ns, "step_ns": advice.step_ns,
         "gain_at_most_bytes": advice.gain_bytes, "why": sentence(why_of(advice)),
         "try": sentence(tries_of(advice, of_profile=of_profile)),
         "command": next((each.text for each in commands), None),
@@ -292,12 +313,12 @@ def _explained(report: Report, name: str) -> str:
 
 def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor: str) -> str:
     """Return rows of a table as JSON: as many as fit, and the cursor of the next."""
-    tables = _tables(report)
-    if name not in tables:
-        raise UsageError(f"table {name!r}: this report has no such table - {instead_of(name, tuple(tables))}")
+    names = () if isinstance(report, Techniques) else table_names(type(report))
+    if isinstance(report, Techniques) or name not in names:
+        raise UsageError(f"table {name!r}: this report has no such table - {instead_of(name, names)}")
     if not 1 <= limit <= _MOST_ROWS:
         raise UsageError(f"limit {limit}: must be from 1 to {_MOST_ROWS}")
-    found, missing = _filtered(_records(report, name, tables[name]), wanted)
+    found, missing = _filtered(_records(report, name, columns_of(report, name, "table")), wanted)
     rows = _ordered(found, sort)
     begin = _place(cursor, len(rows))
     answer: dict[str, Any] = {"table": name, "rows_that_fit": len(rows)}

@@ -122,6 +122,9 @@ def test_findings_are_those_of_the_report() -> None:
         ("open", {"path": "/etc/passwd"}, "outside of the folders"),
         ("open", {"path": "nothing.json"}, "no such file or folder"),
         ("open", {"path": "README.md"}, "README.md"),
+        ("open", {"path": ""}, "no file has this name"),
+        ("open", {"path": "a\0b"}, "no file has this name"),
+        ("open", {"path": "profile 'gpt2"}, "No closing quotation"),
         ("open", {"path": "profile gpt2"}, "runs no model - start it with opanatomy mcp --allow-run"),
         ("findings", {"id": "0123"}, "no report has it"),
         ("explain", {"id": None, "name": "a word of nobody"}, "not a word of the report"),
@@ -145,10 +148,13 @@ def test_an_error_is_one_clear_line(tool: str, arguments: dict[str, Any], words:
 def test_a_link_leads_not_out_of_the_folders(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     shutil.copy(TRACES / DLRM, tmp_path / "outside.json.gz")
-    (tmp_path / "inside" / "link.json.gz").symlink_to(tmp_path / "outside.json.gz")
+    (tmp_path / "inside" / "ranks").mkdir()
+    for link in ("link.json.gz", "ranks/rank0.json.gz"):
+        (tmp_path / "inside" / link).symlink_to(tmp_path / "outside.json.gz")
 
     async def act(client: Any) -> None:
         assert "outside of the folders" in await refused(client, "open", path="link.json.gz")
+        assert "rank0.json.gz in it leads outside" in await refused(client, "open", path="ranks")
 
     asked(act, tmp_path / "inside")
 

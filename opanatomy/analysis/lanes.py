@@ -6,6 +6,7 @@ spans; where it has none nothing is recorded. Those of a device fill the step ex
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -43,23 +44,18 @@ def lanes_of(
     place = min(range(len(counted)), key=lambda number: abs(counted[number].wall_ns - mean))
     if steps.time is not None:
         begin, end = int(steps.time.step_start[place]), int(steps.time.step_end[place])
-        made = [*_of_devices(steps.time, place, (begin, end))]
+        made = list(_of_devices(steps.time, place, (begin, end)))
     else:
         spans = steps.window.steps or (steps.window.window,)
         begin, end = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][place]
         made = list(_host_phases(steps, (begin, end)))
-    threads = list(_threads(names, host, launches, calls, (begin, end), on_cpu=steps.time is None))
-    shown = [lane for lane in made + threads[:_MOST_LANES] if lane.spans]
-    hidden = len(threads[_MOST_LANES:])
-    most = _MOST_SPANS // max(len(shown), 1)
-    if steps.time is not None:
-        hidden += len({*zip(steps.time.device.tolist(), steps.time.stream.tolist(), strict=True)}) - sum(
-            lane.of is LaneKind.STREAM for lane in made
-        )
-    return Lanes(
-        step=counted[place].number, wall_ns=end - begin, hidden=hidden,
-        lanes=tuple(_binned(lane, end - begin, most) for lane in shown),
+    made += _threads(names, host, launches, calls, (begin, end), on_cpu=steps.time is None)
+    made = [lane for lane in made if lane.spans]
+    shown = [lane for kind in LaneKind for lane in [lane for lane in made if lane.of is kind][:_MOST_LANES]]
+    every = Lanes(
+        step=counted[place].number, wall_ns=end - begin, hidden=len(made) - len(shown), lanes=tuple(shown)
     )  # fmt: skip
+    return fewer(every, _MOST_SPANS)
 
 
 # ----- devices: phases, busy and idle, streams
@@ -67,7 +63,7 @@ def lanes_of(
 
 def _of_devices(time: DeviceTime, place: int, step: tuple[int, int]) -> Iterator[Lane]:
     here = time.step == place
-    devices = [device for device in time.devices if device.number in time.computing][:_MOST_LANES]
+    devices = [device for device in time.devices if device.number in time.computing]
     names = dict(time.launched.device_names)
     window = np.array([step[0]]), np.array([step[1]])
     for device in devices[:1]:
@@ -95,7 +91,7 @@ def _of_devices(time: DeviceTime, place: int, step: tuple[int, int]) -> Iterator
     streams = unique(time.device[here] * (1 << 32) + time.stream[here])
     spent = np.zeros(len(streams.values), dtype=np.int64)
     np.add.at(spent, streams.inverse, time.duration[here])
-    for number in np.argsort(-spent, kind="stable")[:_MOST_LANES].tolist():
+    for number in np.argsort(-spent, kind="stable").tolist():
         device_number, stream = divmod(int(streams.values[number]), 1 << 32)
         rows = np.flatnonzero(here)[streams.inverse == number]
         of_device = f" of device {device_number}" if len(devices) > 1 else ""
@@ -215,18 +211,24 @@ _MOST_RANKS: Final = 16
 
 def lanes_of_ranks(ranks: Sequence[tuple[str, Lanes]]) -> Lanes | None:
     """Return the lane of each rank's device, each from the begin of its own step; `None` if no rank has one."""
-    known = [(name, lanes, lane) for name, lanes in ranks for lane in lanes.lanes if lane.of is LaneKind.DEVICE]
-    each = {name: (lanes, lane) for name, lanes, lane in reversed(known)}
-    names = [name for name, _ in ranks if name in each]
-    if not names:
+    firsts = [
+        (name, lanes, next((lane for lane in lanes.lanes if lane.of is LaneKind.DEVICE), None)) for name, lanes in ranks
+    ]
+    known = [(name, lanes, lane) for name, lanes, lane in firsts if lane is not None]
+    if not known:
         return None
-    shown = [names[place * len(names) // min(len(names), _MOST_RANKS)] for place in range(min(len(names), _MOST_RANKS))]
-    most = _MOST_SPANS // len(shown)
-    made = [_binned(replace(each[name][1], name=name), each[name][0].wall_ns, most) for name in shown]
-    steps = {lanes.step for lanes, _ in each.values()}
+    count = min(len(known), _MOST_RANKS)
+    shown = [known[place * len(known) // count] for place in range(count)]
+    called: Counter[str] = Counter()
+    made = []
+    for name, lanes, lane in shown:
+        called[name] += 1
+        own = name if called[name] == 1 else f"{name} ({called[name]})"
+        made.append(_binned(replace(lane, name=own), lanes.wall_ns, _MOST_SPANS // count))
+    steps = {lanes.step for _, lanes, _ in known}
     return Lanes(
-        step=steps.pop() if len(steps) == 1 else None, wall_ns=max(each[name][0].wall_ns for name in shown),
-        lanes=tuple(made), hidden=len(names) - len(shown),
+        step=steps.pop() if len(steps) == 1 else None, wall_ns=max(lanes.wall_ns for _, lanes, _ in shown),
+        lanes=tuple(made), hidden=len(known) - count,
     )  # fmt: skip
 
 

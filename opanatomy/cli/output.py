@@ -307,7 +307,11 @@ def show(report: Report, where: Destination) -> None:
         from opanatomy.report.frames import write_tables
 
         _made(where.tables)
-        note(f"tables: {len(write_tables(report, where.tables))} files in {where.tables}")
+        try:
+            written = write_tables(report, where.tables)
+        except OSError as error:
+            raise OutputError(f"cannot write the tables: {where.tables}: {error.strerror or error}") from error
+        note(f"tables: {len(written)} files in {where.tables}")
 
 
 def _lines_of(stream: TextIO) -> int | None:

@@ -596,7 +596,7 @@ class ChainRow(Record, frozen=True, kw_only=True):
 
 
 class LaneKind(StrEnum):
-    """What a lane shows: the phases of the step, a device with its idle time, one of its streams, a thread, a rank."""
+    """What a lane shows: the phases of the step, a device (of ranks each one's), one of its streams, a thread."""
 
     PHASES = auto()
     DEVICE = auto()
@@ -623,7 +623,7 @@ class Lane(Record, frozen=True, kw_only=True):
 
 
 class Lanes(Record, frozen=True, kw_only=True):
-    """The step, of those that count, whose time is nearest to their mean; `hidden` streams and threads have no lane.
+    """The step, of those that count, whose time is nearest to their mean; `hidden` more lanes are left out.
 
     step: its number; `wall_ns` is its time.
     """
@@ -1013,7 +1013,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     advice: what to change, the largest gain first.
     host: what the host's launching threads did, the longest first.
     chains: maps and normalizations that one kernel could do together, by phase.
-    lanes: one step over time: phases, devices, streams, threads; `None` of several ranks.
+    lanes: one step over time: phases, devices, streams, threads; of several ranks the device of each.
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
+from opanatomy.analysis import lanes
 from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
-from opanatomy.analysis.lanes import fewer
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import instead_of
 from opanatomy.records.anatomy import Anatomy
@@ -246,14 +246,13 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
 
 #: What lanes have besides classes, phases and causes of idle time: in words, and the colour.
 _WORDS: Final = {
-    "computing": ("computing", "#4c6a88"), "exposed_communication": ("exposed communication", "#cc79a7"),
-    "exposed_copies": ("exposed copies", "#7fb3d5"), "outside": ("work of other steps", "#c9b458"),
-    "unrecorded": ("not recorded", "#d9d9d9"), "operators": ("operators", "#88a2b8"),
-    "launching": ("launching", "#a67c52"), "waiting": ("waiting for the device", "#b8433c"),
-    "runtime": ("other runtime calls", "#cdb08c"), "python": ("Python", "#9b9b9b"),
-    "framework": ("framework", "#b5b5b5"),
+    lanes.COMPUTING: ("computing", "#4c6a88"), lanes.EXPOSED: ("exposed communication", "#cc79a7"),
+    lanes.COPIES: ("exposed copies", "#7fb3d5"), lanes.OUTSIDE_WORK: ("work of other steps", "#c9b458"),
+    lanes.UNRECORDED: ("not recorded", "#d9d9d9"), lanes.OPERATORS: ("operators", "#88a2b8"),
+    lanes.LAUNCHING: ("launching", "#a67c52"), lanes.WAITING: ("waiting for the device", "#b8433c"),
+    lanes.RUNTIME: ("other runtime calls", "#cdb08c"), lanes.PYTHON: ("Python", "#9b9b9b"),
+    lanes.FRAMEWORK: ("framework", "#b5b5b5"),
 }  # fmt: skip
-_IDLE: Final = "idle_"
 #: Rectangles of the still picture, at most.
 _MOST_STILL: Final = 500
 
@@ -265,36 +264,36 @@ def _lanes(anatomy: Anatomy, most: int | None = None) -> Any:
     """
     import altair as alt
 
-    lanes = anatomy.lanes
-    if lanes is None:
+    drawn = anatomy.lanes
+    if drawn is None:
         raise NoChart("the report has no lanes: they are made from a trace, by opanatomy analyze")
     if most is not None:
-        lanes = fewer(lanes, most)
+        drawn = lanes.fewer(drawn, most)
     rows: list[Datum] = []
     shown: dict[str, str] = {}
-    for lane in lanes.lanes:
+    for lane in drawn.lanes:
         for begin, ns, kind in lane.spans:
             words, colour = _word_of(lane.kinds[kind])
             shown.setdefault(words, colour)
             rows.append({"lane": lane.name, "from": begin, "to": begin + ns, "what": words, "text": units.duration(ns),
                          "at": units.duration(begin)})  # fmt: skip
-    names = [lane.name for lane in lanes.lanes]
-    put = [lane for lane in lanes.lanes if lane.bin_ns is not None]
+    names = [lane.name for lane in drawn.lanes]
+    put = [lane for lane in drawn.lanes if lane.bin_ns is not None]
     widest = units.duration(max((lane.bin_ns or 0 for lane in put), default=0))
     binned = "" if not put else (
         f"; times of a kind are put together in parts of {widest}, in which their order says nothing:"
         f" {', '.join(lane.name for lane in put)}"
     )  # fmt: skip
-    hidden = f"; {lanes.hidden} more have no lane" if lanes.hidden else ""
-    number = "the step" if lanes.step is None else f"step {lanes.step}"
+    hidden = f"; {drawn.hidden} more have no lane" if drawn.hidden else ""
+    number = "the step" if drawn.step is None else f"step {drawn.step}"
     moved = alt.selection_interval(
         name="moved", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]",
     )  # fmt: skip
     return alt.Chart(
-        _values(rows), title=f"{number}, {units.duration(lanes.wall_ns)}{binned}{hidden}",
+        _values(rows), title=f"{number}, {units.duration(drawn.wall_ns)}{binned}{hidden}",
     ).mark_bar(clip=True).encode(
-        x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, lanes.wall_ns)),
-                scale=alt.Scale(domain=[0, lanes.wall_ns], nice=False)),
+        x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, drawn.wall_ns)),
+                scale=alt.Scale(domain=[0, drawn.wall_ns], nice=False)),
         x2="to:Q", y=alt.Y("lane:N", sort=names, title=None, scale=alt.Scale(domain=names, paddingInner=0.25),
                            axis=alt.Axis(labelLimit=150)),
         color=alt.Color("what:N", sort=list(shown), scale=alt.Scale(**_palette(list(shown), list(shown.values()))),
@@ -308,8 +307,8 @@ def _word_of(kind: str) -> tuple[str, str]:
     """Return what a span is in words, and its colour."""
     if kind in _WORDS:
         return _WORDS[kind]
-    if kind.startswith(_IDLE):
-        cause = IdleCause(kind.removeprefix(_IDLE))
+    if kind.startswith(lanes.IDLE):
+        cause = IdleCause(kind.removeprefix(lanes.IDLE))
         return f"idle: {label_of_cause(cause)}", _OF_CAUSE.get(cause, _GREY)
     if kind in _PHASES:
         return kind, _OF_PHASE.get(Phase(kind), _GREY)
@@ -536,7 +535,8 @@ def _modules(anatomy: Anatomy) -> Any:
     wanted, picked = alt.param(name="wanted", value=""), alt.param(name="picked", value="")
     x = alt.X("from:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False),
               axis=None)  # fmt: skip
-    base = alt.Chart(_values(rows)).transform_filter("datum.measure == measure")
+    said = f"without modules of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
+    base = alt.Chart(_values(rows), title=said).transform_filter("datum.measure == measure")
     found = "wanted == '' || indexof(lower(datum.path), lower(wanted)) >= 0"
     boxes = base.mark_rect(stroke="white", strokeOpacity=0.7, strokeWidth=0.7, clip=True, cursor="pointer").encode(
         x=x, x2="to:Q",
@@ -683,7 +683,10 @@ def _memory(anatomy: Anatomy) -> Any:
         color=_by_phase(known),
         tooltip=["phase:N", alt.Tooltip("time:N", title="for")], description="phase:N",
     )  # fmt: skip
-    return (areas + line + band).resolve_scale(color="independent").properties(width=_WIDTH, height=320)
+    every = len(anatomy.memory.timeline)
+    said = f"{len(points)} of {every:,} points, the highest of each part of the window" if len(points) < every else ""
+    made = (areas + line + band).resolve_scale(color="independent")
+    return made.properties(width=_WIDTH, height=320, title=said)
 
 
 def thinned(points: Sequence[MemoryPoint], most: int) -> list[MemoryPoint]:
@@ -725,8 +728,10 @@ def _components(anatomy: Anatomy) -> Any:
         raise NoChart("no component of the memory is known")
     most = max(row["bytes"] for row in rows)
     names = list(dict.fromkeys(row["component"] for row in rows if row["bytes"] >= _LEAST_COMPONENT * most))
+    small = len({row["component"] for row in rows}) - len(names)
     rows = [row for row in rows if row["component"] in names]
-    return alt.Chart(_values(rows)).mark_bar().encode(
+    said = f"without {small} of less than {units.share(_LEAST_COMPONENT, 1)} of the largest" if small else ""
+    return alt.Chart(_values(rows), title=said).mark_bar().encode(
         y=alt.Y("component:N", sort=names, title=None), yOffset=alt.YOffset("by:N", sort=["measured", "theory"]),
         x=alt.X("bytes:Q", axis=alt.Axis(**_bytes_axis(None))),
         color=alt.Color("by:N", sort=["measured", "theory"], legend=alt.Legend(title=None, orient="bottom"),
@@ -768,6 +773,11 @@ def _ranks(anatomy: Anatomy) -> Any:
         raise NoChart("no rank's step is known")
     names = list(dict.fromkeys(row["rank"] for row in rows))
     steps = list(dict.fromkeys(row["step"] for row in rows))
+    said = []
+    if len(names) < len(anatomy.ranks):
+        said.append(f"{len(names)} of {len(anatomy.ranks):,} ranks: the slowest, and others evenly spread")
+    if len(steps) == _MOST_STEPS:
+        said.append(f"the first {_MOST_STEPS} steps")
     panels = []
     for figure, scheme in (("step", "blues"), ("waiting for other ranks", "oranges")):
         own = [row for row in rows if row["figure"] == figure]
@@ -785,7 +795,8 @@ def _ranks(anatomy: Anatomy) -> Any:
                 description="text:N",
             ).properties(width=380, height=max(14 * len(names), 60))
         )  # fmt: skip
-    return alt.hconcat(*panels, spacing=40).resolve_scale(color="independent")
+    made = alt.hconcat(*panels, spacing=40).resolve_scale(color="independent")
+    return made.properties(title="; ".join(said)) if said else made
 
 
 def _spread_out(ranks: Sequence[Any], most: int, time_of: Callable[[Any], float]) -> list[Any]:

@@ -93,7 +93,12 @@ def columns_of(report: Tabled, table: str | None, function: str) -> list[Column]
         metrics = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
         name = Column(name="metric", kind="str", values=list(metrics))
         return [name, *_columns(Metric, list(metrics.values()))]
-    columns = _columns(_tables(kind)[path], _rows(report, path))
+    return _columns_at(report, path)
+
+
+def _columns_at(report: Report, path: str) -> list[Column]:
+    """Return the columns of the table in this place of a report."""
+    columns = _columns(_tables(type(report))[path], _rows(report, path))
     return list(_by_side(columns, report)) if isinstance(report, Comparison) and path == "figures" else columns
 
 
@@ -181,9 +186,9 @@ def write_tables(report: Report, folder: Path) -> tuple[str, ...]:
     """
     written = []
     for path in _tables(type(report)):
-        if not (rows := _rows(report, path)):
+        if not _rows(report, path):
             continue
-        columns = [_fitting(column) for column in _columns(_tables(type(report))[path], rows)]
+        columns = list(map(_fitting, _columns_at(report, path)))
         name = f"{path}.csv"
         with (folder / name).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -198,7 +203,7 @@ def write_tables(report: Report, folder: Path) -> tuple[str, ...]:
 def _in_a_cell(value: Any) -> object:
     """Return a value as CSV has it: nothing if it is not known, a list as its parts."""
     if isinstance(value, list):
-        value = "; ".join(map(str, value))
+        value = "; ".join("" if one is None else str(one) for one in value)
     return "" if value is None else cell_of(value)
 
 

@@ -1395,12 +1395,17 @@ def note(section: str, *wanted: str) -> str:
 
 
 def _note(section: str, name: str) -> str:
-    known = terms_named(name, section)
-    # The table's own before those that stand anywhere.
-    entries_of_it = [entry for chapter, entry in known if chapter.sections] or [entry for _, entry in known]
-    if not entries_of_it:
+    entry = term_in(section, name)
+    if entry is None:
         raise KeyError(f"the glossary has no {name!r} of the section {section!r}")
-    return entries_of_it[-1].note or f"{name}: {entries_of_it[-1].meaning}"
+    return entry.note or f"{name}: {entry.meaning}"
+
+
+def term_in(section: str, name: str) -> Term | None:
+    """Return what a name means in a section: the section's own term before those that stand anywhere."""
+    known = terms_named(name, section)
+    entries_of_it = [entry for chapter, entry in known if chapter.sections] or [entry for _, entry in known]
+    return entries_of_it[-1] if entries_of_it else None
 
 
 def _without_articles(name: str) -> str:

@@ -30,10 +30,10 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.charts import CHARTS, NoChart, chart_of, kind_of, library, still_of
 from opanatomy.report.markup import Opened, elements, nothing_more, plain
-from opanatomy.report.section import LABEL, Format, Note, NoteStyle, Page, Row, Section, moved
+from opanatomy.report.section import LABEL, Format, Note, NoteStyle, Page, Row, Section, cut, moved, printable, total
 from opanatomy.report.sections import sections_of
 from opanatomy.report.sections.operators import grouped, key_of
-from opanatomy.report.terms import CHAPTERS, terms_named
+from opanatomy.report.terms import CHAPTERS, term_in
 
 
 class PagePart(Struct, frozen=True):
@@ -159,8 +159,8 @@ def _section(report: Report, section: Section) -> Iterator[str]:
 
 def _meaning(section: Section, word: str) -> str:
     """Return the meaning of a word of the report; "" if the glossary does not have it."""
-    known = terms_named(word, section.name) if word.strip() else ()
-    return known[-1][1].meaning if known else ""
+    known = term_in(section.name, word) if word.strip() else None
+    return known.meaning if known is not None else ""
 
 
 def _filter(section: Section) -> str:
@@ -220,25 +220,27 @@ def _signatures(known: dict[str, _Calls], steps: int, _section: Section, row: Ro
         "<th class='n' scope='col'>FLOP</th><th class='n' scope='col'>bytes</th></tr>"
     ]
     for each in opened.rows[:_SIGNATURES]:
-        name = plain(str(each.signature)[:_SIGNATURE_MOST]) + (
-            f" (part: {plain(each.operator)})" if each.part_of else ""
-        )
+        part = f" (part: {plain(each.operator)})" if each.part_of else ""
+        name = plain(cut(printable(str(each.signature)), _SIGNATURE_MOST)) + part
         lines.append(
             f"<tr><td>{name}</td>{_number(each.calls / steps, units.ratio)}"
             f"{_number(each.time_ns / steps, units.duration)}{_number(_of_step(each.flops, steps), units.flops)}"
             f"{_number(_of_step(moved(each), steps), units.size)}</tr>"
         )
     if others := opened.rows[_SIGNATURES:]:
-        time = sum(each.time_ns for each in others)
+        rest = total(others).per_step(steps)
         lines.append(
-            f"<tr><td>and {len(others):,} more</td>{_number(sum(each.calls for each in others) / steps, units.ratio)}"
-            f"{_number(time / steps, units.duration)}<td></td><td></td></tr>"
+            f"<tr><td>and {len(others):,} more</td>{_number(rest.calls, units.ratio)}"
+            f"{_number(rest.time_ns, units.duration)}{_number(rest.flops, units.flops)}"
+            f"{_number(rest.bytes, units.size)}</tr>"
         )
     said = [f"rule: {plain(rule)}" for rule in dict.fromkeys(each.rule for each in opened.rows)][:2]
     said += [f"formula: {plain(text.splitlines()[0])}" for name in names if (text := describe(name))][:2]
     if opened.modules:
         more = f" and {len(opened.modules) - _SIGNATURES:,} more" if opened.modules[_SIGNATURES:] else ""
-        shown = ", ".join(plain(name[:_SIGNATURE_MOST]) or "the model" for name in opened.modules[:_SIGNATURES])
+        shown = ", ".join(
+            plain(cut(printable(name), _SIGNATURE_MOST)) or "the model" for name in opened.modules[:_SIGNATURES]
+        )
         said.append(f"modules: {shown}{more}")
     return f"<table>{''.join(lines)}</table>" + "".join(f'<div class="note">{text}</div>' for text in said)
 
