@@ -469,6 +469,9 @@ COPIES = {("aten::clone", FORWARD): 24}
         ("aten::clone", BACKWARD, 0, 1, {"watched": frozenset({"aten::_indices"})}, checks.COPIED_GRADIENT),
         ("aten::clone", BACKWARD, 0, 1, {}, None),
         ("aten::clone", FORWARD, 0, 1, {"watched": frozenset({"aten::_indices"})}, None),
+        ("aten::mul", FORWARD, 2, 8, {"traced": frozenset({"fused_mul_ceil_add"})}, checks.SCRIPTED),
+        ("aten::mul", FORWARD, 8, 2, {"traced": frozenset({"fused_mul_ceil_add"})}, None),
+        ("aten::mul", FORWARD, 2, 8, {"traced": frozenset({"aten::_fused_adamw_"})}, None),
         ("aten::zero", BACKWARD, 2, 0, {"new_zeros": 8}, checks.NO_IN_PLACE),  # as often, but in another way
         ("aten::zero", BACKWARD, 2, 0, {"new_zeros": 9}, None),
     ],

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.predict.experiment import Runs, Store
 from opanatomy.predict.fake import simulate
-from opanatomy.predict.sampling import Sampling, Template
+from opanatomy.predict.sampling import Blank, Sampling, Template
 from opanatomy.predict.techniques import Variant
 from opanatomy.records.experiment import SimulatedStep
 from opanatomy.trace.redact import Texts
@@ -80,6 +81,17 @@ def test_what_values_could_harm_is_left_alone() -> None:
     function = torch.ops.opanatomy_tests.gathered.default
     assert Template.of(function, (plain, places), {}) is None
     assert Template.of(function, (plain, plain), {}) is not None
+
+
+def test_a_random_state_that_a_call_reads_on_the_host_is_made_there() -> None:
+    function = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
+    with FakeTensorMode():
+        heads = [torch.empty(1, 2, 8, 4, device="cuda") for _ in range(4)]
+        sums, seed = torch.empty(1, 2, 32, device="cuda"), torch.empty((), dtype=torch.int64, device="cuda")
+        template = Template.of(function, (*heads, None, heads[0], sums, seed, seed, 0.1, [True] * 4), {})
+    assert template is not None
+    kinds = [one.device.type for one in template.args if isinstance(one, Blank)]
+    assert kinds == ["cuda"] * 6 + ["cpu"] * 2
 
 
 @pytest.mark.parametrize("runs", [1, 2])

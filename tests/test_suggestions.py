@@ -11,7 +11,7 @@ import pytest
 
 from opanatomy.__main__ import main
 from opanatomy.errors import EstimateError
-from opanatomy.predict import fake, suggestions
+from opanatomy.predict import fake, suggestions, workers
 from opanatomy.records.experiment import SimulatedStep
 from tests.tiny import BERT
 
@@ -82,6 +82,22 @@ def test_without_time_only_the_first_is_looked_at(
         assert main([*COMMAND]) == 0
     assert "no time" not in capfd.readouterr().out
     assert [options.fused_loss for options in followed] == [False, True]
+
+
+def test_calls_on_a_device_are_made_in_another_process(
+    here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel of a device reads where it is told to: what that ends is not the run."""
+    apart: list[Any] = []
+
+    def noted(runs: Any, *, deadline: float) -> Iterator[Any]:
+        apart.extend(runs)
+        return workers.followed(runs, deadline)
+
+    monkeypatch.setattr(suggestions, "choose_device", lambda _: "cuda")
+    monkeypatch.setattr(workers, "followed_apart", noted)
+    assert predicted(report(capfd, "--memory", "--suggest", "10000"))
+    assert len(apart) > 2
 
 
 @pytest.mark.parametrize("words", ["--suggest 0", "--inference"])

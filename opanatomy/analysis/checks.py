@@ -150,6 +150,7 @@ FAST_PATH: Final = "torch.nn does not take its fast path where a mode watches: t
 OUTSIDE_MODULES: Final = (
     "ran before the first module was called: forward by autograd's nodes, which a mode does not see"
 )
+SCRIPTED: Final = "TorchScript runs a graph as it is written at first, later with constants computed and calls fused"
 FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
 
 #: Operators that make tensors which a first step keeps for later ones: masks, tables, the weights of lazy modules; an
@@ -219,6 +220,11 @@ class Counts(Struct, frozen=True, kw_only=True):
         """Return whether forward-mode differentiation ran."""
         return any(name.startswith(_DUAL) for name in self.watched | self.traced)
 
+    @property
+    def fuses_scripts(self) -> bool:
+        """Return whether TorchScript's fuser ran kernels; it names them without a namespace."""
+        return any(name.startswith("fused_") for name in self.traced)
+
     def took_fast_path(self, phase: Phase) -> bool:
         """Return whether the trace has an unwatched fast path, and all products of the phase cost the same."""
         if not (_FAST_PATHS & self.traced) - self.watched:
@@ -250,7 +256,7 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
         return COPIED_GRADIENT
     if 0 < ours - watched <= counts.ours[key].enclosed_copies:
         return ENCLOSED
-    return None
+    return SCRIPTED if ours < watched and counts.fuses_scripts else None
 
 
 def cause_of_flops(key: Key, counts: Counts) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -165,7 +166,7 @@ class Blocks(Struct, frozen=True, kw_only=True):
     free: Int64
     bytes: Int64
     address: Int64
-    #: True if the address was allocated again, so that the block must have been freed before.
+    #: True if the address was allocated again, so that the block was freed before, and nothing tells when.
     unseen: Bool
     #: Number of frees of another size than was allocated at their address.
     uneven: int
@@ -220,10 +221,32 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
     sizes = np.concatenate((held_bytes, events.bytes))
     addresses = np.concatenate((held_address, events.address))
     blocks = _paired(sizes, addresses, by_address=bool((events.address[events.bytes != 0] != UNKNOWN).all()))
-    return replace(
+    blocks = replace(
         blocks, events=blocks.events - held, alloc=np.maximum(blocks.alloc - held, -1), free=blocks.free - held,
         unmatched=blocks.unmatched - held,
     )  # fmt: skip
+    return _freed_by_totals(blocks, events) if blocks.unseen.any() else blocks
+
+
+def _freed_by_totals(blocks: Blocks, events: MemoryEvents) -> Blocks:
+    """Return the blocks with frees that no event tells where the allocator's total fell by the bytes of one.
+
+    On a device autograd's threads free the gradients that they pass on outside of what the profiler follows.
+    """
+    rows = np.flatnonzero(events.bytes != 0)
+    total = known(events.total_allocated[rows])
+    told = np.flatnonzero((total[1:] != UNKNOWN) & (total[:-1] != UNKNOWN)) + 1
+    fallen = total[told - 1] + events.bytes[rows[told]] - total[told]
+    falls: dict[int, list[int]] = {}
+    for row, size in zip(rows[told[fallen > 0]].tolist(), fallen[fallen > 0].tolist(), strict=True):
+        falls.setdefault(size, []).append(row)
+    free, unseen = blocks.free.copy(), blocks.unseen.copy()
+    for block in np.flatnonzero(unseen & ~blocks.from_before).tolist():
+        within = falls.get(int(blocks.bytes[block]), [])
+        place = bisect_right(within, int(blocks.alloc[block]))
+        if place < len(within) and within[place] <= free[block]:
+            free[block], unseen[block] = within.pop(place), False
+    return replace(blocks, free=free, unseen=unseen)
 
 
 def _paired(sizes: Int64, addresses: Int64, *, by_address: bool) -> Blocks:

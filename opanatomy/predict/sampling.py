@@ -40,6 +40,11 @@ _KNOWN: Final = frozenset({"bitsandbytes", "torchao"})
 #: Calls that take more bytes find them outside of the caches, whose size is assumed where the system does not say it.
 _COLD: Final = 4 << 20
 _CACHE: Final = 64 << 20
+#: Calls that read their random state on the host (aten/src/ATen/native/transformers/cuda/attention_backward.cu): fake
+#: tensors have it on the device, where reading it ends the process.
+_SEED_ON_HOST: Final = frozenset({
+    "aten::_scaled_dot_product_efficient_attention_backward", "aten::_efficient_attention_backward",
+})  # fmt: skip
 #: As many random numbers are made once and repeated.
 _TILE: Final = 1 << 20
 
@@ -75,7 +80,14 @@ class Template(NamedTuple):
         Sparse tensors hold places in their values. So may whole numbers of an operator that is not torch's, which need
         not look whether these are valid.
         """
-        template = cls(function, tuple(map(_blanked, args)), {name: _blanked(each) for name, each in kwargs.items()})
+        import torch
+
+        made = list(map(_blanked, args))
+        if function._schema.name in _SEED_ON_HOST:
+            for place, argument in enumerate(function._schema.arguments[: len(made)]):
+                if argument.name.startswith("philox_"):
+                    made[place] = made[place]._replace(device=torch.device("cpu"))
+        template = cls(function, tuple(made), {name: _blanked(each) for name, each in kwargs.items()})
         blanks = list(_blanks((template.args, tuple(template.kwargs.values()))))
         if any(blank.strides is None for blank in blanks):
             return None

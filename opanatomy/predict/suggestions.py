@@ -14,6 +14,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from opanatomy.capture.device.accelerators import empty_cache
+from opanatomy.capture.device.environment import choose_device
 from opanatomy.errors import EstimateError
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
@@ -46,7 +48,13 @@ def suggestions_for(
     if not variants[1:]:
         return ()
     deadline = clock() + budget_s
-    followed = list(workers.followed([variant.options for variant in variants], deadline, clock))
+    runs = [variant.options for variant in variants]
+    device = choose_device(options.device)
+    if device == "cpu":
+        followed = list(workers.followed(runs, deadline, clock))
+    else:  # a kernel of a device does not look at what it is given: what ends the process is not to end this one
+        empty_cache(device)
+        followed = list(workers.followed_apart(runs, deadline=deadline))
     baseline = followed[0].step
     if not isinstance(baseline, SimulatedStep):
         raise EstimateError(baseline)

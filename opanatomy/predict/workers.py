@@ -230,14 +230,16 @@ def followed(
             yield Followed(step=str(error))
 
 
-def followed_apart(runs: Sequence[RunOptions], samples: Samples = "all") -> Iterator[Followed]:
+def followed_apart(
+    runs: Sequence[RunOptions], samples: Samples = "all", deadline: float | None = None
+) -> Iterator[Followed]:
     """Yield `followed` of each run in turn, from a fresh process.
 
     If that ends, a call did not stand values that mean nothing: the runs that are left are followed without samples.
     """
     left = list(runs)
     while left:
-        results = run_jobs(partial(followed, samples=samples), tuple(left))
+        results = run_jobs(partial(followed, deadline=deadline, samples=samples), tuple(left))
         try:
             for _ in tuple(left):
                 yield next(results)

@@ -53,7 +53,7 @@ def terminal_report(
 
 
 def read_anatomy(text: str | bytes) -> Anatomy:
-    """Return the anatomy in a JSON report; raise `OpanatomyError` for any other text than schema 1."""
+    """Return the anatomy in a JSON report; raise `OpanatomyError` for any other text."""
     from opanatomy.report.formats import json
 
     return json.read_anatomy(text)

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
+from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.report import read_anatomy
 
 _ROOT = Path(__file__).parent.parent.parent
 _LONGEST_S = 300
@@ -50,6 +51,6 @@ def profile(name: str, folder: Path, *words: str) -> Run:
 
 def _report(text: str) -> Anatomy | None:
     try:
-        return msgspec.json.decode(text, type=Anatomy)
-    except msgspec.MsgspecError:
+        return read_anatomy(text.encode())
+    except OpanatomyError:
         return None
