@@ -42,7 +42,7 @@ TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrup
 if TYPE_CHECKING:
     from typing import Any
 
-    from opanatomy.api import Anatomy, Comparison, analyze, compare, profile, read, record
+    from opanatomy.api import Anatomy, Comparison, Techniques, analyze, compare, profile, read, record
     from opanatomy.cost.registry import formula
     from opanatomy.errors import (
         CaptureError,
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from opanatomy.trainer import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "read", "compare", "TrainerCallback", "Anatomy", "Comparison", "formula",
-    "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
+    "analyze", "profile", "record", "read", "compare", "TrainerCallback", "Anatomy", "Comparison", "Techniques",
+    "formula", "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
     "GateError", "__version__",
 ]  # fmt: skip
 
@@ -77,6 +77,7 @@ _HOMES = {
     ),
     "Anatomy": "opanatomy.api",
     "Comparison": "opanatomy.api",
+    "Techniques": "opanatomy.api",
 }  # fmt: skip
 
 

@@ -24,12 +24,13 @@ from opanatomy.parallel import ClusterSettings
 from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of
 from opanatomy.records.anatomy import Anatomy as AnatomyRecord
 from opanatomy.records.comparison import Comparison as ComparisonRecord
+from opanatomy.records.experiment import Techniques as TechniquesRecord
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import pandas_frame, polars_frame
-from opanatomy.report.load import document_in, report_in
+from opanatomy.report.load import document_in, kind_in_words, report_in
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 from opanatomy.report.section import LABEL, cut, printable
 from opanatomy.trace.files import (
@@ -90,15 +91,15 @@ def analyze(
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
         if document is not None:
-            what = "a saved comparison" if isinstance(document, ComparisonRecord) else "a report"
+            what = kind_in_words(document)
             raise UsageError(f"analyze: {paths[0]} is {what}, not a trace - read it with opanatomy.read") from error
         raise
 
 
-def read(report: Name) -> Anatomy | Comparison:
-    """Return the `Anatomy` or the `Comparison` in a JSON report, equal to the one that was written.
+def read(report: Name) -> Anatomy | Comparison | Techniques:
+    """Return the `Anatomy`, the `Comparison` or the `Techniques` in a JSON report, equal to the one that was written.
 
-    Reports are written by `to_json` of either, `opanatomy ... -f json` and `-o FILE.json`.
+    Reports are written by `to_json` of each, `opanatomy ... -f json` and `-o FILE.json`.
 
     Raises `UsageError` for an invalid file name, `OpanatomyError` for a file that is not a report: a trace is
     analyzed by `opanatomy.analyze`.
@@ -727,7 +728,8 @@ class _Report:
     def chart(self, name: str) -> Any:
         """Return a picture of the report as a chart of `altair`, which a notebook shows and `save` writes.
 
-        Of an anatomy: step, lanes, classes, roofline, modules, memory, components, ranks; of a comparison: difference.
+        Of an anatomy: step, lanes, classes, roofline, modules, memory, components, ranks; of a comparison: difference;
+        of an experiment: techniques.
         Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
         """
         from opanatomy.report.charts import chart_of
@@ -735,7 +737,7 @@ class _Report:
         return chart_of(cast("Report", self), name)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the first screen of the report, of a comparison the page."""
+        """Return what a notebook shows: the first screen of the report, of a comparison and an experiment the page."""
         from opanatomy.report.notebook import notebook_html
 
         return notebook_html(cast("Report", self))
@@ -830,16 +832,45 @@ class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa:
         return [*(("side", side.name) for side in self.sides), ("metrics", self.metrics())]
 
 
+class Techniques(_Report, TechniquesRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
+    __doc__ = TechniquesRecord.__doc__
+
+    def to_pandas(self, table: str = "techniques") -> Any:
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
+
+        Tables: techniques (the baseline and each technique), advice. Raises `UsageError` with all names for another
+        one, `OpanatomyError` without pandas (the extra `data`).
+        """
+        return pandas_frame(self, table)
+
+    def to_polars(self, table: str = "techniques") -> Any:
+        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        return polars_frame(self, table)
+
+    def __repr__(self) -> str:
+        """Return one line: the model, the techniques, the peak of the baseline and the least one."""
+        of = f" of {cut(printable(self.workload.model), _NAME_WIDTH)}" if self.workload.model else ""
+        peaks = {row.name: one.peak_bytes for row in self.rows if (one := row.measured or row.predicted) is not None}
+        known = {name: size for name, size in peaks.items() if size is not None}
+        parts = [f"{len(self.rows) - 1} techniques"]
+        if (before := known.get(self.baseline.name)) is not None:
+            least = min(known, key=lambda name: known[name])
+            parts.append(f"peak {units.size(before)}, least {units.size(known[least])} ({least})")
+        return f"<Techniques{of}: {', '.join(parts)}>"
+
+
 @overload
 def held(record: AnatomyRecord) -> Anatomy: ...
 @overload
 def held(record: ComparisonRecord) -> Comparison: ...
 @overload
-def held(record: AnatomyRecord | ComparisonRecord) -> Anatomy | Comparison: ...
-def held(record: AnatomyRecord | ComparisonRecord) -> Anatomy | Comparison:
+def held(record: Report) -> Anatomy | Comparison | Techniques: ...
+def held(record: Report) -> Anatomy | Comparison | Techniques:
     """Return a report of the stages with the methods that a user calls."""
-    if isinstance(record, (Anatomy, Comparison)):
+    if isinstance(record, (Anatomy, Comparison, Techniques)):
         return record
+    if isinstance(record, TechniquesRecord):
+        return Techniques(**structs.asdict(record))
     kind = Comparison if isinstance(record, ComparisonRecord) else Anatomy
     return kind(**structs.asdict(record))
 

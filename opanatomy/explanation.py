@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -587,12 +586,8 @@ class Vocabulary:
 
 def read_report(path: Path) -> Anatomy | Techniques | Comparison:
     """Return what a JSON report holds: a run, an experiment, a comparison; `OpanatomyError` for other files."""
-    text = _read(path)
-    try:
-        return redacted(msgspec.json.decode(text, type=Techniques), Texts())
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        document = document_in(path)
-        return _anatomy(path, text) if document is None else document
+    document = document_in(path)
+    return _anatomy(path, _read(path)) if document is None else document
 
 
 def unexplained(path: Path) -> tuple[Section, ...]:

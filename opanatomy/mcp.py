@@ -270,9 +270,7 @@ def _opened(reports: Reports, name: str) -> str:
 
 
 def _tables(report: Report) -> dict[str, list[Any]]:
-    """Return the tables of a report that have rows, by name; of an experiment its rows alone."""
-    if isinstance(report, Techniques):
-        return {}
+    """Return the tables of a report that have rows, by name."""
     made = {name: columns_of(report, name, "table") for name in table_names(type(report))}
     return {name: columns for name, columns in made.items() if columns and columns[0].values}
 

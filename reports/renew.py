@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.experiment import Techniques
-from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report
+from opanatomy.report.load import document_in
 
 HERE = Path(__file__).parent
 SHOWN = "bert-large-uncased"
@@ -25,7 +22,7 @@ PAGES: dict[str, dict[str, Any]] = {"README.md": {"brief": True}, "docs/profilin
 def main(given: Path) -> None:
     """Write the files and, for the main command, the pages that show it."""
     if given.suffix == ".json":
-        report = read_report(given)
+        report = document_in(given)
     else:
         report = analyze_traces([given])
         (HERE / given.name.replace(".trace.json.gz", ".json")).write_text(json_report(report))
@@ -38,14 +35,6 @@ def main(given: Path) -> None:
         path.write_text(
             re.sub(r"```text\n.*?```", block.replace("\\", r"\\"), path.read_text(), count=1, flags=re.DOTALL)
         )
-
-
-def read_report(path: Path) -> Anatomy | Techniques:
-    """A kept report; those of experiments are in a folder of their own."""
-    content = path.read_bytes()
-    if path.parent.name == "techniques":
-        return msgspec.json.decode(content, type=Techniques)
-    return read_anatomy(content)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import opanatomy
+from opanatomy.api import held
 from opanatomy.cli.main import main
 from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.report.formats import FORMATS
@@ -105,7 +106,9 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
         pytest.param(
             gzip.compress(b'{"schema": 1, "provenance": {}, "step":' + b" " * (17 << 20)), "gzip bomb", id="bomb"
         ),
-        pytest.param(json_report(experiment()), "a report of techniques", id="techniques"),
+        pytest.param(
+            json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "this opanatomy reads", id="old"
+        ),
         pytest.param('{"comparison_schema": 2, "sides": []}', "has schema 2, this opanatomy reads", id="comparison"),
         pytest.param('{"comparison_schema": 1, "sides": 3}', "not a comparison of opanatomy", id="type of comparison"),
         pytest.param('{"schema": 1, "provenance": {}, "traceEvents": []}', "has no operator", id="trace"),
@@ -147,6 +150,34 @@ def test_what_needs_a_run_is_refused_of_a_comparison(
 
 
 # ------------------------------------------------------------------------------------------------------------ analyze
+
+
+def test_an_experiment_is_shown_again_as_it_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as the object that a user holds, whose picture a notebook shows."""
+    monkeypatch.chdir(tmp_path)
+    text = json_report(experiment())
+    Path("kept.json").write_text(text)
+    assert main(["analyze", "kept.json", "-f", "json"]) == 0
+    assert capsys.readouterr().out == text
+    assert main(["analyze", "kept.json", "-o", "kept.html", "--tables", "tables"]) == 0
+    assert "Peak and time of each technique" in Path("kept.html").read_text()
+    read = opanatomy.read("kept.json")
+    assert isinstance(read, opanatomy.Techniques)
+    assert read == held(experiment())
+    assert read.to_json() == text
+    assert "<svg" in read._repr_html_()
+    assert list(read.to_pandas()["name"]) == [row.name for row in read.rows]
+    assert Path("tables/rows.csv").read_text().count("\n") > len(read.rows)
+    assert f"{len(read.rows) - 1} techniques" in repr(read)
+    with pytest.raises(opanatomy.UsageError, match="techniques"):
+        read.to_pandas("operators")
+    for words in (["--redact"], ["--fail-if", "time > 1s"], ["--jobs", "2"]):
+        assert main(["analyze", "kept.json", *words]) == 2
+        assert "kept.json is a report of techniques, and this needs" in capsys.readouterr().err
+    assert main(["compare", "kept.json", "kept.json"]) == 1
+    assert "as NAME.report.json" in capsys.readouterr().err
 
 
 @pytest.fixture

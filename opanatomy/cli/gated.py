@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 
 if TYPE_CHECKING:
-    from opanatomy.records.anatomy import Anatomy
+    from opanatomy.records.reports import Report
     from opanatomy.report.gates import Gate
 
 
@@ -41,7 +42,7 @@ def with_gates(comparison: Comparison, arguments: argparse.Namespace) -> Compari
     return judged(comparison, gates_of(arguments.fail_if))
 
 
-def hold_to_gates(report: Anatomy | Comparison, arguments: argparse.Namespace) -> None:
+def hold_to_gates(report: Report, arguments: argparse.Namespace) -> None:
     """Raise `GateError` with a reason for each gate that is not met and, with `--check`, for unconfirmed figures."""
     from opanatomy.errors import GateError
 
@@ -49,6 +50,8 @@ def hold_to_gates(report: Anatomy | Comparison, arguments: argparse.Namespace) -
         from opanatomy.report.gates import require_met
 
         require_met(report.gates)
+        return
+    if not isinstance(report, Anatomy):
         return
     reasons: list[str] = []
     if arguments.check:

@@ -21,6 +21,7 @@ from opanatomy.errors import OutputError, UsageError
 from opanatomy.options import ANALYZE, TOP, Choice, as_flag, choice_of, instead_of, named
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Page
 from opanatomy.trace.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
@@ -346,7 +347,7 @@ def note(text: str) -> None:
 
 #: The options of `analyze` on how a trace is read, or where it is written.
 _OF_TRACES: Final = ("phases", "summaries", "dask", "jobs", "annotated")
-#: Options that need the report of one run; a comparison is not one.
+#: Options that need the report of one run; a comparison and an experiment are none.
 _OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
 #: Up to this many names are written.
 _NAMED: Final = 4
@@ -357,12 +358,14 @@ class MadeReport(Struct, frozen=True, kw_only=True):
 
     path: Path
     name: str
-    report: Anatomy | Comparison
+    report: Report
 
     @property
     def what(self) -> str:
         """Return its kind in words."""
-        return "a saved comparison" if isinstance(self.report, Comparison) else "a report"
+        from opanatomy.report.load import kind_in_words
+
+        return kind_in_words(self.report)
 
 
 def made_report(
@@ -388,9 +391,9 @@ def made_report(
 
 
 def _several(reports: Sequence[MadeReport], names: Sequence[str]) -> str:
-    compared = next((report for report in reports if isinstance(report.report, Comparison)), None)
-    if compared is not None:
-        return f"analyze: {compared.name} is {compared.what}, which is shown alone - leave the other names out"
+    alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
+    if alone is not None:
+        return f"analyze: {alone.name} is {alone.what}, which is shown alone - leave the other names out"
     compare = shlex.join(["opanatomy", "compare", *names[:_NAMED]]) + (" ..." if len(names) > _NAMED else "")
     if len(reports) == len(names):
         return f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
@@ -409,7 +412,8 @@ def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
         shown = " ".join(map(str, (as_flag(option, item) for item in values)))
         if option.name in _OF_TRACES:
             raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {_trace_of(report)}")
-        if option.name in _OF_ONE_RUN and isinstance(report.report, Comparison):
+        of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
+        if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):
             raise UsageError(
                 f"{shown}: {report.name} is {report.what}, and this needs the report of one run - give that"
                 + (", or compare its runs again" if option.name == "redact" else "")
@@ -417,20 +421,20 @@ def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
 
 
 def _trace_of(report: MadeReport) -> str:
-    if isinstance(report.report, Comparison):
+    if not isinstance(report.report, Anatomy):
         return "the trace of a run - give that"
     trace = report.report.provenance.trace
     return f"its trace - give the trace{f' ({trace})' if trace else ''}"
 
 
-def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy | Comparison:
+def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report:
     """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
     from opanatomy.pipeline import with_ceilings
     from opanatomy.trace.redact import Texts
     from opanatomy.trace.redact_records import redacted
 
     anatomy = report.report
-    if isinstance(anatomy, Comparison):
+    if not isinstance(anatomy, Anatomy):
         return anatomy
     if ceilings:
         anatomy = with_ceilings(anatomy, ceilings)
@@ -444,6 +448,8 @@ def what_it_is(report: MadeReport) -> str:
     name = "stdin" if report.name == STDIN else report.name
     if isinstance(report.report, Comparison):
         return f"{name}: {report.what}, shown again; nothing was compared anew"
+    if isinstance(report.report, Techniques):
+        return f"{name}: {report.what} of {report.report.created}, shown again; nothing ran"
     provenance = report.report.provenance
     when = f" of {provenance.created}" if provenance.created else ""
     return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown again; no trace was read"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec import inspect as types
@@ -22,12 +22,11 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import instead_of
 from opanatomy.records.anatomy import Anatomy, Metric
 from opanatomy.records.comparison import Comparison, FigureRow, Part
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.formats.csv import cell_of
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
-#: Reports with tables.
-Tabled: TypeAlias = "Anatomy | Comparison"
 #: The table of `metrics()`, with units.
 METRICS: Final = "metrics"
 #: Short names of tables that are parts of a part; the others have the names of the JSON report.
@@ -47,6 +46,7 @@ _SHORT: Final = {
     "tokenizers": "texts.tokenizers",
 }
 _SHORT_OF_COMPARISON: Final = {"parts": "decomposition.parts", "kinds": "other_kinds"}
+_SHORT_OF_TECHNIQUES: Final = {"techniques": "rows"}
 #: Columns of a row besides its fields.
 _DERIVED: Final[dict[type, tuple[tuple[str, str], ...]]] = {
     Part: (("change_ns", "int"),), FigureRow: (("change", "float"),),
@@ -71,25 +71,26 @@ class Column(Struct, frozen=True, kw_only=True):
     values: list[Any]
 
 
-def table_names(report: type[Tabled] = Anatomy) -> tuple[str, ...]:
-    """Return the names of all tables of a report type, short if they have a short one."""
+def table_names(report: type[Report] = Anatomy) -> tuple[str, ...]:
+    """Return the names of all tables of a report type, short if they have a short one; an experiment has no metrics."""
     short = {path: name for name, path in _short(report).items()}
-    return (*(short.get(path, path) for path in _tables(report)), METRICS)
+    metrics = () if issubclass(report, Techniques) else (METRICS,)
+    return (*(short.get(path, path) for path in _tables(report)), *metrics)
 
 
-def columns_of(report: Tabled, table: str | None, function: str) -> list[Column]:
+def columns_of(report: Report, table: str | None, function: str) -> list[Column]:
     """Return a table's columns; raise `UsageError`, which begins with `function` and lists all tables, for another.
 
-    `None` is the main table: operators, of a comparison the parts of the difference, else the figures.
+    `None` is the main table: operators, techniques, of a comparison the parts of the difference, else the figures.
     """
     kind = type(report)
     table = _first_of(report) if table is None else table
-    names = {_word(name): name for name in (*_tables(kind), METRICS)}
+    names = {_word(name): name for name in (*_tables(kind), *table_names(kind))}
     names |= {_word(name): path for name, path in _short(kind).items()}
     path = names.get(_word(str(table)))
     if path is None:
         raise UsageError(f"{function}: table={table!r}: not known - {instead_of(table, table_names(kind))}")
-    if path == METRICS:
+    if path == METRICS and not isinstance(report, Techniques):
         metrics = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
         name = Column(name="metric", kind="str", values=list(metrics))
         return [name, *_columns(Metric, list(metrics.values()))]
@@ -102,13 +103,15 @@ def _columns_at(report: Report, path: str) -> list[Column]:
     return list(_by_side(columns, report)) if isinstance(report, Comparison) and path == "figures" else columns
 
 
-def _first_of(report: Tabled) -> str:
-    if isinstance(report, Anatomy):
-        return "operators"
-    return "figures" if report.decomposition is None else "parts"
+def _first_of(report: Report) -> str:
+    if isinstance(report, Comparison):
+        return "figures" if report.decomposition is None else "parts"
+    return "operators" if isinstance(report, Anatomy) else "techniques"
 
 
-def _short(report: type[Tabled]) -> dict[str, str]:
+def _short(report: type[Report]) -> dict[str, str]:
+    if issubclass(report, Techniques):
+        return _SHORT_OF_TECHNIQUES
     return _SHORT if issubclass(report, Anatomy) else _SHORT_OF_COMPARISON
 
 
@@ -129,7 +132,7 @@ def _word(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
 
-def pandas_frame(report: Tabled, table: str | None) -> Any:
+def pandas_frame(report: Report, table: str | None) -> Any:
     """Return the table as a `pandas.DataFrame` of nullable types; integers beyond 64 bits are floats."""
     pandas = _library("pandas")
     kinds = {"int": "Int64", "float": "Float64", "bool": "boolean", "str": "string"}
@@ -141,7 +144,7 @@ def pandas_frame(report: Tabled, table: str | None) -> Any:
     return _frame(report, table, pandas, column)
 
 
-def polars_frame(report: Tabled, table: str | None) -> Any:
+def polars_frame(report: Report, table: str | None) -> Any:
     """Return the table as a `polars.DataFrame`; integers beyond 64 bits are floats."""
     polars = _library("polars")
     kinds = {"int": polars.Int64, "float": polars.Float64, "bool": polars.Boolean, "str": polars.String}
@@ -153,7 +156,7 @@ def polars_frame(report: Tabled, table: str | None) -> Any:
     return _frame(report, table, polars, column)
 
 
-def _frame(report: Tabled, table: str | None, library: Any, column: Callable[[Column], Any]) -> Any:
+def _frame(report: Report, table: str | None, library: Any, column: Callable[[Column], Any]) -> Any:
     columns = columns_of(report, table, f"to_{library.__name__}")
     return library.DataFrame({part.name: column(part) for part in map(_fitting, columns)})
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,8 @@ from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, Measured
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
-from opanatomy.report.formats.json import read_anatomy, read_comparison
+from opanatomy.records.reports import Report
+from opanatomy.report.formats.json import read_anatomy, read_comparison, read_techniques
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
 
@@ -40,28 +41,19 @@ _TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*(?:"|\Z))(\s*:)?|[{}\[\]]', re.DO
 _EVENTS: Final = "traceEvents"
 
 
-#: The documents that are read here.
-Document: TypeAlias = "Anatomy | Comparison"
-
-
 class _Kind(Struct, frozen=True):
     """A kind of our documents: its keys, two that each one has, and how it is read, or why it is not."""
 
     keys: frozenset[str]
     sure: tuple[str, str]
-    read: Callable[[bytes], Document] | None = None
+    read: Callable[[bytes], Report] | None = None
     refusal: str = ""
 
 
 _KINDS: Final = (
     _Kind(frozenset(Anatomy.__struct_fields__), ("schema", "provenance"), read_anatomy),
     _Kind(frozenset(Comparison.__struct_fields__), ("comparison_schema", "sides"), read_comparison),
-    _Kind(
-        frozenset(Techniques.__struct_fields__),
-        ("schema", "rows"),
-        refusal="a report of techniques, which is of several runs - give the report of one of them: each is in the"
-        " folder of the experiment, as NAME.report.json",
-    ),
+    _Kind(frozenset(Techniques.__struct_fields__), ("schema", "rows"), read_techniques),
     # Printed by `ceilings -f json`, and kept for later runs.
     _Kind(
         frozenset(
@@ -75,28 +67,32 @@ _KINDS: Final = (
 
 
 def report_in(path: Path) -> Anatomy | None:
-    """Do as `document_in` for a report of one run; raise `OpanatomyError` for a comparison."""
+    """Do as `document_in` for a report of one run; raise `OpanatomyError` for one of several."""
     document = document_in(path)
-    if isinstance(document, Comparison):
-        raise OpanatomyError(not_of_one_run(path))
-    return document
-
-
-def not_of_one_run(path: Path) -> str:
-    """Return the message for a saved comparison in place of a run."""
+    if document is None or isinstance(document, Anatomy):
+        return document
     again = as_asked(f"opanatomy analyze {shlex.quote(str(path))}", "opanatomy.read")
-    return (
-        f"{path}: a saved comparison, which is of several runs - give the report or the trace of one of them;"
-        f" to see the comparison again: {again}"
+    of_one = "the report or the trace of one of them"
+    if isinstance(document, Techniques):
+        of_one = "the report of one of them: each is in the folder of the experiment, as NAME.report.json"
+    raise OpanatomyError(
+        f"{path}: {kind_in_words(document)}, which is of several runs - give {of_one}; to see it again: {again}"
     )
 
 
-def document_in(path: Path) -> Document | None:
-    """Return the anatomy or the comparison in a JSON report of ours, packed or not; `None` for anything else.
+def kind_in_words(document: Report) -> str:
+    """Return what kind of saved report it is."""
+    if isinstance(document, Anatomy):
+        return "a report"
+    return "a saved comparison" if isinstance(document, Comparison) else "a report of techniques"
+
+
+def document_in(path: Path) -> Report | None:
+    """Return the report of a run, a comparison or techniques in a JSON file of ours, packed or not; `None` for others.
 
     A trace is known by its first bytes and not read further. `None` also for a folder, a pipe or an unreadable file,
-    which the reader of traces reports. Raises `OpanatomyError` for a damaged report, one of another schema, a report of
-    techniques and measured ceilings.
+    which the reader of traces reports. Raises `OpanatomyError` for a damaged report, one of another schema and measured
+    ceilings.
     """
     try:
         if not os.path.isfile(path):
@@ -114,7 +110,7 @@ def document_in(path: Path) -> Document | None:
     return _read(path, text, kind, certain=kind.sure[1] in _keys(text[:_HEAD_BYTES]))
 
 
-def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Document | None:
+def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Report | None:
     """Return the document; `certain` if its beginning has the key of the kind."""
     try:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])

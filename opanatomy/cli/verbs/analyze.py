@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opanatomy.cli.output import Destination, MadeReport
     from opanatomy.devices.overrides import Overrides
     from opanatomy.records.anatomy import Anatomy
-    from opanatomy.records.comparison import Comparison
+    from opanatomy.records.reports import Report
     from opanatomy.report.gates import Gate
     from opanatomy.trace.files import Address, OutputFile
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PACKED: Final = 40
 DESCRIPTION: Final = (
     "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
-    " several traces, a folder or a zip. A JSON report or a saved comparison is shown again."
+    " several traces, a folder or a zip. A JSON report of any kind is shown again."
 )
 OPTIONS: Final = ANALYZE
 EXAMPLES: Final = (
@@ -58,7 +58,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _run(arguments: argparse.Namespace) -> Anatomy | Comparison:
+def _run(arguments: argparse.Namespace) -> Report:
     from opanatomy.cli.limits import keep_to_limits
 
     keep_to_limits()  # before numpy is imported, which ends the process if it gets no memory
@@ -81,13 +81,14 @@ def _run(arguments: argparse.Namespace) -> Anatomy | Comparison:
         return _reported(paths, arguments, gates_on_report(arguments), piped=paths != given)
 
 
-def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Anatomy | Comparison:
+def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Report:
     from opanatomy.cli.gated import gates_on_report, with_gates
     from opanatomy.cli.output import as_shown, destination, note, show, stem_of, what_it_is
     from opanatomy.devices.overrides import parse_overrides
+    from opanatomy.records.anatomy import Anatomy
     from opanatomy.records.comparison import Comparison
 
-    gates = () if isinstance(report.report, Comparison) else gates_on_report(arguments)
+    gates = gates_on_report(arguments) if isinstance(report.report, Anatomy) else ()
     stem = stem_of(report.path.name).removesuffix(".report") or "trace"
     with destination(arguments, stem=stem, traces=[report.path], read="report to show", gates=gates) as where:
         shown = as_shown(report, parse_overrides(arguments.peak, arguments.bandwidth), redact=arguments.redact)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
 from opanatomy.records.comparison import COMPARISON_SCHEMA, Comparison
-from opanatomy.records.experiment import Techniques
+from opanatomy.records.experiment import TECHNIQUES_SCHEMA, Techniques
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import STEP_PHASES
@@ -24,7 +24,7 @@ _SECTIONS: Final = (
 )  # fmt: skip
 
 
-Read = TypeVar("Read", Anatomy, Comparison)
+Read = TypeVar("Read", Anatomy, Comparison, Techniques)
 
 
 class _Head(msgspec.Struct):
@@ -97,6 +97,22 @@ def read_comparison(text: str | bytes) -> Comparison:
     raise OpanatomyError(
         f"the comparison has schema {schema}, this opanatomy reads schema {COMPARISON_SCHEMA} - "
         "use the opanatomy that wrote it, or compare the reports again"
+    )
+
+
+def read_techniques(text: str | bytes) -> Techniques:
+    """Return the experiment in its JSON report; raise `OpanatomyError` for any other text than this schema."""
+    try:
+        schema = msgspec.json.decode(text, type=_Head).schema
+        if schema == TECHNIQUES_SCHEMA:
+            return _decoded(text, Techniques)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OpanatomyError(
+            f"not a report of techniques - {error} - give a file that `opanatomy techniques ... -f json` wrote"
+        ) from error
+    raise OpanatomyError(
+        f"the report has schema {schema}, this opanatomy reads schema {TECHNIQUES_SCHEMA} - "
+        "use the opanatomy that wrote it"
     )
 
 
