@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -154,13 +155,18 @@ def _palette(names: Sequence[str], looks: Sequence[str | int]) -> dict[str, Any]
     return {"domain": list(names), "range": list(looks)}
 
 
-def _by_phase(phases: Sequence[Phase]) -> Any:
-    """Return the colour of each phase, with its legend."""
+def _coloured(field: str, looks: Mapping[str, str], **legend: Any) -> Any:
+    """Return the colour of each value of a field, in their order, with its legend below."""
     from altair import Color, Legend, Scale
 
-    names = [phase.value for phase in phases]
-    scale = Scale(**_palette(names, [_OF_PHASE.get(phase, _GREY) for phase in phases]))
-    return Color("phase:N", sort=names, scale=scale, legend=Legend(title=None, orient="bottom"))
+    below = Legend(title=None, orient="bottom", **legend)
+    return Color(
+        f"{field}:N", sort=list(looks), scale=Scale(**_palette(list(looks), list(looks.values()))), legend=below
+    )
+
+
+def _by_phase(phases: Sequence[Phase]) -> Any:
+    return _coloured("phase", {phase.value: _OF_PHASE.get(phase, _GREY) for phase in phases})
 
 
 def _ink_on(colour: str) -> str:
@@ -188,15 +194,11 @@ def _step(anatomy: Anatomy) -> Any:
         part["label"] = _label(part["part"], part["share"], part["ns"] / whole)
         part["ink"] = _ink_on(part["colour"])
         at += part["ns"]
-    names = [part["part"] for part in parts]
     base = alt.Chart(_values(parts))
     bars = base.mark_bar(height=34, stroke=_INK, strokeOpacity=0.35, strokeWidth=0.5).encode(
         x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, whole)), scale=alt.Scale(domain=[0, whole], nice=False)),
         x2="to:Q",
-        color=alt.Color(
-            "part:N", sort=names, scale=alt.Scale(**_palette(names, [part["colour"] for part in parts])),
-            legend=alt.Legend(title=None, orient="bottom", columns=4, symbolType="square"),
-        ),
+        color=_coloured("part", {part["part"]: part["colour"] for part in parts}, columns=4, symbolType="square"),
         tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("text:N", title="time"),
                  alt.Tooltip("share:N", title="of the step")],
         description="part:N",
@@ -296,8 +298,7 @@ def _lanes(anatomy: Anatomy, most: int | None = None) -> Any:
                 scale=alt.Scale(domain=[0, drawn.wall_ns], nice=False)),
         x2="to:Q", y=alt.Y("lane:N", sort=names, title=None, scale=alt.Scale(domain=names, paddingInner=0.25),
                            axis=alt.Axis(labelLimit=150)),
-        color=alt.Color("what:N", sort=list(shown), scale=alt.Scale(**_palette(list(shown), list(shown.values()))),
-                        legend=alt.Legend(title=None, orient="bottom", columns=5, symbolType="square")),
+        color=_coloured("what", shown, columns=5, symbolType="square"),
         tooltip=["lane:N", "what:N", alt.Tooltip("text:N", title="for"), alt.Tooltip("at:N", title="from")],
         description="what:N",
     ).add_params(moved).properties(width=_WIDTH - 150, height=26 * len(names))  # fmt: skip
@@ -446,8 +447,7 @@ def _roofline(anatomy: Anatomy) -> Any:
     dots = alt.Chart(_values(points)).mark_point(filled=True, strokeWidth=1.5).encode(
         x=x, y=y,
         size=alt.Size("ns:Q", scale=alt.Scale(range=[30, 900]), legend=None),
-        color=alt.Color("class:N", sort=names, scale=alt.Scale(**_palette(names, [COLOUR[item] for item in classes])),
-                        legend=alt.Legend(title=None, orient="bottom", columns=4)),
+        color=_coloured("class", {LABEL[item]: COLOUR[item] for item in classes}, columns=4),
         shape=alt.Shape("class:N", sort=names, scale=alt.Scale(**_palette(names, [_SHAPES[item] for item in classes]))),
         opacity=alt.condition("picked == '' || picked == datum.key", alt.value(0.85), alt.value(0.15)),
         stroke=alt.condition("picked == datum.key", alt.value(_INK), alt.value(None)),
@@ -663,11 +663,7 @@ def _memory(anatomy: Anatomy) -> Any:
               scale=alt.Scale(domain=[0, highest * 1.1], nice=False))  # fmt: skip
     areas = alt.Chart(_values(rows)).mark_area(interpolate="step-after", opacity=0.85).encode(
         x=x, y=y, order="order:Q",
-        color=alt.Color(
-            "component:N", sort=list(shown.values()),
-            scale=alt.Scale(**_palette(list(shown.values()), [_PARTS[i % len(_PARTS)] for i in range(len(shown))])),
-            legend=alt.Legend(title=None, orient="bottom", columns=4),
-        ),
+        color=_coloured("component", dict(zip(shown.values(), cycle(_PARTS), strict=False)), columns=4),
         description="component:N",
     )  # fmt: skip
     near = alt.selection_point(
@@ -734,8 +730,7 @@ def _components(anatomy: Anatomy) -> Any:
     return alt.Chart(_values(rows), title=said).mark_bar().encode(
         y=alt.Y("component:N", sort=names, title=None), yOffset=alt.YOffset("by:N", sort=["measured", "theory"]),
         x=alt.X("bytes:Q", axis=alt.Axis(**_bytes_axis(None))),
-        color=alt.Color("by:N", sort=["measured", "theory"], legend=alt.Legend(title=None, orient="bottom"),
-                        scale=alt.Scale(**_palette(["measured", "theory"], ["#0072b2", "#e69f00"]))),
+        color=_coloured("by", {"measured": "#0072b2", "theory": "#e69f00"}),
         tooltip=["component:N", "by:N", alt.Tooltip("text:N", title="bytes")], description="text:N",
     ).properties(width=_WIDTH - 160, height=34 * len(names))  # fmt: skip
 
@@ -839,7 +834,6 @@ def _difference(comparison: Comparison) -> Any:
         at += change
     rows.append({"what": "after", "from": 0, "to": at, "kind": "step", "text": units.duration(at)})
     names = [row["what"] for row in rows]
-    kinds = ("step", "shorter", "longer")
     ends = [row["to"] for row in rows]
     least, most = min(ends), max(ends)
     begin = max(0, least - (most - least) // 2) if least > 2 * (most - least) else 0
@@ -852,8 +846,7 @@ def _difference(comparison: Comparison) -> Any:
         clip=True, stroke=_INK, strokeOpacity=0.4, strokeWidth=0.5, opacity=0.9 if claimed else 0.55
     ).encode(
         y=y, x=x, x2="to:Q",
-        color=alt.Color("kind:N", sort=kinds, legend=alt.Legend(title=None, orient="bottom"),
-                        scale=alt.Scale(**_palette(kinds, ["#8a8a8a", "#009e73", "#d55e00"]))),
+        color=_coloured("kind", {"step": _GREY, "shorter": "#009e73", "longer": "#d55e00"}),
         tooltip=[alt.Tooltip("what:N", title="part"), alt.Tooltip("text:N", title="time")], description="text:N",
     )  # fmt: skip
     ends_at = base.transform_calculate(end="max(datum.from, datum.to)")
@@ -886,8 +879,7 @@ def _techniques(report: Techniques) -> Any:
         tip = ["technique:N", alt.Tooltip("by:N", title="as"), alt.Tooltip("text:N", title=figure)]
         dots = base.mark_point(filled=True, opacity=0.9).encode(
             y=y, x=x, tooltip=tip, description="text:N",
-            color=alt.Color("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, ["#8a8a8a", "#0072b2", "#d55e00"])),
-                            legend=alt.Legend(title=None, orient="bottom")),
+            color=_coloured("by", dict(zip(_BY, (_GREY, "#0072b2", "#d55e00"), strict=True))),
             shape=alt.Shape("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, ["square", "diamond", "circle"]))),
             size=alt.Size("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, [40, 170, 60]))),
         )  # fmt: skip

@@ -23,9 +23,15 @@
       if (near) near.scrollIntoView({ block: "nearest", behavior: "smooth" });
     }
   };
-  each("tr[data-key]", (row) => row.addEventListener("click", (event) => {
-    if (!event.target.closest("summary, details, button, .term")) pick(row.dataset.key, "table");
-  }));
+  each("tr[data-key]", (row) => {
+    row.tabIndex = 0;
+    row.addEventListener("click", (event) => {
+      if (!event.target.closest("summary, details, button, .term")) pick(row.dataset.key, "table");
+    });
+    row.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && event.target === row) pick(row.dataset.key, "table");
+    });
+  });
 
   // The tree: a click makes a module as wide as the picture, a click on the top row goes back.
   const zoom = (view, low, high) => { set(view, "low", low); set(view, "high", high); };
