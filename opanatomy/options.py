@@ -567,6 +567,9 @@ ANALYZE: Final = (
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
            help="what runs in a range of the trace whose name matches REGEX is of this phase"
            f" ({', '.join(Phase)}); the innermost range counts; repeatable"),
+    Option(name="at", metavar="MOMENT", python=("analyze",),
+           help="of a memory snapshot, the moment whose blocks are shown: peak, end, or a time like 120ms (default:"
+           " where memory ran out, else the peak)"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a second source disagrees"),
     FAIL_IF,
     SUMMARIES,

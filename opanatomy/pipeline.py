@@ -48,11 +48,13 @@ from opanatomy.attribution.calls import TraceCalls, trace_calls_of
 from opanatomy.attribution.collectives import collective_table
 from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
+from opanatomy.classification.operators import classify_operator, of_overload
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory.inferred import memory_of_trace
 from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
+from opanatomy.memory.snapshots import memory_of_snapshot
 from opanatomy.memory.theory import ParameterBytes, nearly_full, needed_bytes, published_run, savings_of, with_theory
 from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (
@@ -69,11 +71,14 @@ from opanatomy.records.anatomy import (
 from opanatomy.records.columns import CallTable, Categorical, HostCalls, KernelTable, MemoryTable
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
+from opanatomy.records.snapshot import Snapshot
+from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import Environment, MemoryObservations, SharedWeights, Workload
 from opanatomy.trace.files import Address
 from opanatomy.trace.read import Trace, read_trace
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
+from opanatomy.trace.snapshot import is_pickle, read_snapshot
 from opanatomy.trace.sources import Source, left_out_of, sources_of, spooled
 from opanatomy.version import __version__
 
@@ -96,8 +101,11 @@ def analyze_traces(
     redact: bool = False,
     cluster: ClusterSettings = _NOTHING_KEPT,
     note: Callable[[str], None] = lambda text: None,
+    at: str | None = None,
 ) -> Anatomy:
     """Return the anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
+
+    Of CUDA memory snapshots it is what fills the memory, `at` its peak, the end, where memory ran out or a time.
 
     A rank that cannot be read is a warning while another one can; `TraceError` if none can, `UsageError` if two cannot
     be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` override those
@@ -108,6 +116,15 @@ def analyze_traces(
     texts = Texts(everything=redact)
     with spooled(paths) as files:
         sources = sources_of(files)
+        snapshots = [one for one in sources if isinstance(one.path, Path) and not one.member and is_pickle(one.path)]
+        if snapshots:
+            if len(snapshots) < len(sources):
+                raise UsageError("memory snapshots and traces are given - analyze them one after the other")
+            if annotated is not None:
+                raise UsageError("--trace: a memory snapshot is given, and it is no trace - leave the option out")
+            return redacted(with_advice(_of_snapshots(snapshots, advance, at)), texts)
+        if at is not None:
+            raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")
         if len(sources) == 1:
             one = summary_of(sources[0], texts=texts, annotated=annotated, phases=phases).anatomy
             anatomy = replace(one, warnings=(*one.warnings, *left_out_of(files)))
@@ -438,18 +455,48 @@ def anatomy_of_failure(
     redact: bool = False,
 ) -> Anatomy:
     """Return the report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
+    provenance = Provenance(opanatomy=__version__, command=command)
+    anatomy = replace(
+        _of_memory(provenance, memory_of_observations(observations)), environment=environment, workload=workload
+    )
+    return redacted(_with_theory(anatomy, observations), Texts(everything=redact))
+
+
+def _of_snapshots(sources: Sequence[Source], advance: Callable[[float], None], at: str | None) -> Anatomy:
+    """Return what fills the memory of the snapshots of one run."""
+    read: list[tuple[str, Snapshot]] = []
+    for place, source in enumerate(sources):
+        assert isinstance(source.path, Path)
+        part = partial(_share, advance, place, len(sources))
+        read.append((source.name, read_snapshot(source.path, part)))
+
+    def class_of(operator: str) -> str:
+        known = classify_operator(operator)
+        return (None if known is None else known.operator_class) or OperatorClass.UNKNOWN
+
+    memory = memory_of_snapshot(read, of_overload, class_of, at)
+    name = sources[0].name if len(sources) == 1 else f"{len(sources)} snapshots"
+    return replace(
+        _of_memory(Provenance(opanatomy=__version__, trace=_readable(name)), memory),
+        environment=Environment(device_kind="cuda"), warnings=memory.notes,
+    )  # fmt: skip
+
+
+def _share(advance: Callable[[float], None], place: int, count: int, share: float) -> None:
+    advance((place + share) / count)
+
+
+def _of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
+    """Return the anatomy of a step of which the memory alone is known."""
     nothing = Ledger(
         device_work_ns=0, linked_ns=0, graph_launched_ns=0, no_launch_record_ns=0, outside_window_ns=0, classed_ns=0,
         costed_ns=0, unknown_ns=0,
     )  # fmt: skip
-    anatomy = Anatomy(
-        provenance=Provenance(opanatomy=__version__, command=command),
-        environment=environment, workload=workload, step=Step(), classes=(), ratios=(), operators=(), kernels=(),
-        modules=(), memory=memory_of_observations(observations),
-        timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(), ledger=nothing,
-        conventions=CONVENTIONS,
+    return Anatomy(
+        provenance=provenance, environment=Environment(), workload=Workload(), step=Step(), classes=(), ratios=(),
+        operators=(), kernels=(), modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0),
+        device=DeviceFigures(), ledger=nothing, conventions=CONVENTIONS,
     )  # fmt: skip
-    return redacted(_with_theory(anatomy, observations), Texts(everything=redact))
 
 
 def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Anatomy:

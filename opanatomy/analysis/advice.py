@@ -81,7 +81,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 def with_advice(anatomy: Anatomy) -> Anatomy:
     """Return the anatomy with what its figures advise, and advice of other rooms that it has, largest gain first."""
-    if anatomy.environment.host_only or not any(row.time_ns for row in anatomy.classes):
+    worked = any(row.time_ns for row in anatomy.classes)
+    if anatomy.environment.host_only or not (worked or anatomy.memory.parts):
         return anatomy
     costs = costs_of(anatomy)
     view = View(anatomy=anatomy, costs=costs, attention=frozenset(_scores(anatomy.operators)))
@@ -797,6 +798,59 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
     )  # fmt: skip
 
 
+def _fragmentation(view: View) -> Iterator[Advice]:
+    """Look at a snapshot's failure: what the allocator held without using it, and whether it was enough."""
+    failure = view.anatomy.memory.failure
+    if failure is None or failure.reserved_bytes is None or failure.allocated_bytes is None:
+        return
+    unused, asked = failure.reserved_bytes - failure.allocated_bytes, failure.requested_bytes or 0
+    if unused < asked or any(pool.expandable for pool in view.anatomy.memory.pools):
+        return
+    yield Advice(
+        id="", gain_bytes=unused, peak_bytes=failure.reserved_bytes, fits=True,
+        why="{asked} were asked for while {unused} were held without being used, in pieces too small",
+        figures={
+            "asked": Evidence(value=asked, unit="bytes"), "unused": Evidence(value=unused, unit="bytes"),
+        },
+        tries=(_EXPANDABLE,), section="memory",
+    )  # fmt: skip
+
+
+#: A component of a snapshot below this part of the peak is not worth a change.
+_LEAST_COMPONENT: Final = 0.1
+#: What lowers a component: the part of it that goes at most, and the change.
+_LOWERED_BY: Final = {
+    "forward_activations": (1.0, "torch.utils.checkpoint around each layer, which keeps their inputs alone"),
+    "optimizer_state": (0.75, "an optimizer whose states have 8 bits (bitsandbytes' AdamW8bit, torchao's AdamW8bit)"),
+    "gradients": (1.0, "optimizer.zero_grad(set_to_none=True) before forward, not before backward"),
+    "weights": (0.5, "weights in bfloat16, or sharded over ranks (torch.distributed.fsdp)"),
+}
+
+
+def _what_fills(view: View) -> Iterator[Advice]:
+    """Look at a snapshot's moment: the components that a change lowers."""
+    memory = view.anatomy.memory
+    if not memory.parts or not memory.peak_bytes:
+        return
+    in_forward = any(part.of == "phase" and part.name == Phase.BACKWARD for part in memory.parts)
+    for part in memory.components:
+        share, change = _LOWERED_BY.get(part.component, (0.0, ""))
+        size = part.at_peak_bytes or 0
+        if not share or size < _LEAST_COMPONENT * memory.peak_bytes:
+            continue
+        if part.component == "gradients" and not (in_forward and memory.peak_at == Phase.FORWARD):
+            continue
+        yield Advice(
+            id="", subject=part.component.replace("_", " "), gain_bytes=round(share * size),
+            peak_bytes=memory.peak_bytes, why="{size} of {peak} are {component}",
+            figures={
+                "size": Evidence(value=size, unit="bytes"), "peak": Evidence(value=memory.peak_bytes, unit="bytes"),
+                "component": name(part.component.replace("_", " ")),
+            },
+            tries=(change,), section="memory",
+        )  # fmt: skip
+
+
 RULES: Final = (
     Rule(
         id="launches", title="launch-bound", find=_launches,
@@ -907,5 +961,16 @@ RULES: Final = (
         id="graph_breaks", title="graph breaks", find=_graph_breaks,
         looks_for="several regions of compiled code in a step, and idle time in Python between operators",
         bound="that idle time", silent="where one region is all",
+    ),
+    Rule(
+        id="fragmentation", title="memory in pieces", find=_fragmentation,
+        looks_for="a request in a memory snapshot that failed while the allocator held as much without using it",
+        bound="what it held without using it", silent="where segments are expandable already, and without a snapshot",
+    ),
+    Rule(
+        id="what_fills", title="what fills the memory", find=_what_fills,
+        looks_for="components of a memory snapshot that take a tenth of its peak, and that a change lowers",
+        bound="all activations or gradients, three quarters of the optimizer's state, half of the weights",
+        silent="without a memory snapshot, and of gradients where the peak is not in forward",
     ),
 )  # fmt: skip

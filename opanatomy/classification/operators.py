@@ -970,6 +970,18 @@ _LIKE_ATEN = frozenset({"aten", "prims", "mkldnn", "static_runtime", "inductor",
 
 
 @lru_cache(maxsize=65536)
+def of_overload(name: str) -> str:
+    """Return the operator of a function of `at::_ops`, whose name has the overload behind it: `index_Tensor`."""
+    parts = name.split("_")
+    for count in range(len(parts), 0, -1):
+        base = "_".join(parts[:count])
+        if base in families_by_name() or (base.endswith("_") and base[:-1] in families_by_name()):
+            return f"aten::{base}"
+    overload = re.search(r"_[A-Z]\w*$|_out$", name)
+    return f"aten::{name[: overload.start()] if overload and overload.start() else name}"
+
+
+@lru_cache(maxsize=65536)
 def classify_operator(name: str) -> Classification | None:
     """Classify a host event by its name in a Kineto trace (`aten::addmm`, `AddmmBackward0`, `c10d::allreduce_`).
 

@@ -407,7 +407,7 @@ class Passes(Struct, frozen=True, kw_only=True):
 def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> Passes:
     """Return the passes of a capture's phase ranges."""
     start, phase = _edges(sorted(spans))
-    return _unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase))
+    return unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase))
 
 
 class ThreadOperators(Struct, frozen=True, kw_only=True):
@@ -446,13 +446,13 @@ def passes_of_calls(
     """
     rows = operators.on(threads)
     start, phase = operators.calls.start_ns[rows], operators.calls.phase[rows]
-    parts = _unbroken(start, phase)
+    parts = unbroken(start, phase)
     if spans:
         return passes_of_spans(spans), parts
-    return _unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase)), parts
+    return unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase)), parts
 
 
-def _unbroken(start: Int64, phase: Int64) -> Passes:
+def unbroken(start: Int64, phase: Int64) -> Passes:
     """Build passes from times and the phase from each on.
 
     A moment without a phase inside a pass (data loading on another thread) does not end the pass.

@@ -41,14 +41,18 @@ from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 
 BEFORE_WINDOW: Final = "before_window"
+WEIGHTS: Final = "weights"
 OPTIMIZER_STATE: Final = "optimizer_state"
 GRADIENTS: Final = "gradients"
 FORWARD_ACTIVATIONS: Final = "forward_activations"
 TEMPORARY_BUFFERS: Final = "temporary_buffers"
+WORKSPACE: Final = "blas_workspace"
+COMMUNICATION: Final = "communication_buffers"
 OTHER_BLOCKS: Final = "other"
 #: The components in the order in which they are stacked.
 COMPONENTS: Final = (
-    BEFORE_WINDOW, OPTIMIZER_STATE, GRADIENTS, FORWARD_ACTIVATIONS, TEMPORARY_BUFFERS, OTHER_BLOCKS,
+    BEFORE_WINDOW, WEIGHTS, OPTIMIZER_STATE, GRADIENTS, FORWARD_ACTIVATIONS, WORKSPACE, COMMUNICATION,
+    TEMPORARY_BUFFERS, OTHER_BLOCKS,
 )  # fmt: skip
 
 
@@ -67,6 +71,19 @@ class Rule(IntEnum):
     FORWARD_KEPT = auto()
     OPTIMIZER_KEPT = auto()
     ELSEWHERE = auto()
+    # Of memory snapshots, whose stacks say more.
+    BLAS = auto()
+    BLAS_SIZED = auto()
+    EXCHANGED = auto()
+    MOVED_MODULE = auto()
+    WEIGHT_SIZED = auto()
+    WEIGHTS_BEFORE = auto()
+    STATE_REPLACED = auto()
+    STATE_BEFORE = auto()
+    STATE_UPDATED = auto()
+    GRADIENT_BEFORE = auto()
+    BROKEN_OFF = auto()
+    NO_STACK = auto()
 
 
 RULES: Final = {
@@ -82,6 +99,24 @@ RULES: Final = {
     Rule.FORWARD_KEPT: (OTHER_BLOCKS, "allocated in forward, not freed in forward or backward"),
     Rule.OPTIMIZER_KEPT: (OTHER_BLOCKS, "allocated in the optimizer, freed later"),
     Rule.ELSEWHERE: (OTHER_BLOCKS, "allocated outside forward, backward and optimizer"),
+    Rule.BLAS: (WORKSPACE, "allocated by a library's handle for its own work"),
+    Rule.BLAS_SIZED: (WORKSPACE, "never freed, one or two of a stream, as large as a library's workspace"),
+    Rule.EXCHANGED: (COMMUNICATION, "allocated by torch.distributed or its backend"),
+    Rule.MOVED_MODULE: (WEIGHTS, "allocated while a module was built or moved, never freed"),
+    Rule.WEIGHT_SIZED: (WEIGHTS, "allocated before the first forward, never freed, as large as a gradient"),
+    Rule.WEIGHTS_BEFORE: (WEIGHTS, "allocated before the recording, never freed, the first as large as each gradient"),
+    Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later step of it"),
+    Rule.STATE_BEFORE: (OPTIMIZER_STATE, "allocated before the recording, freed in the optimizer"),
+    Rule.STATE_UPDATED: (
+        OPTIMIZER_STATE,
+        "allocated before the recording, never freed, another one as large as each gradient",
+    ),
+    Rule.GRADIENT_BEFORE: (GRADIENTS, "allocated before the recording, freed between updates, as large as a gradient"),
+    Rule.BROKEN_OFF: (
+        FORWARD_ACTIVATIONS,
+        "allocated in the forward in which memory ran out or the recording ended, alive then",
+    ),
+    Rule.NO_STACK: (OTHER_BLOCKS, "not known: the recording has no stack of it"),
 }
 #: Index in `COMPONENTS` of each rule.
 COMPONENT_OF: Final = np.array([COMPONENTS.index(RULES[rule][0]) for rule in Rule], dtype=np.int64)
@@ -130,10 +165,10 @@ def place(
     until[called] = calls.end_ns[outermost(inner[called], calls.parent, operators.is_call)]
     phase = passes[0].phase_of(passes[0].at(time_ns[blocks.alloc]))
     phase[inside] = calls.phase[inner[inside]]
-    return Placing(row=row, phase=phase, rule=_rules(blocks, time_ns, passes, phase, until))
+    return Placing(row=row, phase=phase, rule=rules_of(blocks, time_ns, passes, phase, until))
 
 
-def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase: Int64, until: Int64) -> Int64:
+def rules_of(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase: Int64, until: Int64) -> Int64:
     """Return the rule of each block: the first that holds."""
     freed = ~blocks.never_freed
     begin, end = time_ns[blocks.alloc], time_ns[np.minimum(blocks.free, max(blocks.events - 1, 0))]
@@ -239,17 +274,18 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
         earlier=BEFORE_WINDOW, earlier_bytes=before,
     )  # fmt: skip
     curve = curve_of(blocks, shares, events.time_ns, window)
-    row = _row(label, blocks, curve, agreed, passes[0])
+    row = row_of(label, blocks, curve, agreed, passes[0])
     row = _with_reserved(row, known(events.total_reserved), curve)
     known_before = before if before or (agreed.checked and label != CPU) else None
-    inferences = _inferences(blocks, placing, curve)
+    inferences = inferences_at(blocks, placing, curve)
     row = replace(
-        row, before_window_bytes=known_before, inferences=inferences, components=_components(inferences, curve)
+        row, before_window_bytes=known_before, inferences=inferences, components=components_at(inferences, curve)
     )
     return _Device(row=row, events=events, blocks=blocks, placing=placing, curve=curve, passes=passes[0])
 
 
-def _row(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: Passes) -> MemoryDevice:
+def row_of(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: Passes) -> MemoryDevice:
+    """Return the figures of a device."""
     never = blocks.never_freed
     return MemoryDevice(
         device=label,
@@ -285,7 +321,7 @@ def _positive(value: int | np.int64) -> int | None:
     return int(value) if value > 0 else None
 
 
-def _inferences(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
+def inferences_at(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
     """Return the bytes live at the peak, by rule."""
     live = blocks.live_after(curve.peak)
     before = blocks.unmatched >= curve.peak
@@ -295,13 +331,13 @@ def _inferences(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryI
         ruled = live[placing.rule[live] == rule]
         size, count = int(blocks.bytes[ruled].sum()), len(ruled)
         if rule == Rule.BEFORE:
-            size, count = int(curve.of(BEFORE_WINDOW)[curve.peak]), int(before.sum())
+            size, count = int(curve.of(BEFORE_WINDOW)[curve.peak]), count + int(before.sum())
         if size:
             inferences.append(MemoryInference(component=component, rule=why, bytes=size, blocks=count))
     return tuple(sorted(inferences, key=lambda row: (COMPONENTS.index(row.component), -row.bytes)))
 
 
-def _components(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[MemoryComponent, ...]:
+def components_at(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[MemoryComponent, ...]:
     """Return the components at the peak, which sum to it."""
     at_peak = curve.by_component[:, curve.peak].tolist()
     for size, component in zip(at_peak, COMPONENTS, strict=True):

@@ -73,6 +73,12 @@ class MemoryFailure(Record, frozen=True, kw_only=True):
     allocated_bytes: int | None = None
     #: True if the components are those of the moment of the failure.
     seen: bool = True
+    #: The line of the program that asked.
+    line: str | None = None
+    #: What the allocator held then, how much of it at most was not in use, and what was free on the device beside it.
+    reserved_bytes: int | None = None
+    unused_bytes: int | None = None
+    device_free_bytes: int | None = None
 
 
 class MemoryTerm(Record, frozen=True, kw_only=True):
@@ -178,6 +184,40 @@ class MemoryBlocks(Record, frozen=True, kw_only=True):
     rule: str | None = None
 
 
+class MemoryPart(Record, frozen=True, kw_only=True):
+    """The part of the peak that one line of the program, module, operator class, phase or stream allocated.
+
+    `of` says which of these `name` is, `None` what no stack tells; of each the parts sum to the peak.
+    """
+
+    of: str
+    name: str | None
+    component: str
+    blocks: int
+    bytes: int
+
+
+class MemoryPool(Record, frozen=True, kw_only=True):
+    """Segments of one pool of an allocator: the memory that it holds, and what of it is in use at the end.
+
+    `pool` is the allocator's own ("large", "small") or that of a CUDA graph ("private 1:0"). `free_bytes` is what it
+    holds without using it; `largest_free_bytes` the largest request that it has room for. `rounding_bytes` are given
+    beyond what was asked for, `pending_bytes` freed but waiting for another stream.
+    """
+
+    device: str
+    pool: str
+    stream: int
+    segments: int
+    expandable: bool
+    reserved_bytes: int
+    requested_bytes: int
+    rounding_bytes: int
+    pending_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+
+
 class MemoryDevice(Record, frozen=True, kw_only=True):
     """The memory of one device, as its allocator's events in the trace record it.
 
@@ -257,6 +297,8 @@ class Memory(Record, frozen=True, kw_only=True):
     snapshots: memory in use at points of the run.
     activations: tensors that forward saved for backward, by module and operator.
     allocator: the allocator's own figures for the step observed with `memory=True`.
+    parts: of a memory snapshot, the peak by line of the program, module, operator class, phase and stream.
+    pools: of a memory snapshot, what the allocator holds at the end, and how much of it is free.
     uncovered_devices: other devices that hold a part of the module, which no figure here includes.
     notes: what could not be measured, and why.
     shape: the numbers of the configuration that determine the theory.
@@ -280,6 +322,8 @@ class Memory(Record, frozen=True, kw_only=True):
     snapshots: tuple[MemorySnapshot, ...] = ()
     activations: tuple[SavedActivations, ...] = ()
     allocator: AllocatorFigures | None = None
+    parts: tuple[MemoryPart, ...] = ()
+    pools: tuple[MemoryPool, ...] = ()
     uncovered_devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None

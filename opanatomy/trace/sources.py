@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import zipfile
 
 _ENDINGS: Final = (".json", ".json.gz")
+#: Memory snapshots of ranks, of a folder without traces.
+_SNAPSHOT_ENDINGS: Final = (".pickle", ".pickle.gz", ".pkl", ".pkl.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 #: The most that a zip can shrink a packed trace, as a factor; a file that shrinks more is not one.
 _MAX_REPACKED: Final = 20
@@ -69,11 +71,42 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
             sources += _at_address(path)
         elif os.path.isdir(path):
             sources += _in_folder(path)
+        elif (other := other_tool(path)) is not None:
+            raise TraceError(f"cannot read {path}: it is {other}")
         elif _is_zip(path):
             sources += _in_zip(path)
         else:
             sources.append(Source(path, path.name))
     return _told_apart(sources)
+
+
+#: Files that other tools write: their ending, the bytes that they begin with, what they are and what to do.
+_OTHERS: Final = (
+    (".pftrace", b"", "a Perfetto trace in its binary form - export the profiler's trace as JSON:"
+     " profiler.export_chrome_trace('trace.json.gz')"),
+    (".perfetto-trace", b"", "a Perfetto trace in its binary form - export the profiler's trace as JSON:"
+     " profiler.export_chrome_trace('trace.json.gz')"),
+    (".nsys-rep", b"", "a report of Nsight Systems - record the step with torch.profiler, or `opanatomy profile`"),
+    (".qdrep", b"", "a report of Nsight Systems - record the step with torch.profiler, or `opanatomy profile`"),
+    (".ncu-rep", b"", "a report of Nsight Compute, of single kernels - record the step with torch.profiler"),
+    (".xplane.pb", b"", "a profile of JAX or TensorFlow - give a trace of torch.profiler"),
+    (".sqlite", b"SQLite format 3", "an SQLite database, as Nsight Systems exports one - record the step with"
+     " torch.profiler"),
+    ("", b"SQLite format 3", "an SQLite database - give a trace of torch.profiler"),
+)  # fmt: skip
+
+
+def other_tool(path: Path) -> str | None:
+    """Return what a file is that another tool wrote, and what to do instead; `None` for others."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError:
+        return None
+    if head.startswith(_ZIP_MAGIC) and any(name.endswith("/data.pkl") for name in _members(path)):
+        return "a file of torch.save, with weights or tensors - give a trace, or what _dump_snapshot wrote"
+    name = path.name.lower()
+    return next((what for ending, begin, what in _OTHERS if name.endswith(ending) and head.startswith(begin)), None)
 
 
 def _told_apart(sources: list[Source]) -> list[Source]:
@@ -113,12 +146,17 @@ def _in_folder(folder: Path) -> list[Source]:
         os.listdir(folder)
     except OSError as error:
         raise TraceError(f"cannot read the folder {folder}: {error.strerror or error} - give another one") from error
-    for pattern in ("*", "*/*"):
-        paths = (path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts))
-        files = [path for path in paths if os.path.isfile(path)]
-        if files:
-            return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
-    raise TraceError(f"no trace in the folder {folder}: none of its files ends in .json or .json.gz - give another one")
+    for endings in (_ENDINGS, _SNAPSHOT_ENDINGS):
+        for pattern in ("*", "*/*"):
+            paths = (path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts, endings))
+            files = [path for path in paths if os.path.isfile(path)]
+            if files:
+                return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
+    other = next((what for path in sorted(folder.iterdir()) if (what := other_tool(path)) is not None), None)
+    raise TraceError(
+        f"no trace in the folder {folder}: none of its files ends in .json or .json.gz"
+        f" - {'give another one' if other is None else f'it holds {other}'}"
+    )
 
 
 def _in_zip(path: Path) -> list[Source]:
@@ -161,8 +199,8 @@ def _readable(name: str) -> str:
     return "".join(character if character.isprintable() else " " for character in name)[:100]
 
 
-def _is_trace(parts: tuple[str, ...]) -> bool:
-    return parts[-1].lower().endswith(_ENDINGS) and not any(part.startswith((".", "__MACOSX")) for part in parts)
+def _is_trace(parts: tuple[str, ...], endings: tuple[str, ...] = _ENDINGS) -> bool:
+    return parts[-1].lower().endswith(endings) and not any(part.startswith((".", "__MACOSX")) for part in parts)
 
 
 def _natural(path: Path | str) -> list[tuple[bool, int, str]]:

@@ -166,13 +166,19 @@ def _analyzed(
     settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
     if len(paths) == 1 and isinstance(paths[0], Path) and not os.path.isdir(paths[0]):
         return analyze_traces(
-            paths, ceilings=ceilings, phases=phases, redact=arguments.redact, cluster=settings, note=note
+            paths,
+            ceilings=ceilings,
+            phases=phases,
+            redact=arguments.redact,
+            cluster=settings,
+            note=note,
+            at=arguments.at,
         )
     with Display() as display:
         display.stage("reading the ranks")
         return analyze_traces(
             paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
-            cluster=settings, note=note,
+            cluster=settings, note=note, at=arguments.at,
         )  # fmt: skip
 
 

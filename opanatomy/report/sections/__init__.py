@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
@@ -90,8 +91,13 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("waiting-steps", _of(ranks.steps), "waiting"),
         Part("matched", _of(ranks.collectives), "waiting"),
         Part("components", _of(memory.components), "memory"),
+        Part("memory-lines", _of(partial(memory.parts, "line")), "memory"),
         Part("memory-curve", _of(memory.curve), "memory"),
         Part("memory-peak", _of(memory.blocks), "memory"),
+        Part("memory-modules", _of(partial(memory.parts, "module")), "memory"),
+        Part("memory-classes", _of(partial(memory.parts, "operator_class")), "memory"),
+        Part("memory-phases", _of(partial(memory.parts, "phase")), "memory"),
+        Part("memory-pools", _of(memory.pools), "memory"),
         Part("saved-activations", _of(memory.activations), "memory"),
         Part("snapshots", _of(memory.snapshots), "memory"),
         Part("activation-terms", _of(memory.terms), "memory"),
@@ -165,8 +171,12 @@ def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
 def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
     """Return the first screen, as `--brief` shows it: the headline, what ran, the step, the classes, the operators.
 
-    The kernels too if operators are known for less than half of the time, as in a graph.
+    The kernels too if operators are known for less than half of the time, as in a graph; of a memory snapshot what
+    fills the memory.
     """
+    if anatomy.memory.parts and not anatomy.classes:
+        wanted = ("components", "memory-lines", "out-of-memory")
+        return _made((part for part in PARTS[Anatomy] if part.first or part.name in wanted), anatomy, page, opened=True)
     with_operator = sum(row.time_ns for row in anatomy.operators)
     kernels = 2 * with_operator < sum(row.time_ns for row in anatomy.classes)
     parts = (part for part in PARTS[Anatomy] if part.first or (kernels and part.name == "kernels"))

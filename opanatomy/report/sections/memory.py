@@ -12,7 +12,9 @@ from opanatomy.records.memory import (
     Memory,
     MemoryBlocks,
     MemoryComponent,
+    MemoryPart,
     MemoryPoint,
+    MemoryPool,
     MemorySnapshot,
     MemoryTerm,
     PublishedFigure,
@@ -22,6 +24,7 @@ from opanatomy.records.taxonomy import Phase
 from opanatomy.report import units
 from opanatomy.report.section import (
     Bytes,
+    Cell,
     Change,
     Column,
     ColumnKind,
@@ -107,6 +110,67 @@ def blocks(anatomy: Anatomy) -> Section | None:
         share = Share(others, memory.peak_bytes)
         rows.append(Row(cells={"live at the peak": "and more", "bytes": Bytes(others), "of peak": share}))
     return Section(title="Live at the peak", columns=tuple(columns), rows=tuple(rows))
+
+
+#: The parts of a snapshot's moment that have a table each: the heading of its first column, and rows shown.
+_PARTS: Final = {
+    "line": ("line of the program", 12), "module": ("module, by the lines that call it", 8),
+    "operator_class": ("operator class", 8), "phase": ("allocated in", 8),
+}  # fmt: skip
+
+
+def parts(of: str, anatomy: Anatomy) -> Section | None:
+    """Return what one line, module, class or phase allocated of what is live; the rows sum to all of it."""
+    memory = anatomy.memory
+    ranked = [part for part in memory.parts if part.of == of]
+    if not any(part.name for part in ranked):
+        return None
+    header, shown = _PARTS[of]
+    columns: Columns[MemoryPart] = {
+        Column(header=header, holds=ColumnKind.NAMES, least=18): lambda part: part.name or "no stack tells it",
+        Column(header="component", holds=ColumnKind.NAMES, least=10): lambda part: _words(part.component),
+        Column(header="blocks", drop_order=2): lambda part: Count(part.blocks),
+        Column(header="bytes"): lambda part: Bytes(part.bytes),
+        Column(header="of it", drop_order=1): lambda part: Share(part.bytes, memory.peak_bytes),
+    }
+    rows = [Row(cells=cells_of(columns, part)) for part in ranked[:shown]]
+    if others := ranked[shown:]:
+        size = sum(part.bytes for part in others)
+        more = phrase("and {} more", Count(len(others)))
+        rows.append(Row(cells={header: more, "bytes": Bytes(size), "of it": Share(size, memory.peak_bytes)}))
+    return Section(title=header.capitalize(), columns=tuple(columns), rows=tuple(rows))
+
+
+def pools(anatomy: Anatomy) -> Section | None:
+    """Return what the allocator holds at the end of a snapshot: in use, given beyond what was asked for, and free."""
+    held = anatomy.memory.pools
+    if not held:
+        return None
+    several = len({(pool.device, pool.stream) for pool in held}) > 1
+    columns: Columns[MemoryPool] = {
+        Column(header="held at the end", holds=ColumnKind.NAMES, least=14): lambda pool: (
+            f"{pool.pool}{' expandable' if pool.expandable else ''}"
+            + (f", {pool.device}, stream {pool.stream}" if several else "")
+        ),
+        Column(header="segments", drop_order=3): lambda pool: Count(pool.segments),
+        Column(header="held"): lambda pool: Bytes(pool.reserved_bytes),
+        Column(header="in use"): lambda pool: Bytes(pool.requested_bytes),
+        Column(header="rounding", drop_order=2): lambda pool: Bytes(pool.rounding_bytes),
+        Column(header="free"): lambda pool: Bytes(pool.free_bytes),
+        Column(header="largest free", drop_order=1): lambda pool: Bytes(pool.largest_free_bytes),
+    }
+    rows = [Row(cells=cells_of(columns, pool)) for pool in held]
+    if len(held) > 1:
+        cells: dict[str, Cell] = {
+            "held at the end": "all", "segments": Count(sum(pool.segments for pool in held)),
+            "held": Bytes(sum(pool.reserved_bytes for pool in held)),
+            "in use": Bytes(sum(pool.requested_bytes for pool in held)),
+            "rounding": Bytes(sum(pool.rounding_bytes for pool in held)),
+            "free": Bytes(sum(pool.free_bytes for pool in held)),
+            "largest free": Bytes(max(pool.largest_free_bytes for pool in held)),
+        }  # fmt: skip
+        rows.append(Row(cells=cells, summary=True))
+    return Section(title="Held at the end", columns=tuple(columns), rows=tuple(rows))
 
 
 def activations(anatomy: Anatomy) -> Section | None:
@@ -208,12 +272,14 @@ def failure(anatomy: Anatomy) -> Section | None:
     if event is None:
         return None
     header = f"out of memory in {event.phase.value}"
-    sizes = {
-        "the request that failed": event.requested_bytes,
-        "allocated when it broke": event.allocated_bytes,
-        "needed by theory, buffers apart": memory.needed_bytes,
-    }
+    sizes = {"the request that failed": event.requested_bytes, "allocated when it broke": event.allocated_bytes}
+    if event.reserved_bytes is None:
+        sizes["needed by theory, buffers apart"] = memory.needed_bytes
+    else:
+        sizes["held by the allocator then"] = event.reserved_bytes
+        sizes["free on the device then"] = event.device_free_bytes
     text = event.message if event.seen else f"{event.message} - not seen again in a second step"
+    text += "" if event.line is None else f", by {event.line}"
     rows = tuple(Row(cells={header: name, "bytes": Bytes(size)}) for name, size in sizes.items())
     return Section(
         title="Out of memory", rows=rows,

@@ -227,6 +227,8 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
     if any(row.time_ns for row in anatomy.classes):
         return None
     failure = anatomy.memory.failure
+    if anatomy.memory.parts:
+        return _of_snapshot(anatomy)
     if failure is None:
         text = phrase("There is no device work in this trace{}.", "" if anatomy.caveats else ": nothing to explain")
         return Finding(name="nothing", text=text, evidence=joined((*anatomy.caveats, *anatomy.warnings)[:1]))
@@ -234,6 +236,25 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
     asked = None if failure.requested_bytes is None else Bytes(failure.requested_bytes)
     evidence = None if asked is None else phrase("{} more were requested in {}", asked, failure.phase.value)
     return Finding(name="out-of-memory", text=text, evidence=evidence)
+
+
+def _of_snapshot(anatomy: Anatomy) -> Finding:
+    """Return what fills the memory of a snapshot: its largest component, and the line of the program behind it."""
+    memory, failure = anatomy.memory, anatomy.memory.failure
+    most = max(memory.components, key=lambda part: part.at_peak_bytes or 0)
+    lines = [part for part in memory.parts if part.of == "line" and part.component == most.component and part.name]
+    by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name or "") if lines else ""
+    share = Share(most.at_peak_bytes or 0, memory.peak_bytes)
+    fills = phrase("{} take {} of it{}.", most.component.replace("_", " ").capitalize(), share, by)
+    if failure is None:
+        text = phrase("{} were allocated at most, in {}. {}", Bytes(memory.peak_bytes), memory.peak_at or "?", fills)
+        return Finding(name="memory-peak", text=text)
+    text = phrase(
+        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held. {}", failure.phase.value,
+        Bytes(failure.requested_bytes), "" if failure.line is None else f" by {failure.line}",
+        Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
+    )  # fmt: skip
+    return Finding(name="out-of-memory", text=text)
 
 
 def _of_host(anatomy: Anatomy) -> Finding:

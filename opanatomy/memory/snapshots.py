@@ -1,0 +1,637 @@
+"""Find what fills the memory of a CUDA memory snapshot: by component, line, module, operator and phase, at its peak.
+
+Every block has its size as it was asked for, so that sums are exact; what the allocator gives beyond it is known of the
+blocks that live at the end alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import UsageError
+from opanatomy.memory.allocations import (
+    UNKNOWN,
+    Blocks,
+    Curve,
+    Passes,
+    Shares,
+    agreement,
+    alike,
+    blocks_of,
+    curve_of,
+    groups_at,
+    points_of,
+    unbroken,
+)
+from opanatomy.memory.inferred import (
+    COMPONENT_OF,
+    COMPONENTS,
+    RULES,
+    Placing,
+    Rule,
+    components_at,
+    inferences_at,
+    row_of,
+    rules_of,
+)
+from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents
+from opanatomy.records.memory import (
+    Memory,
+    MemoryDevice,
+    MemoryFailure,
+    MemoryPart,
+    MemoryPool,
+)
+from opanatomy.records.snapshot import (
+    ALLOC,
+    ALLOCATED,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    INACTIVE,
+    OOM,
+    PENDING,
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    SEGMENT_MAP,
+    SEGMENT_UNMAP,
+    Frame,
+    History,
+    Snapshot,
+)
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, OTHER, PHASES, RECOMPUTE
+
+# --- stacks: where the program was, and in which phase
+
+
+#: A frame of a library that is installed, or of Python itself.
+_INSTALLED: Final = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d|^<frozen |^<string>$|^<__array")
+_OF_TORCH: Final = re.compile(r"[\\/](?:torch|einops|functorch|triton)[\\/]")
+_OF_PYTHON: Final = re.compile(r"\.py$|^<")
+_MODULE_CALL: Final = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/]module\.py$")
+_OPERATOR: Final = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)\b")
+_ENGINE: Final = re.compile(r"^torch::autograd::(?:Engine::|python::PythonEngine::|Node::operator\(\))")
+_HANDLE: Final = re.compile(r"setWorkspaceForHandle|getCUDABlasLtWorkspace|getCurrentCUDABlasHandle|getWorkspace")
+_EXCHANGE: Final = re.compile(r"^c10d::|ncclMem|NCCLSymmetricMemory")
+_OF_EXCHANGE: Final = re.compile(r"[\\/]torch[\\/]distributed[\\/]")
+_OPTIMIZERS: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
+_CHECKPOINT: Final = re.compile(r"[\\/]torch[\\/]utils[\\/]checkpoint\.py$")
+_STEP: Final = "Optimizer.step#"
+#: The outermost frames of threads that the program began.
+_OUTERMOST: Final = frozenset({"<module>", "_bootstrap", "_run_code", "_bootstrap_inner"})
+_NO_PHASE: Final = -1
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """What a stack says: line and function of the program, calls of modules, the innermost operator, the phase."""
+
+    line: str | None = None
+    module: str | None = None
+    operator: str | None = None
+    phase: int = _NO_PHASE
+    #: The rule that holds of the stack alone, whatever the block's life.
+    rule: int = -1
+    moves_module: bool = False
+
+
+def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
+    """Return what a stack says, innermost frame first; `named` gives the operator of `index_Tensor`."""
+    python = [frame for frame in stack if _OF_PYTHON.search(frame.filename)]
+    calls = [place for place, frame in enumerate(python) if _is_call(frame)]
+    operators = [found[1] for frame in stack if (found := _OPERATOR.match(frame.name))]
+    before_python = stack[: stack.index(python[0])] if python else stack
+    rule = -1
+    if any(_HANDLE.search(frame.name) for frame in before_python):
+        rule = Rule.BLAS
+    elif any(_EXCHANGE.search(frame.name) for frame in before_python) or (
+        python and _OF_EXCHANGE.search(_first(python, lambda frame: not _is_std(frame)).filename)
+    ):
+        rule = Rule.EXCHANGED
+    return Place(
+        line=_line(python, calls), module=_modules(python, calls), operator=_operator(operators, named),
+        phase=_phase(stack, python, calls), rule=rule,
+        moves_module=any(_MODULE_CALL.search(frame.filename) and frame.name == "_apply" for frame in python)
+        or any(frame.name == "__init__" and "torch/nn/" in frame.filename for frame in python),
+    )  # fmt: skip
+
+
+def _is_call(frame: Frame) -> bool:
+    return frame.name == "_call_impl" and bool(_MODULE_CALL.search(frame.filename))
+
+
+def _is_std(frame: Frame) -> bool:
+    return bool(_INSTALLED.search(frame.filename)) and not re.search(r"(?:site|dist)-packages", frame.filename)
+
+
+def _first(frames: Sequence[Frame], wanted: Callable[[Frame], bool]) -> Frame:
+    return next((frame for frame in frames if wanted(frame)), frames[0])
+
+
+def _operator(operators: Sequence[str], named: Callable[[str], str]) -> str | None:
+    """Return the innermost operator that does more than allocate, else the outermost one."""
+    known = [named(name) for name in operators]
+    return next((name for name in known if name not in _ALLOCATING), known[-1] if known else None)
+
+
+def _line(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
+    """Return the innermost line of the user's program inside a module, else of a library's model, else of any."""
+    if not python:
+        return None
+    inside = python[: calls[-1]] if calls else python
+    for frames, skipped in ((inside, _INSTALLED), (inside, _OF_TORCH), (python, _INSTALLED), (python, _OF_TORCH)):
+        for frame in frames:
+            if not skipped.search(frame.filename) and not _is_std(frame):
+                return _text(frame)
+    return _text(python[0])
+
+
+def _text(frame: Frame) -> str:
+    """Return `model.py:39 forward`, with the folder of a file whose name says nothing."""
+    return f"{_name(frame.filename)}:{frame.line} {frame.name}"
+
+
+def _name(path: str) -> str:
+    parts = re.split(r"[\\/]", path)
+    return "/".join(parts[-2:]) if parts[-1] == "__init__.py" else parts[-1]
+
+
+def _modules(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
+    """Return the lines that call one module inside another, outermost first; the first call is the model's."""
+    sites = []
+    for call in calls:
+        frames = python[call + 1 :]
+        site = next((one for one in frames if not _OF_TORCH.search(one.filename)), None)
+        if site is not None:
+            sites.append(f"{_name(site.filename)}:{site.line}")
+    return " > ".join(reversed(sites[:-1])) or None if sites else None
+
+
+def _phase(stack: Sequence[Frame], python: Sequence[Frame], calls: Sequence[int]) -> int:
+    """Return the phase of a stack; autograd's threads have frames of its engine, or no outermost one of a program."""
+    in_engine = any(_ENGINE.match(frame.name) for frame in stack)
+    if not in_engine and python and len(python) == len(stack):
+        in_engine = not any(frame.name in _OUTERMOST for frame in python)
+    if in_engine:
+        again = bool(calls) or any(_CHECKPOINT.search(frame.filename) for frame in python)
+        return RECOMPUTE if again else BACKWARD
+    if any(_OPTIMIZERS.search(frame.filename) and frame.name != "zero_grad" for frame in python):
+        return OPTIMIZER
+    return FORWARD if calls else _NO_PHASE
+
+
+# --- the history of one device: its blocks, each in one phase and component
+
+
+_ALLOCATING: Final = frozenset({
+    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
+    "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
+})  # fmt: skip
+
+
+#: The sizes of cuBLAS' workspaces on NVIDIA's devices from Hopper on and before it, hipBLASLt's and rocBLAS'
+#: (`parseChosenWorkspaceSize`, aten/src/ATen/cuda/CublasHandlePool.cpp): a handle has one or two of a stream.
+_WORKSPACES: Final = (32 << 20, 2 * (4 << 20) + 8 * (16 << 10), 76 << 20, 128 << 20)
+_OF_A_STREAM: Final = 2
+
+
+class _Stacks(Struct, frozen=True, kw_only=True):
+    """What each stack of a snapshot says, as columns; the last row is of no stack."""
+
+    line: Categorical[str]
+    module: Categorical[str]
+    operator: Categorical[str]
+    phase: Int64
+    rule: Int64
+    moves_module: Bool
+    #: Whether a stack is of Python alone: then autograd's threads have none.
+    of_python: bool
+
+
+def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
+    places = [place_of([snapshot.frames[one] for one in stack], named) for stack in snapshot.stacks] + [Place()]
+
+    def column(values: Iterable[str | None]) -> Categorical[str]:
+        listed = list(values)
+        known = list(dict.fromkeys(value for value in listed if value is not None))
+        place = {value: number for number, value in enumerate(known)}
+        return Categorical(np.array([-1 if v is None else place[v] for v in listed], dtype=np.int64), known)
+
+    return _Stacks(
+        line=column(place.line for place in places), module=column(place.module for place in places),
+        operator=column(place.operator for place in places),
+        phase=np.array([place.phase for place in places], dtype=np.int64),
+        rule=np.array([place.rule for place in places], dtype=np.int64),
+        moves_module=np.array([place.moves_module for place in places], dtype=bool),
+        of_python=all(_OF_PYTHON.search(frame.filename) for frame in snapshot.frames),
+    )  # fmt: skip
+
+
+class _Device(Struct, frozen=True, kw_only=True):
+    """The memory of one device of a snapshot."""
+
+    name: str
+    row: MemoryDevice
+    history: History | None
+    blocks: Blocks
+    curve: Curve
+    placing: Placing
+    #: The stack of each block.
+    stack: Int64
+    stream: Int64
+    passes: Passes
+    reserved: Int64
+    notes: tuple[str, ...]
+    failure: MemoryFailure | None
+    pools: tuple[MemoryPool, ...]
+
+
+#: A moment of a snapshot: its peak, its end, where memory ran out, or microseconds after its first event.
+PEAK, END, FAILURE = "peak", "end", "oom"
+
+
+def memory_of_snapshot(
+    snapshots: Sequence[tuple[str, Snapshot]], named: Callable[[str], str], classed: Callable[[str], str],
+    at: str | None = None,
+) -> Memory:  # fmt: skip
+    """Return the memory of the snapshots of one run, by the names of their files, the fullest device in detail.
+
+    `at` is the moment whose blocks are shown: where memory ran out, else the peak. `classed` gives an operator's class.
+    """
+    devices: list[tuple[_Device, _Stacks]] = []
+    for name, snapshot in snapshots:
+        stacks = _stacks(snapshot, named)
+        numbers = sorted({*(one.device for one in snapshot.histories), *np.unique(snapshot.segments.device).tolist()})
+        for number in numbers:
+            label = f"cuda:{number}" if len(snapshots) == 1 else f"{name} cuda:{number}"
+            devices.append((_device(snapshot, number, label, stacks, at), stacks))
+    if not devices:
+        return Memory(notes=("the snapshot holds no memory of any device",))
+    devices.sort(key=lambda pair: (pair[0].failure is None, -pair[0].row.peak_bytes))
+    main, stacks = devices[0]
+    blocks, unlisted = groups_at(
+        main.blocks, main.curve.peak, stacks.operator.take(main.stack), stacks.module.take(main.stack),
+        main.placing.phase, main.placing.rule, [RULES[rule] for rule in Rule],
+    )  # fmt: skip
+    return Memory(
+        peak_bytes=main.row.peak_bytes,
+        allocator_peak_bytes=main.row.peak_bytes,
+        peak_at=main.row.peak_at,
+        measured_by=f"memory snapshot of {main.name}, bytes that were asked for",
+        components=main.row.components,
+        inferences=main.row.inferences,
+        timeline=points_of(main.curve, main.reserved, main.passes),
+        blocks=blocks,
+        unlisted_bytes=unlisted,
+        devices=tuple(device.row for device, _ in devices),
+        parts=tuple(_parts(main, stacks, classed)),
+        pools=tuple(pool for device, _ in devices for pool in device.pools),
+        notes=main.notes,
+        failure=main.failure,
+    )
+
+
+def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: str | None) -> _Device:
+    history = next((one for one in snapshot.histories if one.device == number), None)
+    segments = snapshot.segments
+    of_device = segments.device[snapshot.blocks.segment] == number if len(segments.device) else np.zeros(0, dtype=bool)
+    events, stack_of_event, stream_of_event, began = _events(snapshot, history, of_device)
+    blocks = blocks_of(events)
+    stack, stream = stack_of_event[blocks.alloc], stream_of_event[blocks.alloc]
+    phases = _phases(events, stack_of_event, began, snapshot, number, stacks)
+    order = np.arange(len(events.bytes))
+    placing = _placed(blocks, order, phases, stack, stream, stacks, began)
+    window = (int(events.time_ns[began]), int(events.time_ns[-1])) if len(events.bytes) > began else (0, 0)
+    shares = Shares(
+        components=COMPONENTS, block=np.arange(len(blocks.alloc)), component=COMPONENT_OF[placing.rule],
+        bytes=blocks.bytes,
+    )  # fmt: skip
+    curve = curve_of(blocks, shares, events.time_ns, window)
+    curve = replace(curve, first=min(began, curve.last))
+    curve = replace(curve, peak=curve.first + int(curve.allocated[curve.first : curve.last + 1].argmax()))
+    failure_at, failure = _failure(history, snapshot, began, curve, phases, stacks)
+    moment = _moment(at, curve, events, window, failure_at)
+    curve = replace(curve, peak=moment)
+    passes = Passes(start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns,
+                    phase=phases.phase)  # fmt: skip
+    reserved = _reserved(history, int(segments.total[segments.device == number].sum()), began)
+    inferences = inferences_at(blocks, placing, curve)
+    agreed = agreement(events.total_allocated, np.zeros(len(order), dtype=np.int64))
+    row = row_of(label, blocks, curve, agreed, passes)
+    row = replace(
+        row, peak_at=PHASES[int(phases.phase_of(phases.at(np.array([moment - 1])))[0])],
+        events=0 if history is None else len(history.action),
+        before_window_bytes=int(curve.allocated[curve.first]), inferences=inferences,
+        components=components_at(inferences, curve),
+        reserved_peak_bytes=int(reserved.max(initial=0)) or None,
+        reserved_at_peak_bytes=int(reserved[moment - 1]) if 0 < moment <= len(reserved) else None,
+    )  # fmt: skip
+    if failure is not None:
+        failure = replace(
+            failure,
+            allocated_bytes=int(curve.allocated[failure_at or 0]),
+            reserved_bytes=int(reserved[(failure_at or 1) - 1]),
+        )
+    return _Device(
+        name=label, row=row, history=history, blocks=blocks, curve=curve, placing=placing, stack=stack, stream=stream,
+        passes=passes, reserved=reserved, failure=failure, pools=tuple(_pools(snapshot, number, label)),
+        notes=tuple(_notes(snapshot, history, blocks, of_device, stacks, label)),
+    )  # fmt: skip
+
+
+def _events(snapshot: Snapshot, history: History | None, of_device: Bool) -> tuple[MemoryEvents, Int64, Int64, int]:
+    """Return allocations and frees with stack and stream; what is older than the recording is allocated before it.
+
+    That are the blocks at the end without an allocation, and the frees of others.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    if history is None:
+        address, size, stack, stream, time = none, none, none, none, none
+    else:
+        completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
+        rows = np.flatnonzero((history.action == ALLOC) | (history.action == completes))
+        rows = rows[history.size[rows] > 0]
+        gives = history.action[rows] == ALLOC
+        address, stack, stream = history.address[rows], history.stack[rows], history.stream[rows]
+        size, time = np.where(gives, history.size[rows], -history.size[rows]), history.time_us[rows] * 1000
+    live = np.flatnonzero(of_device & (snapshot.blocks.state != INACTIVE))
+    last = dict(zip(address.tolist(), size.tolist(), strict=True))
+    old = [row for row in live.tolist() if last.get(int(snapshot.blocks.address[row]), -1) < 0]
+    first: dict[int, int] = {}
+    for where, change in zip(address.tolist(), size.tolist(), strict=True):
+        first.setdefault(where, change)
+    freed = [(where, -change) for where, change in first.items() if change < 0]
+    held = len(old) + len(freed)
+    begin = int(time[0]) if len(time) else 0
+    begin_held = np.full(held, begin - 1, dtype=np.int64)
+    address_held = np.array([*snapshot.blocks.address[old].tolist(), *(where for where, _ in freed)], dtype=np.int64)
+    size_held = np.array([*snapshot.blocks.requested[old].tolist(), *(one for _, one in freed)], dtype=np.int64)
+    unknown = np.full(held + len(size), UNKNOWN, dtype=np.int64)
+    events = MemoryEvents(
+        time_ns=np.concatenate((begin_held, time)), thread=unknown, bytes=np.concatenate((size_held, size)),
+        address=np.concatenate((address_held, address)), total_allocated=unknown, total_reserved=unknown,
+        device_type=unknown, device=unknown,
+    )  # fmt: skip
+    stacks = np.concatenate((snapshot.blocks.stack[old], np.full(len(freed), -1, dtype=np.int64), stack))
+    streams = np.concatenate((
+        snapshot.segments.stream[snapshot.blocks.segment[old]] if len(old) else none,
+        np.full(len(freed), 0, dtype=np.int64), stream,
+    ))  # fmt: skip
+    return events, stacks, streams, held
+
+
+def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, number: int, stacks: _Stacks) -> Passes:
+    """Return the passes by the number of the event: by stacks, and by the ranges of optimizers."""
+    phase = stacks.phase[stack].copy()
+    if stacks.of_python and len(snapshot.stacks):  # a thread of autograd's has no Python of its own
+        phase[(stack < 0) & (events.bytes > 0)] = BACKWARD
+    for range_ in snapshot.annotations:
+        if range_.device == number and range_.name.startswith(_STEP):
+            inside = (events.time_ns >= range_.begin_us * 1000) & (events.time_ns < range_.end_us * 1000)
+            phase[inside] = OPTIMIZER
+    phase[:began] = _NO_PHASE
+    known = np.flatnonzero(phase != _NO_PHASE)
+    # Nothing is known between two phases: a loss that is computed outside of modules is forward.
+    codes = phase[known]
+    start, code = [], []
+    for place, (event, now) in enumerate(zip(known.tolist(), codes.tolist(), strict=True)):
+        before = codes[place - 1] if place else OTHER
+        if place and known[place - 1] + 1 < event and before != now and not (before == FORWARD and now == BACKWARD):
+            start.append(int(known[place - 1]) + 1)
+            code.append(OTHER)
+        start.append(event)
+        code.append(now)
+    if len(known) and known[-1] + 1 < len(phase):
+        start.append(int(known[-1]) + 1)
+        code.append(OTHER)
+    return unbroken(np.array(start, dtype=np.int64), np.array(code, dtype=np.int64))
+
+
+def _placed(
+    blocks: Blocks, order: Int64, parts: Passes, stack: Int64, stream: Int64, stacks: _Stacks, began: int
+) -> Placing:
+    """Return phase and rule of each block: stack first, then its life, then its size."""
+    whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
+    phase = parts.phase_of(parts.at(blocks.alloc))
+    rule = rules_of(blocks, order, (whole, parts), phase, np.full(len(blocks.alloc), -1, dtype=np.int64))
+    freed = ~blocks.never_freed
+    end = np.minimum(blocks.free, max(blocks.events - 1, 0))
+    ends_in = whole.phase_of(whole.at(end))
+    kept = (rule == Rule.OPTIMIZER_KEPT) & (ends_in == OPTIMIZER)
+    rule[kept] = Rule.STATE_REPLACED
+    before = blocks.alloc < began
+    rule[(stack < 0) & ~before & (rule == Rule.ELSEWHERE)] = Rule.NO_STACK
+    of_stack = stacks.rule[stack]
+    rule = np.where(of_stack >= 0, of_stack, rule)
+    moved = (rule == Rule.ELSEWHERE) & stacks.moves_module[stack] & ~freed
+    rule[moved] = Rule.MOVED_MODULE
+    rule[before & (of_stack < 0)] = Rule.BEFORE
+    rule[before & freed & (ends_in == OPTIMIZER)] = Rule.STATE_BEFORE
+    _workspaces(blocks, rule, stream)
+    _by_size(blocks, rule, before, freed, ends_in)
+    _broken_off(blocks, rule, whole, stack, order)
+    return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
+
+
+def _broken_off(blocks: Blocks, rule: Int64, whole: Passes, stack: Int64, order: Int64) -> None:
+    """Give what lives in a last forward without its backward the rule of earlier blocks of the same stack."""
+    if not len(whole.phase):
+        return
+    last = np.flatnonzero(whole.phase != OTHER)
+    if not len(last) or whole.phase[last[-1]] != FORWARD:
+        return
+    begin = int(whole.start_ns[last[-1]])
+    kept = np.flatnonzero((rule == Rule.FORWARD_KEPT) & (blocks.alloc >= begin) & blocks.never_freed)
+    earlier: dict[int, set[int]] = {}
+    for place in np.flatnonzero(blocks.alloc < begin).tolist():
+        if stack[place] >= 0:
+            earlier.setdefault(int(stack[place]), set()).add(int(rule[place]))
+    for place in kept.tolist():
+        rules = earlier.get(int(stack[place]), set())
+        rule[place] = rules.pop() if len(rules) == 1 else Rule.BROKEN_OFF
+
+
+def _workspaces(blocks: Blocks, rule: Int64, stream: Int64) -> None:
+    """Tell workspaces by their sizes, where no stack does."""
+    open_ = np.isin(rule, (Rule.BEFORE, Rule.GRADIENT, Rule.FORWARD_KEPT, Rule.ELSEWHERE, Rule.NO_STACK))
+    found = open_ & blocks.never_freed & np.isin(blocks.bytes, _WORKSPACES)
+    for one in np.unique(stream[found]).tolist():
+        for size in _WORKSPACES:
+            of_size = np.flatnonzero(found & (stream == one) & (blocks.bytes == size))
+            if len(of_size) <= _OF_A_STREAM:
+                rule[of_size] = Rule.BLAS_SIZED
+
+
+def _by_size(blocks: Blocks, rule: Int64, before: Bool, freed: Bool, ends_in: Int64) -> None:
+    """Tell weights, moments and gradients apart by the sizes of the gradients of one backward."""
+    gradients = np.flatnonzero(rule == Rule.GRADIENT)
+    sizes = Counter(blocks.bytes[gradients].tolist())
+    if not sizes:
+        return
+    # Of several steps' gradients, those of one: the most that live at once.
+    live: Counter[int] = Counter()
+    most: Counter[int] = Counter()
+    edges = sorted(
+        (int(edge), step, int(blocks.bytes[block]))
+        for block in gradients.tolist()
+        for edge, step in ((blocks.alloc[block], 1), (blocks.free[block], -1))
+    )
+    for _, step, size in edges:
+        live[size] += step
+        most[size] = max(most[size], live[size])
+    old = np.flatnonzero(before & (rule == Rule.BEFORE))
+    early = np.flatnonzero(~before & ~freed & (rule == Rule.ELSEWHERE))
+    taken: Counter[int] = Counter(blocks.bytes[rule == Rule.MOVED_MODULE].tolist())
+    for block in early.tolist():
+        size = int(blocks.bytes[block])
+        if taken[size] < most[size]:
+            taken[size] += 1
+            rule[block] = Rule.WEIGHT_SIZED
+    seen: Counter[int] = Counter()
+    for block in old.tolist():
+        size = int(blocks.bytes[block])
+        if freed[block]:
+            if size in most and ends_in[block] in (OTHER, FORWARD):
+                rule[block] = Rule.GRADIENT_BEFORE
+            continue
+        if size not in most:
+            continue
+        seen[size] += 1
+        if seen[size] <= most[size] - taken[size]:
+            rule[block] = Rule.WEIGHTS_BEFORE
+        elif seen[size] <= 3 * most[size]:
+            rule[block] = Rule.STATE_UPDATED
+
+
+# --- the moment that is shown, where memory ran out, what the allocator held
+
+
+def _moment(at: str | None, curve: Curve, events: MemoryEvents, window: tuple[int, int], failure_at: int | None) -> int:
+    """Return the state that is shown."""
+    if at is None:
+        return curve.peak if failure_at is None else failure_at
+    word = at.casefold()
+    if word == PEAK:
+        return curve.peak
+    if word == END:
+        return curve.last
+    if word == FAILURE and failure_at is not None:
+        return failure_at
+    found = re.fullmatch(r"([\d.]+)\s*(us|ms|s)?", word)
+    if found is None:
+        raise UsageError(f"--at {at}: not a moment of the snapshot - give peak, end, or a time like 120ms")
+    scale = {"us": 1e3, "ms": 1e6, "s": 1e9, None: 1e6}[found[2]]
+    ns = window[0] + round(float(found[1]) * scale)
+    if ns > window[1]:
+        whole = (window[1] - window[0]) / 1e6
+        raise UsageError(f"--at {at}: after the end of the recording, which is {whole:.6g}ms long")
+    return max(curve.first, int(np.searchsorted(events.time_ns, ns, side="right")))
+
+
+def _failure(
+    history: History | None, snapshot: Snapshot, began: int, curve: Curve, phases: Passes, stacks: _Stacks
+) -> tuple[int | None, MemoryFailure | None]:
+    """Return the state where memory ran out the last time, and what was asked for then."""
+    if history is None or not (rows := np.flatnonzero(history.action == OOM)).size:
+        return None, None
+    row = int(rows[-1])
+    completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
+    counted = (history.action == ALLOC) | (history.action == completes)
+    state = began + int((counted & (history.size > 0))[:row].sum())
+    stack = int(history.stack[row])
+    phase = int(stacks.phase[stack])
+    if phase == _NO_PHASE:
+        phase = int(phases.phase_of(phases.at(np.array([max(state - 1, 0)])))[0])
+    requested = int(history.size[row])
+    return state, MemoryFailure(
+        phase=PHASES[phase],
+        message=f"out of memory: {requested:,} B asked for",
+        requested_bytes=requested,
+        line=stacks.line.at(stack),
+        device_free_bytes=int(history.address[row]),
+    )
+
+
+def _reserved(history: History | None, at_end: int, began: int) -> Int64:
+    """Return what the allocator held after each event, from what it holds at the end."""
+    if history is None:
+        return np.full(max(began, 1), at_end, dtype=np.int64)
+    grows = np.isin(history.action, (SEGMENT_ALLOC, SEGMENT_MAP))
+    shrinks = np.isin(history.action, (SEGMENT_FREE, SEGMENT_UNMAP))
+    change = np.where(grows, history.size, np.where(shrinks, -history.size, 0))
+    after = at_end - (change.sum() - change.cumsum())
+    completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
+    counted = ((history.action == ALLOC) | (history.action == completes)) & (history.size > 0)
+    before = int(after[0] - change[0]) if len(after) else at_end
+    return np.concatenate((np.full(began, before, dtype=np.int64), after[counted]))
+
+
+def _pools(snapshot: Snapshot, number: int, label: str) -> Iterator[MemoryPool]:
+    """Yield what each pool of a device holds at the end."""
+    segments, blocks = snapshot.segments, snapshot.blocks
+    rows: dict[tuple[str, int, bool], list[int]] = {}
+    for row in np.flatnonzero(segments.device == number).tolist():
+        own = snapshot.pools[int(segments.pool[row])]
+        kind = "large" if segments.is_large[row] else "small"
+        name = kind if own == (0, 0) else f"private {own[0]}:{own[1]} {kind}"
+        key = name, int(segments.stream[row]), bool(segments.is_expandable[row])
+        rows.setdefault(key, []).append(row)
+    for (name, stream, expandable), members in sorted(rows.items()):
+        inside = np.isin(blocks.segment, members)
+        state, size = blocks.state[inside], blocks.size[inside]
+        free = size[state == INACTIVE]
+        used = state == ALLOCATED
+        yield MemoryPool(
+            device=label, pool=name, stream=stream, segments=len(members), expandable=expandable,
+            reserved_bytes=int(segments.total[members].sum()),
+            requested_bytes=int(blocks.requested[inside][used].sum()),
+            rounding_bytes=int((size[used] - blocks.requested[inside][used]).sum()),
+            pending_bytes=int(size[state == PENDING].sum()), free_bytes=int(free.sum()),
+            largest_free_bytes=int(free.max(initial=0)),
+        )  # fmt: skip
+
+
+# --- parts of the moment, and notes
+
+
+def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> Iterator[MemoryPart]:
+    """Yield the parts of the moment by line, module, class, phase and stream; of each they sum to it."""
+    live = device.blocks.live_after(device.curve.peak)
+    component = [COMPONENTS[code] for code in COMPONENT_OF[device.placing.rule[live]].tolist()]
+    classes = [None if name is None else classed(name) for name in stacks.operator.take(device.stack[live]).decoded()]
+    modules = [None if path is None else alike(path) for path in stacks.module.take(device.stack[live]).decoded()]
+    columns: dict[str, Sequence[str | None]] = {
+        "line": stacks.line.take(device.stack[live]).decoded(), "module": modules, "operator_class": classes,
+        "phase": [PHASES[code].value for code in device.placing.phase[live].tolist()],
+        "stream": [str(stream) for stream in device.stream[live].tolist()],
+    }  # fmt: skip
+    size = device.blocks.bytes[live].tolist()
+    for of, names in columns.items():
+        sums: dict[tuple[str | None, str], list[int]] = {}
+        for name, part, one in zip(names, component, size, strict=True):
+            sums.setdefault((name, part), []).append(one)
+        for (name, part), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
+            yield MemoryPart(of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes))
+
+
+def _notes(
+    snapshot: Snapshot, history: History | None, blocks: Blocks, of_device: Bool, stacks: _Stacks, label: str
+) -> Iterator[str]:
+    if history is None or not len(history.action):
+        yield f"{label}: no history was recorded, so nothing is known but what lives at the end"
+    elif not len(snapshot.stacks) or not (history.stack >= 0).any():
+        yield f"{label}: the history has no stacks (context=None or state): neither lines nor phases are known"
+    elif stacks.of_python:
+        yield f"{label}: the stacks are of Python alone: operators are not known, and what has none is autograd's"
+    live = blocks.live_after(blocks.events)
+    at_end = of_device & (snapshot.blocks.state != INACTIVE)
+    ours, theirs = int(blocks.bytes[live].sum()), int(snapshot.blocks.requested[at_end].sum())
+    if ours != theirs:
+        yield f"{label}: {ours:,} B live at the end by the history, {theirs:,} B by the segments: the history has a gap"
+    if snapshot.unknown_actions:
+        yield f"{label}: actions that are not known here: {', '.join(snapshot.unknown_actions)}"

@@ -1,0 +1,101 @@
+"""Define what a CUDA memory snapshot holds, as columns: the allocator's history, its segments, and their stacks."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from opanatomy.records.columns import Bool, Int64
+
+#: What the allocator does (`TraceEntry::Action` in c10/core/CachingDeviceAllocator.h); a column has their places.
+ACTIONS: Final = (
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+    "snapshot", "oom",
+)  # fmt: skip
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SNAPSHOT, OOM = range(9)
+#: The states of a block, by their places in a column.
+STATES: Final = ("active_allocated", "active_pending_free", "inactive")
+ALLOCATED, PENDING, INACTIVE = range(3)
+
+
+class Frame(NamedTuple):
+    """One frame of a stack, of Python or C++."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class Annotation(NamedTuple):
+    """A range of the program that the allocator was told of (`Optimizer.step#AdamW.step`), in microseconds."""
+
+    name: str
+    device: int
+    begin_us: int
+    end_us: int
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """What the allocator of one device did, in order.
+
+    `action` is a place in `ACTIONS`, -1 of one that is not known; sizes are requested bytes. `stack` and `metadata` are
+    places in the snapshot's, -1 for none. The address of an `oom` is the bytes that were free on the device.
+    """
+
+    device: int
+    action: Int64
+    address: Int64
+    size: Int64
+    stream: Int64
+    time_us: Int64
+    stack: Int64
+    metadata: Int64
+
+
+class Segments(Struct, frozen=True, kw_only=True):
+    """The memory that the allocators hold of all devices, at the end.
+
+    `pool` is a place in the snapshot's pools.
+    """
+
+    device: Int64
+    address: Int64
+    total: Int64
+    stream: Int64
+    pool: Int64
+    is_large: Bool
+    is_expandable: Bool
+
+
+class SegmentBlocks(Struct, frozen=True, kw_only=True):
+    """The blocks of all segments, by address: `state` is a place in `STATES`, `segment` the row of its segment.
+
+    `requested` is what was asked for, `size` with what the allocator added; `stack` as in `History`.
+    """
+
+    segment: Int64
+    address: Int64
+    size: Int64
+    requested: Int64
+    state: Int64
+    stack: Int64
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A CUDA memory snapshot of one process.
+
+    A stack is a row of places in `frames`, innermost first. `pools` has (0, 0) for the allocator's own.
+    """
+
+    histories: tuple[History, ...]
+    segments: Segments
+    blocks: SegmentBlocks
+    frames: tuple[Frame, ...]
+    stacks: tuple[tuple[int, ...], ...]
+    metadata: tuple[str, ...]
+    pools: tuple[tuple[int, int], ...]
+    annotations: tuple[Annotation, ...]
+    settings: dict[str, str]
+    #: Actions in the histories that are not known here.
+    unknown_actions: tuple[str, ...] = ()

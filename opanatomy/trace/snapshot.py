@@ -1,0 +1,347 @@
+"""Read a CUDA memory snapshot (`torch.cuda.memory._dump_snapshot`), of any torch since 2.1 and any pickle protocol.
+
+A pickle is a program. It runs in a process of its own, under a limit of memory, by an unpickler that admits no class,
+so that it makes lists, dictionaries, texts and numbers, and nothing else.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from opanatomy.errors import TraceError
+from opanatomy.records.columns import Int64
+from opanatomy.records.snapshot import (
+    ACTIONS,
+    STATES,
+    Annotation,
+    Frame,
+    History,
+    SegmentBlocks,
+    Segments,
+    Snapshot,
+)
+
+_GZIP: Final = b"\x1f\x8b"
+#: Packed better than this, beyond the first megabytes, a file is a bomb.
+_PACKED_MOST: Final = 200
+_PACKED_FROM: Final = 16 << 20
+_HEAD: Final = 1 << 12
+_CHUNK: Final = 1 << 20
+#: Objects take at most so many times the bytes of their pickle, and what there is besides them.
+_OBJECTS: Final = 4
+_BESIDES: Final = 256 << 20
+_PROGRESS: Final = b"%"
+#: The first bytes of a pickle: protocol 2 and later name themselves; of 0 and 1 the dictionary or list of a snapshot.
+_HEADS: Final = (*(bytes((0x80, protocol)) for protocol in range(2, 6)), b"(dp", b"(lp", b"}q", b"]q", b"(d", b"(l")
+
+
+def is_pickle(path: Path) -> bool:
+    """Return whether a file, packed or not, begins as a pickle does."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+        if head.startswith(_GZIP):
+            head = zlib.decompressobj(31).decompress(head, 16)
+    except (OSError, zlib.error):
+        return False
+    return head.startswith(_HEADS)
+
+
+def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: None) -> Snapshot:
+    """Return the snapshot in a file; `advance` gets the share of it that is read.
+
+    Raises `TraceError` with one line for a file that is no snapshot, is damaged, would call something or needs more
+    memory than its size allows.
+    """
+    command = [sys.executable, "-c", "from opanatomy.trace.snapshot import main; main()", os.fspath(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        try:
+            while (line := process.stdout.readline()).startswith(_PROGRESS):
+                advance(float(line[1:]))
+            sent = process.stdout.read()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode or not sent:
+        raise TraceError(f"cannot read the snapshot {path}: the process that read it ended ({process.returncode})")
+    made = msgspec.msgpack.decode(sent, type=_Sent)
+    if made.error is not None or made.snapshot is None:
+        raise TraceError(f"cannot read the snapshot {path}: {made.error}")
+    return _received(made.snapshot)
+
+
+# ----- in the process of its own
+
+
+class _Refused(Exception):  # told as a line, never raised to a user
+    """What is wrong with the pickle, in words."""
+
+
+class _Plain(pickle.Unpickler):
+    """An unpickler of lists, dictionaries, texts and numbers."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise _Refused(f"it is no memory snapshot, whose pickle names no class: this one names {module}.{name}")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise _Refused("it is no memory snapshot: its pickle refers to objects outside of it")
+
+
+class _Told:
+    """A file whose reader tells how far it is."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self.file, self.size, self.at, self.told = file, max(size, 1), 0, 0.0
+
+    def read(self, size: int = -1) -> bytes:
+        return self._noted(self.file.read(size))
+
+    def readline(self) -> bytes:
+        return self._noted(self.file.readline())
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self.file.readinto(buffer)
+        self._noted(b"", count)
+        return count
+
+    def _noted(self, data: bytes, count: int = 0) -> bytes:
+        self.at += len(data) + count
+        if (share := self.at / self.size) > self.told + 0.02:
+            self.told = share
+            sys.stdout.write(f"%{min(share, 1):.2f}\n")
+            sys.stdout.flush()
+        return data
+
+
+class _Sent(Struct):
+    """What the process sends: the snapshot with its columns as bytes, or what is wrong with it."""
+
+    snapshot: dict[str, Any] | None = None
+    error: str | None = None
+
+
+def main() -> None:
+    """Read the file that the command line names, and write it as columns to stdout."""
+    import gc
+
+    gc.disable()  # nothing here is freed before the end
+    try:
+        sent = _Sent(snapshot=_columns(_unpickled(Path(sys.argv[1]))))
+    except _Refused as error:
+        sent = _Sent(error=str(error))
+    except MemoryError:
+        sent = _Sent(error=f"its objects take more than {_OBJECTS} times its size - is it a snapshot?")
+    except OSError as error:
+        sent = _Sent(error=error.strerror or str(error))
+    except Exception as error:  # of unpickling what is damaged there are as many kinds as there are opcodes
+        sent = _Sent(error=f"it is damaged or cut off ({' '.join(str(error).split())[:200] or type(error).__name__})")
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.msgpack.encode(sent))
+    sys.stdout.buffer.flush()
+    os._exit(0)  # taking the objects apart takes as long as making them
+
+
+def _unpickled(path: Path) -> Any:
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP
+    size = _unpacked_bytes(path) if packed else path.stat().st_size
+    _limit_memory(_OBJECTS * size + _BESIDES)
+    with path.open("rb") as file, gzip.open(file) if packed else nullcontext(file) as plain:
+        return _Plain(_Told(plain, size)).load()
+
+
+def _unpacked_bytes(path: Path) -> int:
+    """Return the size of a packed file, without keeping it."""
+    size, most = 0, max(_PACKED_FROM, _PACKED_MOST * path.stat().st_size)
+    try:
+        with gzip.open(path) as plain:
+            while chunk := plain.read(_CHUNK):
+                size += len(chunk)
+                if size > most:
+                    raise _Refused(f"it unpacks to more than {_PACKED_MOST} times its size - is it a gzip bomb?")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _Refused(f"it is cut off or damaged ({error}) - copy it again") from error
+    return size
+
+
+def _limit_memory(more: int) -> None:
+    """Let this process take so much more memory, where the system can hold it to that."""
+    if sys.platform == "linux":
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        with suppress(ValueError, OSError):
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            wanted = used + more
+            resource.setrlimit(
+                resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            )
+
+
+def _columns(snapshot: Any) -> dict[str, Any]:
+    """Return the snapshot as columns, each as bytes."""
+    if isinstance(snapshot, list):  # `torch.cuda.memory_snapshot()`, which has no history
+        snapshot = {"segments": snapshot, "device_traces": []}
+    if not isinstance(snapshot, dict) or not isinstance(snapshot.get("segments"), list):
+        raise _Refused(
+            "it is a pickle, but no memory snapshot - give the file that torch.cuda.memory._dump_snapshot wrote"
+        )
+    tables = _Tables()
+    traces = snapshot.get("device_traces") or []
+    histories = [tables.history(device, trace) for device, trace in enumerate(traces) if trace]
+    segments, blocks = tables.segments(snapshot["segments"])
+    settings = snapshot.get("allocator_settings") or {}
+    return {
+        "histories": histories, "segments": segments, "blocks": blocks, "frames": tables.frames(),
+        "stacks": list(tables.stack_of), "metadata": list(tables.metadata), "pools": list(tables.pools),
+        "annotations": list(_annotations(snapshot.get("external_annotations") or [])),
+        "settings": {str(key): str(value) for key, value in settings.items()},
+        "unknown_actions": list(tables.unknown),
+    }  # fmt: skip
+
+
+class _Tables:
+    """The distinct texts, frames and stacks of a snapshot, numbered as they come."""
+
+    def __init__(self) -> None:
+        self.actions = {name: place for place, name in enumerate(ACTIONS)}
+        self.unknown: dict[str, None] = {}
+        self.metadata: dict[str, int] = {}
+        self.pools: dict[tuple[int, int], int] = {}
+        self.stack_of: dict[tuple[int, ...], int] = {}
+        self._places: dict[int, int] = {}
+        self._frames: dict[tuple[str, str, int], int] = {}
+        self._seen: dict[tuple[int, ...], int] = {}
+
+    def history(self, device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the columns of one device's history."""
+        action = [self._action(name) for name in map(itemgetter("action"), trace)]
+        return {
+            "device": device, "action": _packed(action), "size": _packed(map(itemgetter("size"), trace)),
+            "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in trace]),
+            "stream": _packed([one.get("stream", 0) for one in trace]),
+            "time_us": _packed([one.get("time_us", place) for place, one in enumerate(trace)]),
+            "stack": _packed([self._stack(one.get("frames")) for one in trace]),
+            "metadata": _packed([self._text(one.get("user_metadata")) for one in trace]),
+        }  # fmt: skip
+
+    def segments(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the columns of the segments, and those of their blocks."""
+        blocks: list[tuple[int, int, int, int, int, int]] = []
+        pools = []
+        for number, row in enumerate(rows):
+            pool = row.get("segment_pool_id", (0, 0))
+            pools.append(self.pools.setdefault((int(pool[0]), int(pool[1])), len(self.pools)))
+            address = row["address"]
+            for block in row["blocks"]:
+                address = block.get("address", address)
+                state = STATES.index(block["state"]) if block["state"] in STATES else STATES.index("inactive")
+                frames = block.get("frames") or (block["history"][0].get("frames") if block.get("history") else None)
+                size = block["size"]
+                blocks.append((number, address, size, block.get("requested_size", size), state, self._stack(frames)))
+                address += size
+        of_segments = {
+            "device": _packed([row.get("device", 0) for row in rows]),
+            "address": _packed([row["address"] for row in rows]),
+            "total": _packed([row["total_size"] for row in rows]),
+            "stream": _packed([row.get("stream", 0) for row in rows]), "pool": _packed(pools),
+            "is_large": _packed([row.get("segment_type") != "small" for row in rows]),
+            "is_expandable": _packed([bool(row.get("is_expandable")) for row in rows]),
+        }  # fmt: skip
+        names = ("segment", "address", "size", "requested", "state", "stack")
+        return of_segments, dict(
+            zip(names, map(_packed, zip(*blocks, strict=True) if blocks else [()] * 6), strict=True)
+        )
+
+    def frames(self) -> list[tuple[str, str, int]]:
+        """Return the distinct frames."""
+        return list(self._frames)
+
+    def _action(self, name: str) -> int:
+        place = self.actions.get(name)
+        if place is None:
+            self.unknown[str(name)[:64]] = None
+            return -1
+        return place
+
+    def _text(self, text: object) -> int:
+        return self.metadata.setdefault(text, len(self.metadata)) if isinstance(text, str) and text else -1
+
+    def _stack(self, frames: Sequence[dict[str, Any]] | None) -> int:
+        """Return the number of a stack; frames are shared between stacks, so that they are known by their place."""
+        if not frames:
+            return -1
+        key = tuple(map(id, frames))
+        known = self._seen.get(key)
+        if known is None:
+            stack = tuple(self._frame(frame) for frame in frames)
+            known = self._seen[key] = self.stack_of.setdefault(stack, len(self.stack_of))
+        return known
+
+    def _frame(self, frame: dict[str, Any]) -> int:
+        place = self._places.get(id(frame))
+        if place is None:
+            key = str(frame.get("name", "")), str(frame.get("filename", "")), int(frame.get("line") or 0)
+            place = self._places[id(frame)] = self._frames.setdefault(key, len(self._frames))
+        return place
+
+
+def _annotations(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, int, int]]:
+    """Yield the ranges that the allocator was told of, from their beginnings and ends."""
+    begun: dict[tuple[str, int], list[int]] = {}
+    for row in rows:
+        key = str(row["name"]), int(row.get("device", 0))
+        if row.get("stage") == "START":
+            begun.setdefault(key, []).append(int(row["time_us"]))
+        elif begun.get(key):
+            yield *key, begun[key].pop(), int(row["time_us"])
+
+
+def _packed(values: Any) -> bytes:
+    """Return a column of whole numbers as bytes."""
+    return np.array(values if isinstance(values, (list, tuple)) else list(values), dtype=np.int64).tobytes()
+
+
+# ----- back in the process that asked
+
+
+def _received(sent: dict[str, Any]) -> Snapshot:
+    def columns(table: dict[str, Any], *masks: str) -> dict[str, Any]:
+        return {
+            name: value if isinstance(value, int) else _column(value).astype(bool) if name in masks else _column(value)
+            for name, value in table.items()
+        }
+
+    return Snapshot(
+        histories=tuple(History(**columns(table)) for table in sent["histories"]),
+        segments=Segments(**columns(sent["segments"], "is_large", "is_expandable")),
+        blocks=SegmentBlocks(**columns(sent["blocks"])),
+        frames=tuple(Frame(*row) for row in sent["frames"]),
+        stacks=tuple(map(tuple, sent["stacks"])),
+        metadata=tuple(sent["metadata"]), pools=tuple((a, b) for a, b in sent["pools"]),
+        annotations=tuple(Annotation(*row) for row in sent["annotations"]), settings=sent["settings"],
+        unknown_actions=tuple(sent["unknown_actions"]),
+    )  # fmt: skip
+
+
+def _column(data: bytes) -> Int64:
+    return np.frombuffer(data, dtype=np.int64)
