@@ -801,13 +801,13 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
 def _fragmentation(view: View) -> Iterator[Advice]:
     """Look at a snapshot's failure: what the allocator held without using it, and whether it was enough."""
     failure = view.anatomy.memory.failure
-    if failure is None or failure.reserved_bytes is None or failure.allocated_bytes is None:
+    if failure is None or failure.unused_bytes is None:
         return
-    unused, asked = failure.reserved_bytes - failure.allocated_bytes, failure.requested_bytes or 0
+    unused, asked = failure.unused_bytes, failure.requested_bytes or 0
     if unused < asked or any(pool.expandable for pool in view.anatomy.memory.pools):
         return
     yield Advice(
-        id="", gain_bytes=unused, peak_bytes=failure.reserved_bytes, fits=True,
+        id="", gain_bytes=unused, peak_bytes=failure.reserved_bytes,
         why="{asked} were asked for while {unused} were held without being used, in pieces too small",
         figures={
             "asked": Evidence(value=asked, unit="bytes"), "unused": Evidence(value=unused, unit="bytes"),

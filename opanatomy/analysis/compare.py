@@ -23,6 +23,7 @@ from opanatomy.records.comparison import (
     Decomposition,
     FigureRow,
     Kinds,
+    MemoryChange,
     Part,
     Sample,
     Side,
@@ -568,6 +569,8 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
 
 def _without_kernels(anatomy: Anatomy) -> str | None:
     """Return what is wrong if a run has no record of what its GPU did, else `None`."""
+    if _is_snapshot(anatomy):
+        return None
     environment = anatomy.environment
     if environment.device_kind not in ("cpu", None):
         return None if anatomy.ledger.device_work_ns else "no kernels: what the device did was not recorded"
@@ -761,13 +764,34 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
-        decomposition=decomposition, other_kinds=others, no_claim=no_claim,
+        decomposition=decomposition, other_kinds=others, memory=_memory_changes(sides), no_claim=no_claim,
         warnings=(
             *copies, *shared, *busy, *(text for side in sides for text in unlike_runs(side)),
             *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
             *_unsigned(breakdowns, kinds if decomposition is not None else None), *questions,
         ),
     )  # fmt: skip
+
+
+def _memory_changes(sides: Sequence[SideInput]) -> tuple[MemoryChange, ...]:
+    """Return what lines and components add to the difference of two snapshots' peaks, the largest first."""
+    if len(sides) != 2 or not all(_is_snapshot(side.runs[0].anatomy) for side in sides):
+        return ()
+    sums: dict[tuple[str | None, str], list[int]] = {}
+    for place, side in enumerate(sides):
+        for part in side.runs[0].anatomy.memory.parts:
+            if part.of == "line":
+                sums.setdefault((part.name, part.component), [0, 0])[place] += part.bytes
+    changes = [
+        MemoryChange(line=line, component=component, before_bytes=before, after_bytes=after)
+        for (line, component), (before, after) in sums.items()
+    ]
+    return tuple(sorted(changes, key=lambda change: -abs(change.change_bytes)))
+
+
+def _is_snapshot(anatomy: Anatomy) -> bool:
+    """Return whether memory alone is known of a run."""
+    return bool(anatomy.memory.parts) and not anatomy.classes
 
 
 def _breakdown(side: SideInput) -> Breakdown | None:
@@ -1096,6 +1120,6 @@ def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]
     if _unlike_peaks(sides):
         lines.append("the peak of memory is an allocator's on one side and the whole process's on the other")
     for side, breakdown in zip(sides, breakdowns, strict=True):
-        if breakdown is None:
+        if breakdown is None and not _is_snapshot(side.runs[0].anatomy):
             lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
     return tuple(lines)

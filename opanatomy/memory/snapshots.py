@@ -320,7 +320,7 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     passes = Passes(start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns,
                     phase=phases.phase)  # fmt: skip
     reserved = _reserved(history, int(segments.total[segments.device == number].sum()), began)
-    inferences = inferences_at(blocks, placing, curve)
+    inferences, pools = inferences_at(blocks, placing, curve), tuple(_pools(snapshot, number, label))
     agreed = agreement(events.total_allocated, np.zeros(len(order), dtype=np.int64))
     row = row_of(label, blocks, curve, agreed, passes)
     row = replace(
@@ -332,14 +332,15 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
         reserved_at_peak_bytes=int(reserved[moment - 1]) if 0 < moment <= len(reserved) else None,
     )  # fmt: skip
     if failure is not None:
+        allocated, held = int(curve.allocated[failure_at or 0]), int(reserved[(failure_at or 1) - 1])
+        # What was given beyond the requests is known where the snapshot was taken then.
+        given = sum(pool.rounding_bytes for pool in pools) if failure_at == blocks.events else 0
         failure = replace(
-            failure,
-            allocated_bytes=int(curve.allocated[failure_at or 0]),
-            reserved_bytes=int(reserved[(failure_at or 1) - 1]),
+            failure, allocated_bytes=allocated, reserved_bytes=held, unused_bytes=max(held - allocated - given, 0)
         )
     return _Device(
         name=label, row=row, history=history, blocks=blocks, curve=curve, placing=placing, stack=stack, stream=stream,
-        passes=passes, reserved=reserved, failure=failure, pools=tuple(_pools(snapshot, number, label)),
+        passes=passes, reserved=reserved, failure=failure, pools=pools,
         notes=tuple(_notes(snapshot, history, blocks, of_device, stacks, label)),
     )  # fmt: skip
 

@@ -206,6 +206,23 @@ class GateResult(Record, frozen=True, kw_only=True):
         return f"{verdict}: {self.gate}{measured}: {self.reason}"
 
 
+class MemoryChange(Record, frozen=True, kw_only=True):
+    """What one line of the program has of a component at the peaks of two memory snapshots.
+
+    `line` is `None` where no stack tells it.
+    """
+
+    line: str | None
+    component: str
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def change_bytes(self) -> int:
+        """Return the difference; those of all lines sum to that of the peaks."""
+        return self.after_bytes - self.before_bytes
+
+
 class Comparison(Record, frozen=True, kw_only=True):
     """Two or more runs next to each other: the figures of all, and for two the causes of the difference in step time.
 
@@ -214,6 +231,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     figures: each figure on all sides; `None` for a side that does not have it.
     decomposition: for two sides the parts that sum to the difference; `None` for more, and if it is not known.
     other_kinds: steps of other kinds than the compared one that both sides have.
+    memory: of two memory snapshots the parts that sum to the difference of their peaks.
     no_claim: why nothing is called significant; `None` if the runs allow it.
     gates: the gates given by `fail_if`, and whether they were met.
     warnings: what a reader must know of the figures.
@@ -225,6 +243,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     figures: tuple[FigureRow, ...]
     decomposition: Decomposition | None = None
     other_kinds: tuple[Kinds, ...] = ()
+    memory: tuple[MemoryChange, ...] = ()
     no_claim: str | None = None
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()

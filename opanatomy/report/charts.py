@@ -812,42 +812,59 @@ _MOST_CHANGES: Final = 16
 
 
 def _difference(comparison: Comparison) -> Any:
-    """Return the way from the step before to the step after: a bar for each cause, which sum exactly."""
+    """Return the way from the step before to the step after: a bar for each cause, which sum exactly.
+
+    Of two memory snapshots it is that from peak to peak, by component.
+    """
     import altair as alt
 
-    parts = comparison.decomposition
-    if parts is None:
+    parts, memory = comparison.decomposition, comparison.memory
+    text: Callable[[float], str]
+    text_of_change: Callable[[float], str]
+    if memory:
+        before, measure = sum(change.before_bytes for change in memory), "peak"
+        sums: dict[str, int] = {}
+        for change in memory:
+            sums[change.component] = sums.get(change.component, 0) + change.change_bytes
+        groups = [(name.replace("_", " "), size) for name, size in sums.items() if size]
+        text, text_of_change, axis, less, more = units.size, units.size_change, _bytes_axis, "less", "more"
+    elif parts is not None:
+        before, measure = parts.before_ns, "step"
+        groups = [(group.name, group.change_ns) for group in groups_of(parts.parts) if group.change_ns]
+        text, text_of_change, less, more = units.duration, units.duration_change, "shorter", "longer"
+        axis = None
+    else:
         raise NoChart("the sides are not two, or have no like steps: there is no difference in parts")
-    groups = [group for group in groups_of(parts.parts) if group.change_ns]
-    largest = max((abs(group.change_ns) for group in groups), default=0)
-    named = [group for group in groups if abs(group.change_ns) >= _LEAST_CHANGE * largest][:_MOST_CHANGES]
-    steps = [(group.name, group.change_ns) for group in named]
-    if rest := parts.change_ns - sum(change for _, change in steps):
-        steps.append((f"and {len(groups) - len(named)} smaller", rest))
-    claimed = comparison.no_claim is None
-    rows: list[Datum] = [{"what": "before", "from": 0, "to": parts.before_ns, "kind": "step",
-                          "text": units.duration(parts.before_ns)}]  # fmt: skip
-    at = parts.before_ns
-    for name, change in steps:
-        kind = "shorter" if change < 0 else "longer"
-        rows.append({"what": name, "from": at, "to": at + change, "kind": kind, "text": units.duration_change(change)})
-        at += change
-    rows.append({"what": "after", "from": 0, "to": at, "kind": "step", "text": units.duration(at)})
+    whole = sum(size for _, size in groups)
+    groups = sorted(groups, key=lambda group: -abs(group[1]))
+    largest = max((abs(size) for _, size in groups), default=0)
+    steps = [(name, size) for name, size in groups if abs(size) >= _LEAST_CHANGE * largest][:_MOST_CHANGES]
+    if rest := whole - sum(size for _, size in steps):
+        steps.append((f"and {len(groups) - len(steps)} smaller", rest))
+    claimed = bool(memory) or comparison.no_claim is None
+    rows: list[Datum] = [{"what": "before", "from": 0, "to": before, "kind": measure, "text": text(before)}]
+    at = before
+    for name, size in steps:
+        kind = less if size < 0 else more
+        rows.append({"what": name, "from": at, "to": at + size, "kind": kind, "text": text_of_change(size)})
+        at += size
+    rows.append({"what": "after", "from": 0, "to": at, "kind": measure, "text": text(at)})
     names = [row["what"] for row in rows]
     ends = [row["to"] for row in rows]
     least, most = min(ends), max(ends)
     begin = max(0, least - (most - least) // 2) if least > 2 * (most - least) else 0
-    said = [f"the axis begins at {units.duration(begin)}"] if begin else []
+    said = [f"the axis begins at {text(begin)}"] if begin else []
     said += [] if claimed else [f"not claimed: {comparison.no_claim}"]
     base = alt.Chart(_values(rows), title="; ".join(said))
     y = alt.Y("what:N", sort=names, title=None, axis=alt.Axis(labelLimit=360))
-    x = alt.X("from:Q", axis=alt.Axis(**_time_axis(None, most)), scale=alt.Scale(domain=[begin, most], nice=False))
+    shown = _time_axis(None, most) if axis is None else axis(None)
+    x = alt.X("from:Q", axis=alt.Axis(**shown), scale=alt.Scale(domain=[begin, most], nice=False))
     bars = base.mark_bar(
         clip=True, stroke=_INK, strokeOpacity=0.4, strokeWidth=0.5, opacity=0.9 if claimed else 0.55
     ).encode(
         y=y, x=x, x2="to:Q",
-        color=_coloured("kind", {"step": _GREY, "shorter": "#009e73", "longer": "#d55e00"}),
-        tooltip=[alt.Tooltip("what:N", title="part"), alt.Tooltip("text:N", title="time")], description="text:N",
+        color=_coloured("kind", {measure: _GREY, less: "#009e73", more: "#d55e00"}),
+        tooltip=[alt.Tooltip("what:N", title="part"), alt.Tooltip("text:N", title=measure)], description="text:N",
     )  # fmt: skip
     ends_at = base.transform_calculate(end="max(datum.from, datum.to)")
     labels = ends_at.mark_text(align="left", dx=4, fontSize=11).encode(y=y, x="end:Q", text="text:N")

@@ -104,6 +104,12 @@ class TimeChange(Struct, frozen=True):
     ns: float | None
 
 
+class BytesChange(Struct, frozen=True):
+    """A difference of sizes in bytes, with its sign."""
+
+    bytes: float | None
+
+
 class Figure(Struct, frozen=True):
     """A published figure in the unit of its source; a `difference` of two has a sign."""
 
@@ -120,7 +126,20 @@ class Exact(Struct, frozen=True):
 
 
 Quantity: TypeAlias = (
-    Time | Bytes | Flops | FlopRate | ByteRate | Rate | Count | Ratio | Share | Change | TimeChange | Figure | Exact
+    Time
+    | Bytes
+    | Flops
+    | FlopRate
+    | ByteRate
+    | Rate
+    | Count
+    | Ratio
+    | Share
+    | Change
+    | TimeChange
+    | BytesChange
+    | Figure
+    | Exact
 )
 
 # ------------------------------------------------------------------------------------------------------- cells, text

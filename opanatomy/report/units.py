@@ -44,6 +44,13 @@ def size(count: float | None) -> str:
     return _with_unit(count, _DECIMAL, "B")
 
 
+def size_change(count: float | None) -> str:
+    """Return a difference of sizes: `+1.34 GB`, `-512 B`, `0`."""
+    if not count:
+        return UNKNOWN if count is None else "0"
+    return f"+{size(count)}" if count > 0 else size(count)
+
+
 def flops(count: float | None) -> str:
     """Return floating-point operations: `335 GFLOP`."""
     return _with_unit(count, _DECIMAL, "FLOP")
@@ -205,6 +212,7 @@ _WRITTEN: Final[dict[type, Callable[[Any], str]]] = {
     section.Share: lambda cell: share(cell.part, cell.whole, decimals=cell.decimals) + coverage(cell),
     section.Change: lambda cell: change(cell.new, cell.old),
     section.TimeChange: lambda cell: duration_change(cell.ns),
+    section.BytesChange: lambda cell: size_change(cell.bytes),
     section.Figure: lambda cell: figure(cell.value, cell.unit, sign="+" if cell.difference else "-"),
     section.Exact: lambda cell: exact(cell.number, cell.unit),
 }

@@ -112,6 +112,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
     Comparison: (
         Part("title", _of(comparison.title), open=True),
         Part("changed", _of(comparison.what_changed), open=True),
+        Part("memory-changes", lambda report, page: comparison.memory_changes(report, 2 * page.top), open=True),
         Part("gates", _of(comparison.gates), open=True),
         Part("sides", _of(comparison.sides), open=True),
         Part("causes", _of_parts(lambda parts, _: comparison.causes_table(parts)), open=True),

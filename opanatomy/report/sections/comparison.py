@@ -14,6 +14,7 @@ from opanatomy.records.comparison import (
     Comparison,
     Decomposition,
     FigureRow,
+    MemoryChange,
     Part,
     Sample,
     Side,
@@ -23,6 +24,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import (
     SHORT_LABEL,
     Bytes,
+    BytesChange,
     Cell,
     Change,
     Column,
@@ -457,6 +459,8 @@ def what_changed(comparison: Comparison) -> Section:
         reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
         withheld = Note(text=_WITHHELD, tone=NoteStyle.REMARK)
         return Section(title="What changed", notes=(*reasons, withheld))
+    if comparison.memory:
+        return Section(title="What changed", notes=(Note(text=_of_memory(comparison), tone=NoteStyle.CONCLUSION),))
     if parts is None:
         return Section(title="What changed", notes=_extremes(comparison))
     sentences = [
@@ -467,6 +471,47 @@ def what_changed(comparison: Comparison) -> Section:
     if comparison.no_claim is not None and parts.change_ns:
         notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=NoteStyle.REMARK))
     return Section(title="What changed", notes=tuple(notes))
+
+
+def _of_memory(comparison: Comparison) -> Phrase:
+    """Return the difference of two snapshots' peaks, and the components that changed most."""
+    before = sum(change.before_bytes for change in comparison.memory)
+    after = sum(change.after_bytes for change in comparison.memory)
+    sums: dict[str, int] = {}
+    for change in comparison.memory:
+        sums[change.component] = sums.get(change.component, 0) + change.change_bytes
+    most = sorted(sums, key=lambda name: -abs(sums[name]))[:IN_SENTENCES]
+    parts = [
+        phrase("{} {}", name.replace("_", " "), BytesChange(sums[name]))
+        for name in most if sums[name]
+    ]  # fmt: skip
+    return phrase(
+        "The peak is {} before and {} after ({}): {}.", Bytes(before), Bytes(after), Change(after, before),
+        joined(parts) or "nothing changed",
+    )  # fmt: skip
+
+
+def memory_changes(comparison: Comparison, top: int) -> Section | None:
+    """Return the lines of the program whose part of the peak changed; all changes sum to that of the peaks."""
+    changed = [change for change in comparison.memory if change.change_bytes]
+    if not changed:
+        return None
+    columns: Columns[MemoryChange] = {
+        Column(header="line of the program", holds=ColumnKind.NAMES, least=18): lambda change: (
+            change.line or "no stack tells it"
+        ),
+        Column(header="component", holds=ColumnKind.NAMES, least=10): lambda change: change.component.replace("_", " "),
+        Column(header="before", drop_order=2): lambda change: Bytes(change.before_bytes),
+        Column(header="after", drop_order=1): lambda change: Bytes(change.after_bytes),
+        Column(header="change"): lambda change: BytesChange(change.change_bytes),
+    }
+    rows = [Row(cells=cells_of(columns, change)) for change in changed[:top]]
+    if others := changed[top:]:
+        rest = BytesChange(sum(change.change_bytes for change in others))
+        rows.append(Row(cells={"line of the program": phrase("and {} more", Count(len(others))), "change": rest}))
+    whole = BytesChange(sum(change.change_bytes for change in changed))
+    rows.append(Row(cells={"line of the program": "the peak", "change": whole}, summary=True))
+    return Section(title="What the peak gained and lost", columns=tuple(columns), rows=tuple(rows))
 
 
 def _extremes(comparison: Comparison) -> tuple[Note, ...]:

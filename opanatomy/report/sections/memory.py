@@ -277,6 +277,7 @@ def failure(anatomy: Anatomy) -> Section | None:
         sizes["needed by theory, buffers apart"] = memory.needed_bytes
     else:
         sizes["held by the allocator then"] = event.reserved_bytes
+        sizes["of it not in use"] = event.unused_bytes
         sizes["free on the device then"] = event.device_free_bytes
     text = event.message if event.seen else f"{event.message} - not seen again in a second step"
     text += "" if event.line is None else f", by {event.line}"
