@@ -559,7 +559,7 @@ def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoin
 
     `reserved` is given for each event, -1 if it is not known.
     """
-    states = _thinned(curve)
+    states = states_shown(curve)
     phases = passes.phase_of(passes.at(curve.time_ns[states]))
     held = np.append(reserved[:1] if len(reserved) else -1, reserved)[states]
     used = np.flatnonzero(curve.by_component[:, states].any(axis=1)).tolist()
@@ -575,7 +575,7 @@ def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoin
     )
 
 
-def _thinned(curve: Curve) -> Int64:
+def states_shown(curve: Curve) -> Int64:
     """Return the first, the last and the peak state, and the highest and the lowest of each part of the window."""
     begin, end = curve.window
     states = np.arange(curve.first, curve.last + 1)

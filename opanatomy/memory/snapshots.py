@@ -28,11 +28,13 @@ from opanatomy.memory.allocations import (
     curve_of,
     groups_at,
     points_of,
+    states_shown,
     unbroken,
 )
 from opanatomy.memory.inferred import (
     COMPONENT_OF,
     COMPONENTS,
+    OTHER_BLOCKS,
     RULES,
     Placing,
     Rule,
@@ -47,7 +49,9 @@ from opanatomy.records.memory import (
     MemoryDevice,
     MemoryFailure,
     MemoryPart,
+    MemoryPoint,
     MemoryPool,
+    MemorySpan,
 )
 from opanatomy.records.snapshot import (
     ALLOC,
@@ -236,6 +240,8 @@ class _Device(Struct, frozen=True, kw_only=True):
     """The memory of one device of a snapshot."""
 
     name: str
+    number: int
+    snapshot: Snapshot
     row: MemoryDevice
     history: History | None
     blocks: Blocks
@@ -285,12 +291,13 @@ def memory_of_snapshot(
         measured_by=f"memory snapshot of {main.name}, bytes that were asked for",
         components=main.row.components,
         inferences=main.row.inferences,
-        timeline=points_of(main.curve, main.reserved, main.passes),
+        timeline=tuple(_with_lines(main, stacks)),
         blocks=blocks,
         unlisted_bytes=unlisted,
         devices=tuple(device.row for device, _ in devices),
         parts=tuple(_parts(main, stacks, classed)),
         pools=tuple(pool for device, _ in devices for pool in device.pools),
+        spans=tuple(_spans(main)),
         notes=main.notes,
         failure=main.failure,
     )
@@ -339,7 +346,8 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
             failure, allocated_bytes=allocated, reserved_bytes=held, unused_bytes=max(held - allocated - given, 0)
         )
     return _Device(
-        name=label, row=row, history=history, blocks=blocks, curve=curve, placing=placing, stack=stack, stream=stream,
+        name=label, number=number, snapshot=snapshot, row=row,
+        history=history, blocks=blocks, curve=curve, placing=placing, stack=stack, stream=stream,
         passes=passes, reserved=reserved, failure=failure, pools=pools,
         notes=tuple(_notes(snapshot, history, blocks, of_device, stacks, label)),
     )  # fmt: skip
@@ -577,10 +585,7 @@ def _pools(snapshot: Snapshot, number: int, label: str) -> Iterator[MemoryPool]:
     segments, blocks = snapshot.segments, snapshot.blocks
     rows: dict[tuple[str, int, bool], list[int]] = {}
     for row in np.flatnonzero(segments.device == number).tolist():
-        own = snapshot.pools[int(segments.pool[row])]
-        kind = "large" if segments.is_large[row] else "small"
-        name = kind if own == (0, 0) else f"private {own[0]}:{own[1]} {kind}"
-        key = name, int(segments.stream[row]), bool(segments.is_expandable[row])
+        key = _pool_name(snapshot, row), int(segments.stream[row]), bool(segments.is_expandable[row])
         rows.setdefault(key, []).append(row)
     for (name, stream, expandable), members in sorted(rows.items()):
         inside = np.isin(blocks.segment, members)
@@ -618,6 +623,71 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
             sums.setdefault((name, part), []).append(one)
         for (name, part), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
             yield MemoryPart(of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes))
+
+
+#: Lines of the program that a point of the curve names, and a name for memory that no stack tells of.
+_LINES_OF_A_POINT: Final = 4
+
+
+def _with_lines(device: _Device, stacks: _Stacks) -> Iterator[MemoryPoint]:
+    """Yield the points of the curve with the lines that have most of the memory then."""
+    lines = stacks.line.take(device.stack)
+    told = np.flatnonzero(lines.codes >= 0)
+    points = points_of(device.curve, device.reserved, device.passes)
+    for point, state in zip(points, states_shown(device.curve).tolist(), strict=True):
+        live = told[(device.blocks.alloc[told] < state) & (state <= device.blocks.free[told])]
+        sums = np.bincount(lines.codes[live], weights=device.blocks.bytes[live], minlength=len(lines.values))
+        most = np.argsort(-sums, kind="stable")[:_LINES_OF_A_POINT]
+        yield replace(point, lines={lines.values[code]: int(sums[code]) for code in most.tolist() if sums[code]})
+
+
+FREE: Final = "free"
+#: Spans of a device, at most: of more the smallest segments are left out.
+_MOST_SPANS: Final = 1_500
+
+
+def _spans(device: _Device) -> Iterator[MemorySpan]:
+    """Yield what the segments hold at the end, the largest segment first, up to the most spans."""
+    snapshot, blocks = device.snapshot, device.snapshot.blocks
+    live = device.blocks.live_after(device.blocks.events)
+    component = {
+        address: COMPONENTS[code]
+        for address, code in zip(
+            device.blocks.address[live].tolist(), COMPONENT_OF[device.placing.rule[live]].tolist(), strict=True
+        )
+    }
+    segments = snapshot.segments
+    ours = np.flatnonzero(segments.device == device.number)
+    of_segment: dict[int, list[int]] = {}
+    for row, segment in enumerate(blocks.segment.tolist()):
+        of_segment.setdefault(segment, []).append(row)
+    count = 0
+    for number, segment in enumerate(ours[np.argsort(-segments.total[ours], kind="stable")].tolist()):
+        begin = int(segments.address[segment])
+        runs: list[MemorySpan] = []
+        for row in of_segment.get(segment, []):
+            free = blocks.state[row] == INACTIVE
+            name = FREE if free else component.get(int(blocks.address[row]), OTHER_BLOCKS)
+            size = int(blocks.size[row])
+            if runs and runs[-1].component == name:
+                runs[-1] = replace(runs[-1], bytes=runs[-1].bytes + size, blocks=runs[-1].blocks + 1)
+                continue
+            runs.append(
+                MemorySpan(
+                    device=device.name, pool=_pool_name(snapshot, segment), segment=number,
+                    offset_bytes=int(blocks.address[row]) - begin, bytes=size, blocks=1, component=name,
+                )
+            )  # fmt: skip
+        count += len(runs)
+        if count > _MOST_SPANS:
+            return
+        yield from runs
+
+
+def _pool_name(snapshot: Snapshot, segment: int) -> str:
+    own = snapshot.pools[int(snapshot.segments.pool[segment])]
+    kind = "large" if snapshot.segments.is_large[segment] else "small"
+    return kind if own == (0, 0) else f"private {own[0]}:{own[1]} {kind}"
 
 
 def _notes(

@@ -165,6 +165,8 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     #: Device memory held by the allocator, including blocks that are free for use again.
     reserved_bytes: int | None = None
     components: dict[str, int] = field(default_factory=dict)
+    #: Of a memory snapshot the lines of the program with most of it, largest first.
+    lines: dict[str, int] = field(default_factory=dict)
 
 
 class MemoryBlocks(Record, frozen=True, kw_only=True):
@@ -216,6 +218,21 @@ class MemoryPool(Record, frozen=True, kw_only=True):
     pending_bytes: int
     free_bytes: int
     largest_free_bytes: int
+
+
+class MemorySpan(Record, frozen=True, kw_only=True):
+    """A span of memory that the allocator holds at the end of a snapshot: blocks side by side of one component.
+
+    `component` is "free" of what is not in use. `offset_bytes` is from the beginning of the segment, numbered by size.
+    """
+
+    device: str
+    pool: str
+    segment: int
+    offset_bytes: int
+    bytes: int
+    blocks: int
+    component: str
 
 
 class MemoryDevice(Record, frozen=True, kw_only=True):
@@ -299,6 +316,7 @@ class Memory(Record, frozen=True, kw_only=True):
     allocator: the allocator's own figures for the step observed with `memory=True`.
     parts: of a memory snapshot, the peak by line of the program, module, operator class, phase and stream.
     pools: of a memory snapshot, what the allocator holds at the end, and how much of it is free.
+    spans: of a memory snapshot, the segments of its fullest device at the end, largest first, span by span.
     uncovered_devices: other devices that hold a part of the module, which no figure here includes.
     notes: what could not be measured, and why.
     shape: the numbers of the configuration that determine the theory.
@@ -324,6 +342,7 @@ class Memory(Record, frozen=True, kw_only=True):
     allocator: AllocatorFigures | None = None
     parts: tuple[MemoryPart, ...] = ()
     pools: tuple[MemoryPool, ...] = ()
+    spans: tuple[MemorySpan, ...] = ()
     uncovered_devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None

@@ -650,9 +650,12 @@ def _memory(anatomy: Anatomy) -> Any:
     moments = [
         {"ns": point.time_ns, "all": point.allocated_bytes, "time": units.duration(point.time_ns),
          "phase": point.phase.value, "allocated": units.size(point.allocated_bytes),
-         **{shown[name]: units.size(size) for name, size in point.components.items() if size}}
+         **{shown[name]: units.size(size) for name, size in point.components.items() if size},
+         **{f"line {place}": f"{name}: {units.size(size)}"
+            for place, (name, size) in enumerate(point.lines.items(), 1)}}
         for point in points
     ]  # fmt: skip
+    lines = [f"line {place}" for place in range(1, max(len(point.lines) for point in points) + 1)]
     end = points[-1].time_ns
     phases = list(_bands(points))
     known = [phase for phase in PHASES if any(band["phase"] == phase.value for band in phases)]
@@ -672,7 +675,7 @@ def _memory(anatomy: Anatomy) -> Any:
     line = alt.Chart(_values(moments)).mark_rule(color=_INK).encode(
         x=x, opacity=alt.condition(near, alt.value(0.7), alt.value(0)),
         tooltip=[alt.Tooltip("time:N", title="at"), "phase:N", "allocated:N",
-                 *(alt.Tooltip(field=name, type="nominal", title=name) for name in shown.values())],
+                 *(alt.Tooltip(field=name, type="nominal", title=name) for name in (*shown.values(), *lines))],
     ).add_params(near)  # fmt: skip
     band = alt.Chart(_values(phases)).mark_rect().encode(
         x=x, x2="end:Q", y=alt.value(0), y2=alt.value(12),
@@ -683,6 +686,48 @@ def _memory(anatomy: Anatomy) -> Any:
     said = f"{len(points)} of {every:,} points, the highest of each part of the window" if len(points) < every else ""
     made = (areas + line + band).resolve_scale(color="independent")
     return made.properties(width=_WIDTH, height=320, title=said)
+
+
+#: Rows of the map of segments.
+_MAP_ROWS: Final = 24
+
+
+def _segments(anatomy: Anatomy) -> Any:
+    """Return the memory that the allocator holds at the end as a map: one row after the other, a span a component."""
+    import altair as alt
+
+    spans = anatomy.memory.spans
+    if not spans:
+        raise NoChart("the segments are known of a memory snapshot alone")
+    whole = sum(span.bytes for span in spans)
+    wide = -(-whole // _MAP_ROWS)
+    rows: list[Datum] = []
+    at = 0
+    for span in spans:
+        begin, end = at, at + span.bytes
+        while begin < end:
+            row = begin // wide
+            stop = min(end, (row + 1) * wide)
+            rows.append({
+                "row": row, "from": begin - row * wide, "to": stop - row * wide,
+                "what": span.component.replace("_", " "), "text": units.size(span.bytes), "pool": span.pool,
+                "segment": span.segment, "at": units.size(span.offset_bytes), "blocks": span.blocks,
+            })  # fmt: skip
+            begin = stop
+        at = end
+    order = [part.component.replace("_", " ") for part in anatomy.memory.components]
+    found = sorted({row["what"] for row in rows} - {"free"}, key=lambda name: (name not in order, name))
+    looks = {**dict(zip(found, cycle(_PARTS), strict=False)), "free": "#e2e2e2"}
+    held = sum(pool.reserved_bytes for pool in anatomy.memory.pools if pool.device == spans[0].device)
+    said = f"{units.size(whole)}, a row {units.size(wide)}, the largest segments first"
+    said += f"; {units.size(held - whole)} in smaller segments are not drawn" if held > whole else ""
+    return alt.Chart(_values(rows), title=said).mark_rect(stroke="white", strokeOpacity=0.5, strokeWidth=0.3).encode(
+        x=alt.X("from:Q", axis=None, scale=alt.Scale(domain=[0, wide], nice=False)), x2="to:Q",
+        y=alt.Y("row:O", axis=None), color=_coloured("what", looks, columns=4, symbolType="square"),
+        tooltip=["what:N", alt.Tooltip("text:N", title="bytes"), "blocks:Q", "pool:N", "segment:Q",
+                 alt.Tooltip("at:N", title="from")],
+        description="what:N",
+    ).properties(width=_WIDTH, height=12 * _MAP_ROWS)  # fmt: skip
 
 
 def thinned(points: Sequence[MemoryPoint], most: int) -> list[MemoryPoint]:
@@ -958,6 +1003,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "roofline": Picture(_roofline, "Operators below the ceilings of the device"),
         "modules": Picture(_modules, "Modules: forward on the left, backward on the right"),
         "memory": Picture(_memory, "Allocated memory over the step, by component"),
+        "segments": Picture(_segments, "Memory that the allocator holds at the end, by component"),
         "components": Picture(_components, "Components of the memory, measured and by theory"),
         "ranks": Picture(_ranks, "Time of each rank and step"),
     },

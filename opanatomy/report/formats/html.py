@@ -57,9 +57,10 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
         PagePart("roofline", "Roofline", ("roofline",), ("ceilings", "bounds")),
         PagePart("modules", "Modules", ("modules",), ("modules",)),
         PagePart(
-            "memory", "Memory", ("memory", "components"),
-            ("components", "memory-peak", "saved-activations", "snapshots", "activation-terms", "published",
-             "out-of-memory", "memory-notes"),
+            "memory", "Memory", ("memory", "segments", "components"),
+            ("out-of-memory", "components", "memory-lines", "memory-modules", "memory-classes", "memory-phases",
+             "memory-pools", "memory-peak", "saved-activations", "snapshots", "activation-terms", "published",
+             "memory-notes"),
         ),
         PagePart("operators", "Operators and kernels", (), ("operators", "kernels")),
         PagePart(
@@ -97,7 +98,8 @@ _SIGNATURES: Final = 8
 _SIGNATURE_MOST: Final = 400
 #: Pictures of the width of the page, and the pixels beside their marks; the others keep theirs.
 _FLUID: Final = {
-    "step": 10, "lanes": 150, "roofline": 90, "modules": 10, "memory": 90, "components": 190, "difference": 330,
+    "step": 10, "lanes": 150, "roofline": 90, "modules": 10, "memory": 90, "segments": 10, "components": 190,
+    "difference": 330,
 }  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def html_report(report: Report, page: Page) -> str:
     heading = "\n".join("".join(elements(left[name])) for name in _TITLES if name in left)
     specs: dict[str, Any] = {}
     parts: list[tuple[PagePart, str]] = []
-    listed = PARTS[kind_of(report)]
+    listed = _listed(report)
     for part in listed:
         own = [left.pop(name) for name in part.sections if name in left]
         if part is listed[-1]:
@@ -116,6 +118,18 @@ def html_report(report: Report, page: Page) -> str:
         if body := "\n".join(_part(report, part, own, specs)):
             parts.append((part, body))
     return "\n".join(_page(report, heading, parts, specs)) + "\n"
+
+
+def _listed(report: Report) -> list[PagePart]:
+    """Return the parts of the page: of a memory snapshot those of memory, and the map of segments of it alone."""
+    listed = list(PARTS[kind_of(report)])
+    if not isinstance(report, Anatomy):
+        return listed
+    if report.memory.parts and not report.classes:
+        listed = [part for part in listed if part.name in ("verdict", "memory", "sources")]
+        return [replace(part, charts=()) if part.name == "verdict" else part for part in listed]
+    charts = [tuple(name for name in part.charts if name != "segments") for part in listed]
+    return [replace(part, charts=kept) for part, kept in zip(listed, charts, strict=True)]
 
 
 def _part(report: Report, part: PagePart, sections: Sequence[Section], specs: dict[str, Any]) -> Iterator[str]:
