@@ -59,6 +59,7 @@ from opanatomy.records.snapshot import (
     FREE_COMPLETED,
     FREE_REQUESTED,
     INACTIVE,
+    MODULE_METADATA,
     OOM,
     PENDING,
     SEGMENT_ALLOC,
@@ -247,8 +248,9 @@ class _Device(Struct, frozen=True, kw_only=True):
     blocks: Blocks
     curve: Curve
     placing: Placing
-    #: The stack of each block.
+    #: The stack of each block, and its module.
     stack: Int64
+    module: Categorical[str]
     stream: Int64
     passes: Passes
     reserved: Int64
@@ -281,7 +283,7 @@ def memory_of_snapshot(
     devices.sort(key=lambda pair: (pair[0].failure is None, -pair[0].row.peak_bytes))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
-        main.blocks, main.curve.peak, stacks.operator.take(main.stack), stacks.module.take(main.stack),
+        main.blocks, main.curve.peak, stacks.operator.take(main.stack), main.module,
         main.placing.phase, main.placing.rule, [RULES[rule] for rule in Rule],
     )  # fmt: skip
     return Memory(
@@ -310,6 +312,7 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     events, stack_of_event, stream_of_event, began = _events(snapshot, history, of_device)
     blocks = blocks_of(events)
     stack, stream = stack_of_event[blocks.alloc], stream_of_event[blocks.alloc]
+    module = _noted_modules(snapshot, history, blocks, began, stacks.module.take(stack))
     phases = _phases(events, stack_of_event, began, snapshot, number, stacks)
     order = np.arange(len(events.bytes))
     placing = _placed(blocks, order, phases, stack, stream, stacks, began)
@@ -347,7 +350,7 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
         )
     return _Device(
         name=label, number=number, snapshot=snapshot, row=row,
-        history=history, blocks=blocks, curve=curve, placing=placing, stack=stack, stream=stream,
+        history=history, module=module, blocks=blocks, curve=curve, placing=placing, stack=stack, stream=stream,
         passes=passes, reserved=reserved, failure=failure, pools=pools,
         notes=tuple(_notes(snapshot, history, blocks, of_device, stacks, label)),
     )  # fmt: skip
@@ -362,9 +365,7 @@ def _events(snapshot: Snapshot, history: History | None, of_device: Bool) -> tup
     if history is None:
         address, size, stack, stream, time = none, none, none, none, none
     else:
-        completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
-        rows = np.flatnonzero((history.action == ALLOC) | (history.action == completes))
-        rows = rows[history.size[rows] > 0]
+        rows = _counted_rows(history)
         gives = history.action[rows] == ALLOC
         address, stack, stream = history.address[rows], history.stack[rows], history.stream[rows]
         size, time = np.where(gives, history.size[rows], -history.size[rows]), history.time_us[rows] * 1000
@@ -392,6 +393,28 @@ def _events(snapshot: Snapshot, history: History | None, of_device: Bool) -> tup
         np.full(len(freed), 0, dtype=np.int64), stream,
     ))  # fmt: skip
     return events, stacks, streams, held
+
+
+def _noted_modules(
+    snapshot: Snapshot, history: History | None, blocks: Blocks, began: int, by_stack: Categorical[str]
+) -> Categorical[str]:
+    """Return the module of each block: the one that was noted beside its allocation, else what its stack says."""
+    noted = [
+        text.removeprefix(MODULE_METADATA) if text.startswith(MODULE_METADATA) else None for text in snapshot.metadata
+    ]
+    if history is None or not any(path is not None for path in noted):
+        return by_stack
+    before = np.full(began, -1, dtype=np.int64)
+    place = np.concatenate((before, history.metadata[_counted_rows(history)]))[blocks.alloc]
+    told = np.array([*(path is not None for path in noted), False])[place]
+    values = (*by_stack.values, *(path or "the model" for path in noted))
+    return categorical_of(values, np.where(told, place + len(by_stack.values), by_stack.codes))
+
+
+def _counted_rows(history: History) -> Int64:
+    """Return the allocations and frees of a history; a free counts when it is completed."""
+    completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
+    return np.flatnonzero(((history.action == ALLOC) | (history.action == completes)) & (history.size > 0))
 
 
 def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, number: int, stacks: _Stacks) -> Passes:
@@ -549,9 +572,7 @@ def _failure(
     if history is None or not (rows := np.flatnonzero(history.action == OOM)).size:
         return None, None
     row = int(rows[-1])
-    completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
-    counted = (history.action == ALLOC) | (history.action == completes)
-    state = began + int((counted & (history.size > 0))[:row].sum())
+    state = began + int((_counted_rows(history) < row).sum())
     stack = int(history.stack[row])
     phase = int(stacks.phase[stack])
     if phase == _NO_PHASE:
@@ -574,10 +595,8 @@ def _reserved(history: History | None, at_end: int, began: int) -> Int64:
     shrinks = np.isin(history.action, (SEGMENT_FREE, SEGMENT_UNMAP))
     change = np.where(grows, history.size, np.where(shrinks, -history.size, 0))
     after = at_end - (change.sum() - change.cumsum())
-    completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
-    counted = ((history.action == ALLOC) | (history.action == completes)) & (history.size > 0)
     before = int(after[0] - change[0]) if len(after) else at_end
-    return np.concatenate((np.full(began, before, dtype=np.int64), after[counted]))
+    return np.concatenate((np.full(began, before, dtype=np.int64), after[_counted_rows(history)]))
 
 
 def _pools(snapshot: Snapshot, number: int, label: str) -> Iterator[MemoryPool]:
@@ -610,7 +629,7 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
     live = device.blocks.live_after(device.curve.peak)
     component = [COMPONENTS[code] for code in COMPONENT_OF[device.placing.rule[live]].tolist()]
     classes = [None if name is None else classed(name) for name in stacks.operator.take(device.stack[live]).decoded()]
-    modules = [None if path is None else alike(path) for path in stacks.module.take(device.stack[live]).decoded()]
+    modules = [None if path is None else alike(path) for path in device.module.take(live).decoded()]
     columns: dict[str, Sequence[str | None]] = {
         "line": stacks.line.take(device.stack[live]).decoded(), "module": modules, "operator_class": classes,
         "phase": [PHASES[code].value for code in device.placing.phase[live].tolist()],

@@ -19,6 +19,10 @@ STATES: Final = ("active_allocated", "active_pending_free", "inactive")
 ALLOCATED, PENDING, INACTIVE = range(3)
 
 
+#: What `opanatomy.snapshot` notes beside each allocation: the path of the module whose forward runs.
+MODULE_METADATA: Final = "opanatomy.module/"
+
+
 class Frame(NamedTuple):
     """One frame of a stack, of Python or C++."""
 
