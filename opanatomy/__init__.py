@@ -42,7 +42,7 @@ TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrup
 if TYPE_CHECKING:
     from typing import Any
 
-    from opanatomy.api import Anatomy, Comparison, Techniques, analyze, compare, profile, read, record
+    from opanatomy.api import Anatomy, Comparison, Techniques, analyze, compare, profile, read, record, snapshot
     from opanatomy.cost.registry import formula
     from opanatomy.errors import (
         CaptureError,
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from opanatomy.trainer import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "read", "compare", "TrainerCallback", "Anatomy", "Comparison", "Techniques",
+    "analyze", "profile", "record", "snapshot", "read", "compare", "TrainerCallback", "Anatomy", "Comparison",
+    "Techniques",
     "formula", "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
     "GateError", "__version__",
 ]  # fmt: skip
@@ -68,6 +69,7 @@ _HOMES = {
     "read": "opanatomy.api",
     "compare": "opanatomy.api",
     "record": "opanatomy.api",
+    "snapshot": "opanatomy.api",
     "TrainerCallback": "opanatomy.trainer",
     "formula": "opanatomy.cost",
     **dict.fromkeys(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, overload
@@ -18,7 +20,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.compare import RunInput, SideInput, compared
 from opanatomy.attribution.phases import phase_rules_of
 from opanatomy.capture.distributed.launched import launched
-from opanatomy.errors import CaptureError, OpanatomyError, TraceError, UsageError
+from opanatomy.errors import CaptureError, OpanatomyError, OutputError, TraceError, UsageError
 from opanatomy.options import JOBS, PROCESSES, RunOptions, as_argument, check_several, checked
 from opanatomy.parallel import ClusterSettings
 from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of
@@ -29,10 +31,12 @@ from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.formats.json import json_report
+from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.load import document_in, kind_in_words, report_in
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 from opanatomy.report.section import LABEL, cut, printable
+from opanatomy.report.sections.verdict import headline
 from opanatomy.trace.files import (
     Address,
     OutputFile,
@@ -65,8 +69,12 @@ def analyze(
     summaries: str | os.PathLike[str] | None = None,
     dask: str | None = None,
     jobs: int | None = None,
+    at: str | None = None,
 ) -> Anatomy:
     """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
+
+    Of a CUDA memory snapshot (`.pickle`) it is what fills the memory, `at` "peak", "end", a time like "120ms", by
+    default where memory ran out, else the peak.
 
     Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
     (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
@@ -87,7 +95,7 @@ def analyze(
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
-        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings))
+        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at))
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
         if document is not None:
@@ -140,6 +148,7 @@ def profile(
     memory: bool = False,
     check: bool = False,
     redact: bool = False,
+    oom: str | bool = False,
 ) -> Anatomy:
     """Profile one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
@@ -153,7 +162,9 @@ def profile(
     `generate` the step is `module.generate(**inputs)` with that many new tokens for each sample, by beam search with
     `beams` above 1. `memory` traces the memory of one more step, block by block. Every run is counted a second time
     (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`. With `redact` paths, arguments,
-    hosts and users are left out of the report and the trace; secrets always are.
+    hosts and users are left out of the report and the trace; secrets always are. With `oom="report"` the history of
+    the CUDA allocator is recorded; where memory runs out, it is written, with a page of what filled it, and the error
+    goes its way.
 
     With `processes` the module is trained on that many processes, forks of this one started by Accelerate's
     `notebook_launcher`; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view`
@@ -186,7 +197,7 @@ def profile(
     if count > 1:
         anatomy = profiled_on(count, subject, options, target, force=force)
     else:
-        with _recorded(subject, options, target, force) as path:
+        with oom_report("profile", target, oom), _recorded(subject, options, target, force) as path:
             anatomy = held(analyze_traces([path], redact=options.redact))
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
@@ -341,6 +352,7 @@ def record(
     check: bool = False,
     redact: bool = False,
     force: bool = False,
+    oom: str | bool = False,
 ) -> Recorder:
     """Return a recorder of the training loop inside its `with` block; it writes a trace and has its `anatomy`.
 
@@ -372,6 +384,8 @@ def record(
     loop calls. With `check` a second count that does not agree raises `GateError` at the end of the block. `force`
     overwrites an old file. On several ranks each records itself, in a file that has its rank in its name
     (`step.rank0.json.gz`). `redact` leaves paths, arguments, hosts and users out; without `trace` no file is kept.
+    With `oom="report"` the history of the CUDA allocator is recorded; where memory runs out in the block, it is written
+    (`step.oom.pickle`), with a page of what filled it (`step.oom.html`), and the error goes its way.
     Raises `UsageError`, `ModelError` and `OutputError` for invalid arguments, `CaptureError` if a profiler or another
     recorder runs already and, at the end, if the loop was too short. An error of the block goes through as it is; then
     no trace is written that was not before.
@@ -382,7 +396,89 @@ def record(
     options = RunOptions(steps=steps, warmup=warmup, memory=memory, check=check, redact=redact)
     check_switch("force", force)
     target = trace_target("record", trace)
-    return Recorder(_modules(module), options, target, force=force)
+    return Recorder(_modules(module), options, target, force=force, oom=oom_report("record", target, oom))
+
+
+@contextmanager
+def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[None]:
+    """Write what filled a GPU's memory if it runs out inside: the allocator's history and a page; the error goes on.
+
+    The files are called after the trace `target` (`step.oom.pickle`, `step.oom.html`), numbered where they exist. Where
+    torch sees no CUDA device, there is a warning and nothing to write.
+    """
+    from opanatomy.capture.memory.history import AllocatorHistory, is_recordable
+    from opanatomy.records.memory import is_out_of_memory
+
+    if oom not in (False, True, "report"):
+        raise UsageError(f"{function}: oom={oom!r}: not known - give 'report', or leave it out")
+    if not oom:
+        yield
+        return
+    if not is_recordable():
+        warnings.warn(f"{function}: oom='report' needs a CUDA device, and this torch sees none", stacklevel=3)
+        yield
+        return
+    stem = "opanatomy" if target is None else re.sub(r"(\.trace)?\.json(\.gz)?$", "", target.name)
+    folder = Path() if target is None else target.parent
+    place = output_file(folder / f"{stem}.oom.pickle", force=False, numbered=True)
+    history = AllocatorHistory(place.target)
+    history.start()
+    try:
+        yield
+    except BaseException as error:
+        history.stop()
+        if is_out_of_memory(error):
+            history.ends()
+            if history.is_written:
+                _tell_what_filled(place.target)
+        raise
+    finally:
+        history.stop()
+
+
+def _tell_what_filled(snapshot_: Path) -> None:
+    """Write the page of a snapshot, and say in a line where memory ran out; what goes wrong here is a line too."""
+    page = snapshot_.with_suffix(".html")
+    try:
+        anatomy = held(analyze_traces([snapshot_]))
+        anatomy.to_html(page, force=True)
+        text = f"{sentence(headline(anatomy)[0])} {page} shows it, {snapshot_} is the snapshot"
+    except Exception as error:  # the error of the program goes on, whatever happens here
+        text = f"memory ran out: {snapshot_} (no page of it: {error})"
+    print(f"opanatomy: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def snapshot(
+    path: Name, *, module: torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module] | None = None,
+    force: bool = False,
+) -> Iterator[None]:  # fmt: skip
+    """Record what torch's CUDA allocator does in the `with` block, and write it as a memory snapshot.
+
+        with opanatomy.snapshot("step.pickle", module=model):
+            model(batch).loss.backward()
+        print(opanatomy.analyze("step.pickle").memory.components)
+
+    It is the file of `torch.cuda.memory._dump_snapshot`, with Python and C++ stacks. With `module` the path of the
+    module whose forward runs stands beside each allocation, where torch has a place for it (from 2.10 on). Where the
+    block fails, an error of memory too, the file is written, and the error goes on. `force` overwrites an old one.
+    Raises `UsageError` and `OutputError` for the name, `CaptureError` where torch sees no CUDA device.
+    """
+    from opanatomy.capture.memory.history import AllocatorHistory, modules_noted
+
+    modules = _modules(module)
+    check_switch("force", force)
+    output = output_file(path_of("snapshot: path", path), force=force, forced_by="give force=True")
+    history = AllocatorHistory(output.target)
+    history.start()
+    try:
+        with modules_noted(modules):
+            yield
+    finally:
+        history.ends()
+        history.stop()
+    if not history.is_written:
+        raise OutputError(f"snapshot: {output.path} could not be written - is its folder there, and has it room?")
 
 
 class Recorder:
@@ -396,9 +492,13 @@ class Recorder:
         *,
         force: bool,
         numbered: bool = False,
+        oom: AbstractContextManager[None] | None = None,
     ) -> None:
         self._modules, self._options, self._target, self._force = modules, options, target, force
         self._numbered = numbered
+        #: What writes a report where memory runs out; it lasts as long as the block.
+        self._oom = ExitStack()
+        self._oom_report = nullcontext() if oom is None else oom
         self._recording: LoopRecording | None = None
         self._is_over = False
         self._output: OutputFile | None = None
@@ -415,6 +515,7 @@ class Recorder:
         if error is None:
             self.stop()
             return
+        self._oom.__exit__(kind, error, traceback)
         hint = None if self._recording is None else self._recording.blames(error)
         self._abort()
         if hint is not None:
@@ -432,6 +533,7 @@ class Recorder:
         check_no_profiler("record")
         try:
             self._take_file()
+            self._oom.enter_context(self._oom_report)
             self._recording = self._new_recording()
             running.append(self)
             self._recording.start()
@@ -460,6 +562,7 @@ class Recorder:
                 recording.stop()
             finally:
                 self._abort()
+        self._oom.close()
         if self._options.check:
             from opanatomy.analysis.checks import require_agreement
 

@@ -547,6 +547,11 @@ LIMIT: Final = Option(
     help="run nothing: predict the peak, and say whether it fits into this much (80GB, 24GiB) or into this device"
     " (H100); if not, what makes it fit, and exit 3",
 )  # fmt: skip
+OOM: Final = Option(
+    name="oom", flag="--oom-report", group=_STEP, kind=Kind.SWITCH, default=False,
+    python=("profile", "record", "TrainerCallback"),
+    help="record the allocator's history; where a GPU runs out of memory, write it and a page of what filled it",
+)  # fmt: skip
 FIND: Final = Option(
     name="find", group=_FITS, metavar="WHAT", choices=(Choice("batch"),),
     help="with --for: batch, the largest that fits",
@@ -557,9 +562,9 @@ FAIL_IF: Final = Option(
     help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, TRACE, NO_TRACE, LIMIT, FIND)
+PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE, LIMIT, FIND)
 #: Options of what a run measures, without effect if nothing is run.
-OF_A_RUN: Final = (FAIL_IF, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+OF_A_RUN: Final = (FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",

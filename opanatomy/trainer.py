@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import transformers
 from msgspec import Struct
 
-from opanatomy.api import Name, Recorder, kind_of, path_of, running
+from opanatomy.api import Name, Recorder, kind_of, oom_report, path_of, running
 from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
 from opanatomy.options import RunOptions
@@ -402,6 +402,9 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     overwrites old files. Each rank has its own trace (`step.rank0.trace.json.gz`); the report and the log entries are
     those of the main process. `redact` leaves paths, arguments, hosts and users out.
 
+    With `oom="report"` the history of the CUDA allocator is recorded through the training; where memory runs out, it is
+    written (`step.oom.pickle`), with a page of what filled it, and the error goes its way.
+
     The figures go through `Trainer.log` once (`opanatomy/step_time_ns`, ...), so to every logger and the log history. A
     training that ends or fails before the last of the steps leaves the complete ones. A callback records once.
     Raises `UsageError` for invalid arguments, `OutputError` when a training begins whose results cannot be written. An
@@ -417,11 +420,13 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         check: bool = False,
         redact: bool = False,
         force: bool = False,
+        oom: str | bool = False,
     ) -> None:
         of_process()  # the training's own code may take a secret out of the environment
         self._steps, self._output, self._force = checked_steps(steps), output, force
         check_output(output)
         self._options = RunOptions(steps=len(self._steps), memory=memory, check=check, redact=redact)
+        self._oom, self._oom_report = oom, ExitStack()
         self._recorder: StepRecorder | None = None
         self._guard: Guard | None = None
         self._report: OutputFile | None = None
@@ -469,6 +474,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             )
             return
         self._give_up()
+        self._end_history()
         trainer = calling_trainer(self)
         model: Any = kwargs.get("model") if trainer is None else trainer.model_wrapped
         training = Training(
@@ -494,6 +500,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             raise
         if trainer is not None:
             self._guard = Guard(trainer, self._failed)
+            self._oom_report.enter_context(oom_report("TrainerCallback", output.trace, self._oom))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch for an error in the epoch."""
@@ -540,6 +547,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the results, and raise `GateError` if a requested check does not agree."""
         self._finish(state)
+        self._end_history()
         self._log(state, control)
         if self._options.check and self.trace is not None:
             from opanatomy.analysis.checks import require_agreement
@@ -570,6 +578,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     def _failed(self, error: BaseException) -> None:
         """Write complete steps after the training failed with an error, which is raised after this."""
+        self._oom_report.__exit__(type(error), error, error.__traceback__)
         recorder = self._recorder
         if recorder is None or recorder.is_over():
             return
@@ -594,14 +603,21 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             raise
 
     def _give_up(self) -> None:
-        """Release everything; files already written stay."""
-        if self._guard is not None:
+        """Release everything but what watches memory, to the end of the training; files already written stay."""
+        if self._guard is not None and not self._oom:
             self._guard.release()
-        self._guard = None
+            self._guard = None
         recorder = self._recorder
         if recorder is not None and recorder.trace is None:
             recorder.drop()
             self._recorder = None
+
+    def _end_history(self) -> None:
+        """End the history of the allocator, and the watch for errors."""
+        self._oom_report.close()
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
 
     def _take_report(self, output: Output) -> None:
         self._format = output.format

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.errors import UsageError
+from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory.allocations import (
     UNKNOWN,
     Blocks,
@@ -43,7 +43,7 @@ from opanatomy.memory.inferred import (
     row_of,
     rules_of,
 )
-from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents
+from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents, categorical_of
 from opanatomy.records.memory import (
     Memory,
     MemoryDevice,
@@ -279,7 +279,9 @@ def memory_of_snapshot(
             label = f"cuda:{number}" if len(snapshots) == 1 else f"{name} cuda:{number}"
             devices.append((_device(snapshot, number, label, stacks, at), stacks))
     if not devices:
-        return Memory(notes=("the snapshot holds no memory of any device",))
+        raise TraceError(
+            f"{snapshots[0][0]} holds no segment and no history of a device - was CUDA in use where it was taken?"
+        )
     devices.sort(key=lambda pair: (pair[0].failure is None, -pair[0].row.peak_bytes))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
@@ -329,7 +331,7 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     curve = replace(curve, peak=moment)
     passes = Passes(start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns,
                     phase=phases.phase)  # fmt: skip
-    reserved = _reserved(history, int(segments.total[segments.device == number].sum()), began)
+    reserved, most = _reserved(history, int(segments.total[segments.device == number].sum()), began)
     inferences, pools = inferences_at(blocks, placing, curve), tuple(_pools(snapshot, number, label))
     agreed = agreement(events.total_allocated, np.zeros(len(order), dtype=np.int64))
     row = row_of(label, blocks, curve, agreed, passes)
@@ -338,7 +340,7 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
         events=0 if history is None else len(history.action),
         before_window_bytes=int(curve.allocated[curve.first]), inferences=inferences,
         components=components_at(inferences, curve),
-        reserved_peak_bytes=int(reserved.max(initial=0)) or None,
+        reserved_peak_bytes=most or None,
         reserved_at_peak_bytes=int(reserved[moment - 1]) if 0 < moment <= len(reserved) else None,
     )  # fmt: skip
     if failure is not None:
@@ -587,16 +589,17 @@ def _failure(
     )
 
 
-def _reserved(history: History | None, at_end: int, began: int) -> Int64:
-    """Return what the allocator held after each event, from what it holds at the end."""
+def _reserved(history: History | None, at_end: int, began: int) -> tuple[Int64, int]:
+    """Return what the allocator held after each event, and at most, from what it holds at the end."""
     if history is None:
-        return np.full(max(began, 1), at_end, dtype=np.int64)
+        return np.full(max(began, 1), at_end, dtype=np.int64), at_end
     grows = np.isin(history.action, (SEGMENT_ALLOC, SEGMENT_MAP))
     shrinks = np.isin(history.action, (SEGMENT_FREE, SEGMENT_UNMAP))
     change = np.where(grows, history.size, np.where(shrinks, -history.size, 0))
     after = at_end - (change.sum() - change.cumsum())
     before = int(after[0] - change[0]) if len(after) else at_end
-    return np.concatenate((np.full(began, before, dtype=np.int64), after[_counted_rows(history)]))
+    held = np.concatenate((np.full(began, before, dtype=np.int64), after[_counted_rows(history)]))
+    return held, max(before, int(after.max(initial=0)))
 
 
 def _pools(snapshot: Snapshot, number: int, label: str) -> Iterator[MemoryPool]:

@@ -97,9 +97,10 @@ _SHAPES: Final = {
     OperatorClass.ELEMENTWISE: "square", OperatorClass.DATA_MOVEMENT: "cross", OperatorClass.COMMUNICATION: "diamond",
     OperatorClass.OTHER: "triangle-down", OperatorClass.UNKNOWN: "stroke",
 }  # fmt: skip
-#: The colours of Okabe and Ito, then tints of them: parts without a colour of their own.
+#: The colours of Okabe and Ito, then tints and shades of them: parts without a colour of their own.
 _PARTS: Final = (
-    "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#8a8a8a", "#5f9fc4", "#f2cd80",
+    "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#8a8a8a", "#7b6bb5", "#8c564b",
+    "#9ad0b8", "#b8433c", "#f2cd80", "#a8c8e0", "#e8c3d7", "#004d7a", "#7a5300", "#00563e", "#4d4d4d", "#c9c9c9",
 )  # fmt: skip
 _LONGEST_NAME: Final = 60
 
@@ -195,16 +196,16 @@ def _step(anatomy: Anatomy) -> Any:
         part["ink"] = _ink_on(part["colour"])
         at += part["ns"]
     base = alt.Chart(_values(parts))
+    tip = [alt.Tooltip("part:N", title="part"), alt.Tooltip("text:N", title="time"),
+           alt.Tooltip("share:N", title="of the step")]  # fmt: skip
     bars = base.mark_bar(height=34, stroke=_INK, strokeOpacity=0.35, strokeWidth=0.5).encode(
         x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, whole)), scale=alt.Scale(domain=[0, whole], nice=False)),
         x2="to:Q",
         color=_coloured("part", {part["part"]: part["colour"] for part in parts}, columns=4, symbolType="square"),
-        tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("text:N", title="time"),
-                 alt.Tooltip("share:N", title="of the step")],
-        description="part:N",
+        tooltip=tip, description="part:N",
     )  # fmt: skip
     labels = base.mark_text(fontSize=11, fontWeight="bold").encode(
-        x=alt.X("middle:Q"), text="label:N", fill=alt.Fill("ink:N", scale=None, legend=None),
+        x=alt.X("middle:Q"), text="label:N", fill=alt.Fill("ink:N", scale=None, legend=None), tooltip=tip,
     ).transform_calculate(middle="(datum.from + datum.to) / 2")  # fmt: skip
     return (bars + labels).properties(width=_WIDTH, height=44)
 
@@ -537,15 +538,15 @@ def _modules(anatomy: Anatomy) -> Any:
               axis=None)  # fmt: skip
     said = f"without modules of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
     base = alt.Chart(_values(rows), title=said).transform_filter("datum.measure == measure")
+    tip = [alt.Tooltip("path:N", title="module"), alt.Tooltip("kind:N", title="kind"), "phase:N",
+           alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title="of all modules")]  # fmt: skip
     found = "wanted == '' || indexof(lower(datum.path), lower(wanted)) >= 0"
     boxes = base.mark_rect(stroke="white", strokeOpacity=0.7, strokeWidth=0.7, clip=True, cursor="pointer").encode(
         x=x, x2="to:Q",
         y=alt.Y("depth:Q", scale=alt.Scale(domain=[0, deepest], reverse=True, nice=False), axis=None), y2="below:Q",
         color=_by_phase(shown),
         opacity=alt.condition(found, alt.value(0.85), alt.value(0.2)),
-        tooltip=[alt.Tooltip("path:N", title="module"), alt.Tooltip("kind:N", title="kind"), "phase:N",
-                 alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title="of all modules")],
-        description="path:N",
+        tooltip=tip, description="path:N",
     )  # fmt: skip
     across = "(datum.to - datum.from) / (high - low) * width"
     names = base.transform_calculate(
@@ -554,7 +555,7 @@ def _modules(anatomy: Anatomy) -> Any:
               f" ? slice(datum.name, 0, floor({across} / 8)) : datum.name",
     ).mark_text(fontSize=11, color="white", clip=True).encode(
         x=alt.X("middle:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), zero=False)),
-        y=alt.Y("row:Q", scale=alt.Scale(domain=[0, deepest], reverse=True)), text="label:N",
+        y=alt.Y("row:Q", scale=alt.Scale(domain=[0, deepest], reverse=True)), text="label:N", tooltip=tip,
     )  # fmt: skip
     return (boxes + names).add_params(low, high, switch, wanted, picked).properties(width=_WIDTH, height=24 * deepest)
 
@@ -628,6 +629,7 @@ def _largest(rows: list[Datum]) -> list[Datum]:
 _LEAST_COMPONENT: Final = 0.002
 #: The curve has this many points at most: the highest of each part of the window.
 _MOST_POINTS_OF_CURVE: Final = 240
+_CURVE_HEIGHT: Final = 320
 
 
 def _memory(anatomy: Anatomy) -> Any:
@@ -648,12 +650,13 @@ def _memory(anatomy: Anatomy) -> Any:
         for place, name in enumerate(components)
     ]  # fmt: skip
     moments = [
-        {"ns": point.time_ns, "all": point.allocated_bytes, "time": units.duration(point.time_ns),
-         "phase": point.phase.value, "allocated": units.size(point.allocated_bytes),
+        {"ns": point.time_ns, "until": until.time_ns, "all": point.allocated_bytes,
+         "time": units.duration(point.time_ns), "phase": point.phase.value,
+         "allocated": units.size(point.allocated_bytes),
          **{shown[name]: units.size(size) for name, size in point.components.items() if size},
          **{f"line {place}": f"{name}: {units.size(size)}"
             for place, (name, size) in enumerate(point.lines.items(), 1)}}
-        for point in points
+        for point, until in zip(points, (*points[1:], points[-1]), strict=True)
     ]  # fmt: skip
     lines = [f"line {place}" for place in range(1, max(len(point.lines) for point in points) + 1)]
     end = points[-1].time_ns
@@ -669,14 +672,20 @@ def _memory(anatomy: Anatomy) -> Any:
         color=_coloured("component", dict(zip(shown.values(), cycle(_PARTS), strict=False)), columns=4),
         description="component:N",
     )  # fmt: skip
-    near = alt.selection_point(
-        name="near", fields=["ns"], nearest=True, on="pointermove", empty=False, clear="pointerout"
-    )
-    line = alt.Chart(_values(moments)).mark_rule(color=_INK).encode(
-        x=x, opacity=alt.condition(near, alt.value(0.7), alt.value(0)),
+    near = alt.selection_point(name="near", fields=["ns"], on="pointermove", empty=False, clear="pointerout")
+    line = alt.Chart(_values(moments)).mark_rect(color=_INK).encode(
+        x=x, x2="until:Q", y=alt.value(0), y2=alt.value(_CURVE_HEIGHT),
+        opacity=alt.condition(near, alt.value(0.2), alt.value(0)),
         tooltip=[alt.Tooltip("time:N", title="at"), "phase:N", "allocated:N",
                  *(alt.Tooltip(field=name, type="nominal", title=name) for name in (*shown.values(), *lines))],
     ).add_params(near)  # fmt: skip
+    top = max(points, key=lambda point: point.allocated_bytes)
+    late = 2 * (top.time_ns - points[0].time_ns) > end - points[0].time_ns
+    peak = alt.Chart(_values([{
+        "ns": top.time_ns, "bytes": top.allocated_bytes, "label": f"peak {units.size(top.allocated_bytes)}",
+    }])).mark_text(align="right" if late else "left", dy=-6, fontSize=12, fontWeight="bold").encode(
+        x=x, y=alt.Y("bytes:Q", axis=None, scale=alt.Scale(domain=[0, highest * 1.1], nice=False)), text="label:N",
+    )  # fmt: skip
     band = alt.Chart(_values(phases)).mark_rect().encode(
         x=x, x2="end:Q", y=alt.value(0), y2=alt.value(12),
         color=_by_phase(known),
@@ -684,8 +693,8 @@ def _memory(anatomy: Anatomy) -> Any:
     )  # fmt: skip
     every = len(anatomy.memory.timeline)
     said = f"{len(points)} of {every:,} points, the highest of each part of the window" if len(points) < every else ""
-    made = (areas + line + band).resolve_scale(color="independent")
-    return made.properties(width=_WIDTH, height=320, title=said)
+    made = (areas + peak + line + band).resolve_scale(color="independent")
+    return made.properties(width=_WIDTH, height=_CURVE_HEIGHT, title=said)
 
 
 #: Rows of the map of segments.
@@ -830,7 +839,7 @@ def _ranks(anatomy: Anatomy) -> Any:
                 y=alt.Y("rank:N", sort=names, title=None),
                 color=alt.Color("ns:Q", scale=alt.Scale(scheme=scheme, zero=True),
                                 legend=alt.Legend(orient="bottom", **_time_axis(None, longest))),
-                tooltip=["rank:N", "step:N", alt.Tooltip("text:N", title=figure),
+                tooltip=["rank:N", "step:N", alt.Tooltip("text:N", title="time" if figure == "step" else figure),
                          alt.Tooltip("share:N", title="of the step")],
                 description="text:N",
             ).properties(width=380, height=max(14 * len(names), 60))

@@ -45,6 +45,7 @@ _CHUNK: Final = 1 << 20
 _OBJECTS: Final = 4
 _BESIDES: Final = 256 << 20
 _PROGRESS: Final = b"%"
+_TELLS = True
 #: The first bytes of a pickle: protocol 2 and later name themselves; of 0 and 1 the dictionary or list of a snapshot.
 _HEADS: Final = (*(bytes((0x80, protocol)) for protocol in range(2, 6)), b"(dp", b"(lp", b"}q", b"]q", b"(d", b"(l")
 
@@ -82,10 +83,10 @@ def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: N
             raise
     if process.returncode or not sent:
         raise TraceError(f"cannot read the snapshot {path}: the process that read it ended ({process.returncode})")
-    made = msgspec.msgpack.decode(sent, type=_Sent)
+    made = msgspec.msgpack.decode(sent, type=Sent)
     if made.error is not None or made.snapshot is None:
         raise TraceError(f"cannot read the snapshot {path}: {made.error}")
-    return _received(made.snapshot)
+    return received(made.snapshot)
 
 
 # ----- in the process of its own
@@ -124,14 +125,14 @@ class _Told:
 
     def _noted(self, data: bytes, count: int = 0) -> bytes:
         self.at += len(data) + count
-        if (share := self.at / self.size) > self.told + 0.02:
+        if _TELLS and (share := self.at / self.size) > self.told + 0.02:
             self.told = share
             sys.stdout.write(f"%{min(share, 1):.2f}\n")
             sys.stdout.flush()
         return data
 
 
-class _Sent(Struct):
+class Sent(Struct):
     """What the process sends: the snapshot with its columns as bytes, or what is wrong with it."""
 
     snapshot: dict[str, Any] | None = None
@@ -143,21 +144,26 @@ def main() -> None:
     import gc
 
     gc.disable()  # nothing here is freed before the end
-    try:
-        sent = _Sent(snapshot=_columns(_unpickled(Path(sys.argv[1]))))
-    except _Refused as error:
-        sent = _Sent(error=str(error))
-    except MemoryError:
-        sent = _Sent(error=f"its objects take more than {_OBJECTS} times its size - is it a snapshot?")
-    except OSError as error:
-        sent = _Sent(error=error.strerror or str(error))
-    except Exception as error:  # of unpickling what is damaged there are as many kinds as there are opcodes
-        sent = _Sent(error=f"it is damaged or cut off ({' '.join(str(error).split())[:200] or type(error).__name__})")
+    sent = sent_of(Path(sys.argv[1]))
     sys.stdout.write("\n")
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.msgpack.encode(sent))
     sys.stdout.buffer.flush()
     os._exit(0)  # taking the objects apart takes as long as making them
+
+
+def sent_of(path: Path) -> Sent:
+    """Return the columns of the snapshot in a file, or what is wrong with it in words."""
+    try:
+        return Sent(snapshot=_columns(_unpickled(path)))
+    except _Refused as error:
+        return Sent(error=str(error))
+    except MemoryError:
+        return Sent(error=f"its objects take more than {_OBJECTS} times its size - is it a snapshot?")
+    except OSError as error:
+        return Sent(error=error.strerror or str(error))
+    except Exception as error:  # of unpickling what is damaged there are as many kinds as there are opcodes
+        return Sent(error=f"it is damaged or cut off ({' '.join(str(error).split())[:200] or type(error).__name__})")
 
 
 def _unpickled(path: Path) -> Any:
@@ -316,15 +322,24 @@ def _annotations(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, int, in
             yield *key, begun[key].pop(), int(row["time_us"])
 
 
+#: No address, size or time is larger; sums of them stay whole numbers.
+_MOST: Final = 1 << 56
+
+
 def _packed(values: Any) -> bytes:
     """Return a column of whole numbers as bytes."""
-    return np.array(values if isinstance(values, (list, tuple)) else list(values), dtype=np.int64).tobytes()
+    column = np.array(values if isinstance(values, (list, tuple)) else list(values))
+    if len(column) and (column.dtype.kind not in "iub" or int(column.max()) > _MOST or int(column.min()) < -1):
+        raise _Refused("it is damaged: a size, an address or a time in it is no whole number that a device has")
+    return column.astype(np.int64).tobytes()
 
 
 # ----- back in the process that asked
 
 
-def _received(sent: dict[str, Any]) -> Snapshot:
+def received(sent: dict[str, Any]) -> Snapshot:
+    """Return the snapshot that the process sent."""
+
     def columns(table: dict[str, Any], *masks: str) -> dict[str, Any]:
         return {
             name: value if isinstance(value, int) else _column(value).astype(bool) if name in masks else _column(value)

@@ -1,7 +1,7 @@
 """Renews the snapshots of a device: `python -m tests.snapshots.record FOLDER [NAME ...]` writes `NAME.pickle.gz`.
 
-Beside each, `NAME.json` holds what torch itself says of the same run: the allocator's peaks, the addresses of weights,
-gradients and optimizer state, the bytes that autograd kept at the end of the forward pass, `segsum` as printed.
+Beside each, `NAME.json` holds what torch itself says of the same run: the allocator's totals, the bytes of weights,
+gradients and optimizer state, those that autograd kept at the end of the forward pass. Folders are left out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.cuda._memory_viz
 
 from tests.snapshots.decoder import MEDIUM, SMALL, AdamW, decoder
 
 Facts = dict[str, Any]
+STATS = frozenset({
+    "requested_bytes.all.peak", "requested_bytes.all.current", "allocated_bytes.all.peak", "active_bytes.all.current",
+    "reserved_bytes.all.current", "inactive_split_bytes.all.current",
+})  # fmt: skip
 
 
 def now_us() -> int:
@@ -44,8 +47,7 @@ def finish(
     torch.cuda.memory._record_memory_history(enabled=None)
     facts |= {
         "torch": torch.__version__, "device": torch.cuda.get_device_name(),
-        "stats": {key: value for key, value in torch.cuda.memory_stats().items() if ".all." in key or "." not in key},
-        "segsum": torch.cuda._memory_viz.segsum(snapshot),
+        "stats": {key: value for key, value in torch.cuda.memory_stats().items() if key in STATS},
     }  # fmt: skip
     if module is not None:
         facts["weights"] = {one.data_ptr(): one.nbytes for one in module.parameters()}
@@ -179,7 +181,6 @@ def out_of_memory(fraction: float = 0.004) -> Facts:
     facts["observed"] = kept[0][0] if kept else None
     found = finish(facts, module, optimizer)
     if kept:
-        found["segsum"] = torch.cuda._memory_viz.segsum(kept[0][1])
         found["snapshot"] = kept[0][1]
     return found
 
@@ -301,9 +302,35 @@ def record(name: str, folder: Path) -> None:
     """One recording, in this process."""
     facts = RECORDINGS[name][1]()
     snapshot = facts.pop("snapshot")
-    with gzip.open(folder / f"{name}.pickle.gz", "wb", 6) as file:
+    without_folders(snapshot)
+    with gzip.GzipFile(folder / f"{name}.pickle.gz", "wb", 9, mtime=0) as file:
         pickle.dump(snapshot, file)
-    (folder / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (folder / f"{name}.json").write_text(json.dumps(summed(facts), indent=1) + "\n")
+
+
+def without_folders(snapshot: dict[str, Any]) -> None:
+    """Leave out where torch and this checkout are."""
+    folders = {str(Path(torch.__file__).parents[4]): "/env", str(Path(__file__).parent): "/home/user"}
+    seen = set()
+    with_frames = [*(event for trace in snapshot["device_traces"] for event in trace), *snapshot["segments"]]
+    with_frames += [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    for frame in (frame for one in with_frames for frame in one.get("frames") or []):
+        if id(frame) not in seen:
+            seen.add(id(frame))
+            for folder, name in folders.items():
+                frame["filename"] = frame["filename"].replace(folder, name)
+
+
+def summed(facts: Facts) -> Facts:
+    """Return sums in place of addresses: of what autograd kept without weights and buffers."""
+    own = {*facts.get("weights", ()), *facts.get("buffers", ())}
+    made = dict(facts)
+    if "saved" in facts:
+        made["saved"] = sum(size for address, size in facts["saved"].items() if address not in own)
+    for name in ("weights", "buffers", "gradients", "optimizer"):
+        if name in facts:
+            made[name] = sum(facts[name].values())
+    return made
 
 
 def main(folder: Path, names: list[str]) -> None:

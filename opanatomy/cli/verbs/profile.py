@@ -82,6 +82,14 @@ def run(arguments: argparse.Namespace) -> None:
 
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
         take = (options, where, ceilings, arguments.suggest)
+        if arguments.oom:
+            from opanatomy.api import oom_report
+            from opanatomy.capture.memory.history import is_recordable
+
+            if is_recordable():
+                stack.enter_context(oom_report("profile", trace.path if trace else None, "report"))
+            else:
+                note("--oom-report: this torch sees no CUDA device, whose allocator alone keeps a history")
         anatomy = _published_anatomy(trace, *take) if trace else _not_kept(*take)
     hold_to_gates(anatomy, arguments)
     if trace is not None:

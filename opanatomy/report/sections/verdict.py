@@ -303,11 +303,21 @@ def _whole(costs: Costs) -> str:
 def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.idle_ns:
         return
-    share = costs.idle_ns / costs.whole_ns
-    text = phrase("The device is idle {} of {}{}.", Share(share, 1), _whole(costs), _mostly(anatomy, costs))
+    share, slowed = costs.idle_ns / costs.whole_ns, _profilers_idle(anatomy, costs)
+    text = phrase("The device is idle {} of {}{}", Share(share, 1), _whole(costs), _mostly(anatomy, costs))
+    ends = phrase(", up to {} of it for the profiler.", Share(slowed, 1, decimals=0)) if slowed >= _MUCH else "."
     yield Finding(
-        name="idle", text=text, evidence=_too_slow(anatomy, costs), further=NextCommand(section="idle"), share=share,
+        name="idle", text=phrase("{}{}", text, ends), evidence=_too_slow(anatomy, costs),
+        further=NextCommand(section="idle"), share=share * (1 - slowed),
     )  # fmt: skip
+
+
+def _profilers_idle(anatomy: Anatomy, costs: Costs) -> float:
+    """Return the part of the idle time that a step without the profiler need not have: what makes it shorter."""
+    step, idle_ns = anatomy.step, costs.idle_ns / steps_of_window(anatomy)
+    if not step.wall_ns or not step.unprofiled_wall_ns:
+        return 0.0
+    return min(max(step.wall_ns - step.unprofiled_wall_ns, 0) / idle_ns, 1.0)
 
 
 def _mostly(anatomy: Anatomy, costs: Costs) -> Phrase | str:

@@ -1,0 +1,589 @@
+"""Memory snapshots: real ones beside torch's own figures, hand-made ones to the byte, damaged and hostile ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.capture.memory import history
+from opanatomy.memory.snapshots import memory_of_snapshot
+from opanatomy.records.memory import Memory
+from opanatomy.trace.snapshot import is_pickle, read_snapshot
+from tests.snapshots.decoder import SMALL, decoder
+
+ROOT = Path(__file__).parent.parent
+KEPT = Path(__file__).parent / "snapshots"
+NAMES = sorted(path.name.removesuffix(".pickle.gz") for path in KEPT.glob("*.pickle.gz"))
+SHARED = ROOT.parent / "shared" / "snapshots"
+WITH_SHARED = pytest.mark.skipif(
+    not SHARED.exists(), reason="the folder of shared snapshots is not next to the checkout"
+)
+ACTIVATIONS, WEIGHTS, STATE, GRADIENTS = "forward_activations", "weights", "optimizer_state", "gradients"
+
+
+@cache
+def facts(name: str) -> dict[str, Any]:
+    """What torch said of the run of a kept snapshot."""
+    read: dict[str, Any] = json.loads((KEPT / f"{name}.json").read_text())
+    return read
+
+
+@cache
+def analyzed(path: Path, at: str | None = None) -> Memory:
+    return opanatomy.analyze(path, at=at).memory
+
+
+def kept(name: str, at: str | None = None) -> Memory:
+    return analyzed(KEPT / f"{name}.pickle.gz", at)
+
+
+def by_component(memory: Memory) -> dict[str, int]:
+    return {part.component: part.at_peak_bytes or 0 for part in memory.components}
+
+
+# ------------------------------------------------------------------------------------------ beside torch's own figures
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_peak_is_torchs_and_every_sum_is_that_of_the_segments(name: str) -> None:
+    """The peak by `requested_bytes.all.peak`, of a failure the memory at it; what is held by the segments."""
+    memory, stats = kept(name), facts(name)["stats"]
+    end = kept(name, "end")
+    if "error" not in facts(name):
+        assert memory.peak_bytes == stats["requested_bytes.all.peak"]
+        assert end.peak_bytes == stats["requested_bytes.all.current"]
+    for one in (memory, end):
+        assert sum(by_component(one).values()) == one.peak_bytes
+        for of in ("line", "module", "operator_class", "phase", "stream"):
+            assert sum(part.bytes for part in one.parts if part.of == of) == one.peak_bytes
+        assert sum(item.bytes for item in one.inferences) == one.peak_bytes
+    pools = memory.pools
+    assert sum(pool.reserved_bytes for pool in pools) == sum(span.bytes for span in memory.spans)
+    for pool in pools:
+        used = pool.requested_bytes + pool.rounding_bytes + pool.pending_bytes
+        assert used + pool.free_bytes == pool.reserved_bytes
+    if "error" not in facts(name):
+        assert sum(pool.reserved_bytes for pool in pools) == stats["reserved_bytes.all.current"]
+        assert sum(pool.requested_bytes + pool.rounding_bytes for pool in pools) == stats["active_bytes.all.current"]
+    assert not any("gap" in note for note in memory.notes)
+
+
+@pytest.mark.parametrize("name", ["training_amp", "training_warm", "python_stacks", "expandable", "cut_off", "streams"])
+def test_components_are_those_that_torch_knows(name: str) -> None:
+    """At the end weights, moments and gradients; where forward ended what autograd's hooks saw it keep."""
+    known = facts(name)
+    end = by_component(kept(name, "end"))
+    for component in ("weights", "optimizer", "gradients"):
+        if component not in known:
+            continue
+        found = end.get({"optimizer": STATE}.get(component, component), 0)
+        # A module's buffers are moved with it, and tell themselves apart by nothing; so may two batches of tokens.
+        assert 0 <= found - known[component] <= known["buffers"] + 4_096, component
+    if "forward_ended" not in known:
+        return
+    snapshot = read_snapshot(KEPT / f"{name}.pickle.gz")
+    (device,) = snapshot.histories
+    begin = int(device.time_us[device.action == 0][0])
+    first = min(begin, int(device.time_us[device.action == 2][0]))
+    forward = by_component(kept(name, f"{known['forward_ended'] - first}us"))
+    assert forward[ACTIVATIONS] == pytest.approx(known["saved"], abs=8_192)  # less the tokens, which are inputs
+
+
+def test_what_memory_ran_out_on_is_told() -> None:
+    """The request, by which line, what was held, and that it would have had room: torch's own words are the second."""
+    memory, known = kept("out_of_memory"), facts("out_of_memory")
+    failure = memory.failure
+    assert failure is not None
+    assert failure.line == "decoder.py:76 cross_entropy"
+    assert failure.phase == "forward"
+    assert failure.requested_bytes == 30_720_000
+    _, requested, _, free = known["observed"]
+    assert 0 <= requested - 30_720_000 < 2 << 20  # the allocator rounds it to 2 MiB
+    assert failure.device_free_bytes == free
+    assert f"{(failure.reserved_bytes - failure.unused_bytes) / (1 << 20):.2f} MiB is allocated" in known["error"]
+    assert f"{failure.unused_bytes / (1 << 20):.2f} MiB is reserved by PyTorch but unallocated" in known["error"]
+    assert memory.peak_bytes == failure.allocated_bytes
+    found = by_component(memory)
+    assert found[STATE] == known["optimizer"]
+    assert found[ACTIVATIONS] > 80_000_000
+    advice = {one.id: one for one in opanatomy.analyze(KEPT / "out_of_memory.pickle.gz").advice}
+    assert advice["fragmentation"].gain_bytes == failure.unused_bytes
+    assert "expandable_segments:True" in " ".join(advice["fragmentation"].tries)
+
+
+def test_a_graph_has_memory_of_its_own_and_segments_that_expand_are_named() -> None:
+    pools = {pool.pool for pool in kept("graphed").pools}
+    assert {"large", "small", "private 1:0 large"} <= pools
+    assert {pool.expandable for pool in kept("expandable").pools} == {True}
+    assert {pool.expandable for pool in kept("graphed").pools} == {False}
+
+
+def test_recomputation_is_told_from_backward() -> None:
+    """Checkpointed layers run again in autograd's thread, with modules in their stacks."""
+    memory = kept("llama_checkpointing", "peak")
+    assert {point.phase for point in memory.timeline} >= {"forward", "backward", "recompute", "optimizer"}
+
+
+@WITH_SHARED
+def test_a_strangers_step_is_taken_apart() -> None:
+    """The figures that a prototype found: 5.104 GB from before (with 8.8 MB of rounding), and 7.331 GB by line."""
+    memory = analyzed(SHARED / "medium_512_training.pickle.gz")
+    (device,) = memory.devices
+    rounding = sum(pool.rounding_bytes for pool in memory.pools)
+    assert round((memory.peak_bytes + rounding) / 1e9, 3) == 12.435
+    assert round((device.before_window_bytes + rounding) / 1e9, 3) == 5.104
+    assert round((memory.peak_bytes - device.before_window_bytes) / 1e9, 3) == 7.331
+    found = by_component(memory)
+    assert found[WEIGHTS] == 423_183_360 * 4  # float32
+    assert found[STATE] == 2 * found[WEIGHTS]
+    lines: dict[str, int] = {}
+    for part in memory.parts:
+        if part.of == "line" and part.name:
+            lines[part.name] = lines.get(part.name, 0) + part.bytes
+    assert round(lines["nn_utils.py:6 softmax"] / 1e9, 3) == 1.611
+    assert round(lines["model.py:532 silu"] / 1e9, 3) == 0.805
+    in_order = [round(size / 1e9, 3) for size in sorted(lines.values(), reverse=True)]
+    assert {0.411, 0.403, 0.201} <= set(in_order)
+
+
+@WITH_SHARED
+def test_two_lengths_are_compared_in_parts_that_sum_to_the_difference() -> None:
+    sides = [SHARED / f"medium_{length}_training.pickle.gz" for length in (128, 512)]
+    comparison = opanatomy.compare(*map(str, sides))
+    peaks = [analyzed(side).peak_bytes or 0 for side in sides]
+    assert sum(change.change_bytes for change in comparison.memory) == peaks[1] - peaks[0]
+    assert comparison.not_comparable == ()
+    assert "older opanatomy" not in " ".join(comparison.warnings)
+
+
+# ------------------------------------------------------------------------------------- hand-made, in torch's own format
+
+
+MODEL, LIBRARY = "/home/me/model.py", "/env/lib/python3.12/site-packages/torch"
+
+
+def frame(name: str, filename: str = "??", line: int = 0) -> dict[str, Any]:
+    return {"name": name, "filename": filename, "line": line}
+
+
+def forward_stack(line: int, operator: str = "mm", function: str = "forward") -> list[dict[str, Any]]:
+    """An operator called by a line of a module's forward."""
+    return [
+        frame("c10::cuda::CUDACachingAllocator::Native::malloc(int)"), frame(f"at::_ops::{operator}::call(at::Tensor)"),
+        frame(function, MODEL, line), frame("_call_impl", f"{LIBRARY}/nn/modules/module.py", 1_790),
+        frame("<module>", "/home/me/train.py", 9),
+    ]  # fmt: skip
+
+
+BACKWARD = [
+    frame("at::_ops::mm::call(at::Tensor)"),
+    frame("torch::autograd::Engine::evaluate_function(std::shared_ptr)"),
+]
+OPTIMIZER = [frame("step", f"{LIBRARY}/optim/adamw.py", 7), frame("<module>", "/home/me/train.py", 11)]
+
+
+class Made:
+    """A snapshot in the making: events of one device after the other."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, list[dict[str, Any]]] = {}
+        self.segments: list[dict[str, Any]] = []
+        self.time = 1_000
+
+    def event(self, action: str, address: int, size: int, device: int = 0, **more: Any) -> Made:
+        self.time += 10
+        row = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": self.time, **more}
+        self.events.setdefault(device, []).append(row)
+        return self
+
+    def alloc(self, address: int, size: int, frames: Any = None, **more: Any) -> Made:
+        return self.event("alloc", address, size, **({} if frames is None else {"frames": frames}), **more)
+
+    def free(self, address: int, size: int, frames: Any = None, **more: Any) -> Made:
+        given = {} if frames is None else {"frames": frames}
+        self.event("free_requested", address, size, **given, **more)
+        return self.event("free_completed", address, size, **given, **more)
+
+    def segment(self, address: int, total: int, *blocks: tuple[int, int, str], **more: Any) -> Made:
+        rows = [{"address": at, "size": size, "requested_size": size, "state": state} for at, size, state in blocks]
+        self.segments.append({
+            "device": 0, "address": address, "total_size": total, "stream": 0, "segment_type": "large",
+            "segment_pool_id": (0, 0), "is_expandable": False, "blocks": rows, **more,
+        })  # fmt: skip
+        return self
+
+    def written(self, path: Path, protocol: int = 4, **more: Any) -> Path:
+        devices = range(max(self.events, default=-1) + 1)
+        traces = [self.events.get(device, []) for device in devices]
+        path.write_bytes(pickle.dumps({"segments": self.segments, "device_traces": traces, **more}, protocol))
+        return path
+
+
+def a_step() -> Made:
+    """A step by hand: 100 of weights and 200 of moments from before; 40 + 20 kept, 10 for a while, 100 of gradients."""
+    return (
+        Made()
+        .alloc(1_000, 40, forward_stack(5))
+        .alloc(2_000, 10, forward_stack(6, "exp"))
+        .alloc(3_000, 20, forward_stack(7, "index_Tensor"))
+        .free(2_000, 10, forward_stack(8))
+        .alloc(4_000, 100, BACKWARD)
+        .free(3_000, 20, BACKWARD)
+        .free(1_000, 40, BACKWARD)
+        .alloc(5_000, 7, OPTIMIZER)
+        .free(5_000, 7, OPTIMIZER)
+        .segment(
+            100_000,
+            1_024,
+            (100_000, 100, "active_allocated"),
+            (100_100, 100, "active_allocated"),
+            (100_200, 100, "active_allocated"),
+            (100_300, 724, "inactive"),
+        )
+        .segment(0, 8_192, (0, 4_000, "inactive"), (4_000, 100, "active_allocated"), (4_100, 4_092, "inactive"))
+    )
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_step_by_hand(protocol: int, packed: bool, tmp_path: Path) -> None:
+    path = a_step().written(tmp_path / "snapshot.pickle", protocol)
+    if packed:
+        path = tmp_path / "snapshot.pickle.gz"
+        path.write_bytes(gzip.compress((tmp_path / "snapshot.pickle").read_bytes()))
+    assert is_pickle(path)
+    memory = opanatomy.analyze(path).memory
+    assert memory.peak_bytes == 300 + 40 + 20 + 100
+    assert by_component(memory) == {WEIGHTS: 100, STATE: 200, GRADIENTS: 100, ACTIVATIONS: 60}
+    lines = {part.name: (part.component, part.bytes) for part in memory.parts if part.of == "line" and part.name}
+    assert lines == {"model.py:5 forward": (ACTIVATIONS, 40), "model.py:7 forward": (ACTIVATIONS, 20)}
+    assert [point.phase for point in memory.timeline][-1] == "optimizer"
+    operators = {(part.operator, part.bytes) for part in memory.blocks if part.component == ACTIVATIONS}
+    assert operators == {("aten::mm", 40), ("aten::index", 20)}
+    assert (memory.devices[0].before_window_bytes, memory.devices[0].reserved_at_peak_bytes) == (300, 9_216)
+
+
+def test_moments_of_a_snapshot(tmp_path: Path) -> None:
+    """Times are of the recording: the first allocation is at its beginning, the second 10 us later."""
+    path = a_step().written(tmp_path / "s.pickle")
+    for at, bytes_ in (("0us", 340), ("10us", 350), ("end", 400), ("PEAK", 460), ("0.02ms", 370)):
+        assert opanatomy.analyze(path, at=at).memory.peak_bytes == bytes_, at
+    for wrong in ("later", "1s", "oom"):
+        with pytest.raises(opanatomy.UsageError, match="--at"):
+            opanatomy.analyze(path, at=wrong)
+
+
+def test_several_devices_and_ranks_together(tmp_path: Path) -> None:
+    """The fullest is shown in detail, each has a row; of ranks by the names of their files."""
+    made = a_step().alloc(9_000, 5_000, forward_stack(5), device=1)
+    made.segment(8_192, 8_192, (9_000, 5_000, "active_allocated"), device=1)
+    memory = opanatomy.analyze(made.written(tmp_path / "rank1.pickle")).memory
+    assert [(row.device, row.peak_bytes) for row in memory.devices] == [("cuda:1", 5_000), ("cuda:0", 460)]
+    a_step().written(tmp_path / "rank0.pickle")
+    memory = opanatomy.analyze(tmp_path).memory
+    names = [row.device for row in memory.devices]
+    assert names == ["rank1.pickle cuda:1", "rank0.pickle cuda:0", "rank1.pickle cuda:0"]
+
+
+def test_private_pools_expandable_segments_and_pending_blocks_by_hand(tmp_path: Path) -> None:
+    made = Made().alloc(9, 8).free(9, 8).event("segment_map", 0, 64)
+    made.alloc(0, 30, forward_stack(1)).event("free_requested", 0, 30)
+    made.event("segment_alloc", 1_000, 100).event("segment_free", 2_000, 50)
+    made.segment(0, 64, (0, 30, "active_pending_free"), (30, 34, "inactive"), is_expandable=True, stream=7)
+    made.segment(1_000, 100, (1_000, 100, "inactive"), segment_pool_id=(3, 0), segment_type="small")
+    memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
+    rows = {pool.pool: (pool.reserved_bytes, pool.pending_bytes, pool.free_bytes, pool.stream) for pool in memory.pools}
+    assert rows == {"large": (64, 30, 34, 7), "private 3:0 small": (100, 0, 100, 0)}
+    assert memory.devices[0].reserved_peak_bytes == 214  # 50 are given back last
+    assert (memory.peak_bytes, memory.timeline[-1].allocated_bytes) == (30, 30)
+
+
+def test_a_failure_by_hand_says_whether_the_rest_would_have_been_enough(tmp_path: Path) -> None:
+    made = a_step().event("oom", 0, 500, device_free=123, frames=forward_stack(77))
+    del made.events[0][-1]["addr"]
+    anatomy = opanatomy.analyze(made.written(tmp_path / "s.pickle"))
+    failure = anatomy.memory.failure
+    assert failure is not None
+    assert (failure.requested_bytes, failure.device_free_bytes, failure.line) == (500, 123, "model.py:77 forward")
+    assert (failure.allocated_bytes, failure.reserved_bytes, failure.unused_bytes) == (400, 9_216, 8_816)
+    assert anatomy.memory.peak_bytes == 400
+    assert "fragmentation" in {advice.id for advice in anatomy.advice}
+    assert opanatomy.analyze(tmp_path / "s.pickle", at="peak").memory.peak_bytes == 460
+
+
+def test_a_history_that_was_cut_off_and_one_without_stacks(tmp_path: Path) -> None:
+    """What is freed without an allocation was there before; without stacks nothing is said of phases."""
+    made = Made().free(1_000, 40).alloc(2_000, 10).segment(0, 4_096, (2_000, 10, "active_allocated"))
+    memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
+    assert (memory.peak_bytes, by_component(memory)) == (40, {"before_window": 40})
+    assert any("no stacks" in note for note in memory.notes)
+    alone = Made().segment(0, 4_096, (2_000, 10, "active_allocated")).written(tmp_path / "t.pickle")
+    memory = opanatomy.analyze(alone).memory
+    assert (memory.peak_bytes, memory.notes) == (10, memory.notes)
+    assert any("no history" in note for note in memory.notes)
+
+
+def test_a_module_that_was_noted_beside_an_allocation_is_its_module(tmp_path: Path) -> None:
+    made = Made().alloc(1_000, 40, forward_stack(5), user_metadata="opanatomy.module/layers.3.attn")
+    made.alloc(2_000, 20, forward_stack(6), user_metadata="someone else's").segment(0, 4_096)
+    memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
+    modules = {part.name: part.bytes for part in memory.parts if part.of == "module"}
+    assert modules == {"layers.*.attn": 40, None: 20}
+
+
+# ------------------------------------------------------------------------------------------------ damaged and hostile
+
+
+class Calls:
+    """Would leave a file if it were called."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+def refused(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a file is refused with."""
+    assert main(["analyze", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert str(path) in line
+    return line
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_that_would_call_something_calls_nothing(
+    protocol: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    witness = tmp_path / "called"
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [Calls(witness)]}, protocol))
+    assert "names posix.system" in refused(path, capsys)
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (pickle.dumps({"a": 1}), "no memory snapshot"),
+        (pickle.dumps([1, 2]), "damaged"),
+        (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]}), "damaged"),
+        (pickle.dumps({"segments": [{"address": 1 << 80}]}), "damaged"),
+        (b"\x80\x04r\xff\xff\xff\x0f", "damaged or cut off"),  # eight bytes that ask for a memo of 2 GB
+        (b"\x80\x04" + b"]q\x00." * 3, "no segment and no history"),
+        (gzip.compress(pickle.dumps({"segments": []}))[:-9], "cut off or damaged"),
+        (gzip.compress(pickle.dumps({"segments": []}) + b"\0" * (40 << 20)), "gzip bomb"),
+        (pickle.dumps(torch.ones(2)), "names torch"),
+    ],
+)  # fmt: skip
+def test_what_is_no_snapshot_is_refused_in_a_line(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.pickle"
+    path.write_bytes(content)
+    assert said in refused(path, capsys)
+
+
+def test_of_500_damaged_ones_each_is_read_or_refused() -> None:
+    """In one process of its own, under a limit of memory; half have other bytes, half other values."""
+    command = [sys.executable, "-m", "tests.snapshots.damaged", "7", "500"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=250)
+    outcomes = done.stdout.splitlines()
+    assert (done.returncode, len(outcomes)) == (0, 500), done.stderr[-500:]
+    assert [line for line in outcomes if not line.startswith(("refused: ", "read"))] == []
+    assert outcomes.count("read") > 50
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("t.pftrace", b"\x0a\x05abc", "Perfetto"), ("t.nsys-rep", b"xx", "Nsight Systems"),
+        ("t.ncu-rep", b"xx", "Nsight Compute"), ("t.sqlite", b"SQLite format 3\0", "SQLite"),
+        ("t.xplane.pb", b"\x0a", "JAX or TensorFlow"),
+    ],
+)  # fmt: skip
+def test_files_of_other_tools_are_named(
+    name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert said in refused(path, capsys)
+    assert main(["analyze", str(tmp_path)]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_weights_are_named_and_a_trace_beside_a_snapshot_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "m.pt")
+    assert "torch.save" in refused(tmp_path / "m.pt", capsys)
+    a_step().written(tmp_path / "s.pickle")
+    trace = ROOT / "tests" / "traces" / "gpu_a100_alexnet.json.gz"
+    assert main(["analyze", str(tmp_path / "s.pickle"), str(trace)]) == 2
+    assert "one after the other" in capsys.readouterr().err
+    assert main(["analyze", str(trace), "--at", "peak"]) == 2
+    assert "a trace is given" in capsys.readouterr().err
+    assert main(["analyze", str(tmp_path / "s.pickle"), "--trace", str(tmp_path / "t.json")]) == 2
+
+
+# ----------------------------------------------------------------------------------------- where a device runs out
+
+
+class StandIn:
+    """An allocator that refuses: torch's functions for its history, without a device."""
+
+    def __init__(self) -> None:
+        self.observer: Any = None
+        self.calls: list[Any] = []
+        self.metadata: list[str] = []
+
+    def record(self, enabled: Any = "all", **options: Any) -> None:
+        self.calls.append((enabled, options))
+
+    def attach(self, observer: Any) -> None:
+        self.observer = observer
+
+    def snapshot(self) -> dict[str, Any]:
+        made = a_step().event("oom", 0, 500, device_free=123, frames=forward_stack(77))
+        return {"segments": made.segments, "device_traces": [made.events[0]]}
+
+    def refuse(self) -> None:
+        """Run out of memory as torch does: the observer first, then the error."""
+        self.observer(0, 500, 1_000, 123)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 500 bytes.")
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    stand_in = StandIn()
+    monkeypatch.setattr(history, "is_recordable", lambda: True)
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", stand_in.record)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", stand_in.snapshot)
+    monkeypatch.setattr(torch.cuda.memory, "_set_memory_metadata", stand_in.metadata.append, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", stand_in.attach, raising=False)
+    monkeypatch.setattr(history.AllocatorHistory, "_is_observed", False)
+    yield stand_in
+    assert stand_in.calls[-1][0] is None  # nothing is recorded any more
+    assert history.AllocatorHistory._running is None
+
+
+def told(folder: Path, err: str, stem: str) -> None:
+    """Both files are there, and a line says what filled the memory."""
+    assert "Memory ran out in forward: 500 B more were asked for by model.py:77 forward" in err
+    assert opanatomy.analyze(folder / f"{stem}.oom.pickle").memory.failure is not None
+    assert "Memory ran out" in (folder / f"{stem}.oom.html").read_text()
+
+
+def test_record_reports_where_memory_runs_out_and_the_error_goes_on(
+    allocator: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory\. Tried to allocate 500 bytes\.$"),
+        opanatomy.record(tmp_path / "step.json.gz", oom="report"),
+    ):
+        allocator.refuse()
+    told(tmp_path, capsys.readouterr().err, "step")
+    with pytest.raises(ValueError, match="mine"), opanatomy.record(tmp_path / "step.json.gz", oom="report"):
+        raise ValueError("mine")
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".html", ".pickle"]  # of the first failure alone
+    with pytest.raises(opanatomy.UsageError, match="oom='no'"), opanatomy.record(oom="no"):
+        pass
+
+
+def test_profile_reports_where_memory_runs_out(
+    allocator: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refuses(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            allocator.refuse()
+            return x
+
+    with pytest.raises(opanatomy.OutOfMemory):
+        opanatomy.profile(Refuses(), torch.ones(2), trace=tmp_path / "step.json", oom="report")
+    told(tmp_path, capsys.readouterr().err, "step")
+    (tmp_path / "models.py").write_text(
+        "import torch\nfrom tests.test_snapshots import CURRENT\n\n\nclass R(torch.nn.Module):\n"
+        "    def forward(self, x):\n        CURRENT[0].refuse()\n\n\ndef make():\n    return R(), (torch.ones(2),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    CURRENT[:] = [allocator]
+    assert main(["profile", "models.py:make", "--device", "cpu", "--oom-report", "--trace", "cli.json"]) == 1
+    told(tmp_path, capsys.readouterr().err, "cli")
+
+
+#: The stand-in that a user's file reaches.
+CURRENT: list[StandIn] = []
+
+
+def test_a_script_ends_with_its_own_error_and_exit_code(tmp_path: Path) -> None:
+    """In a process of its own, where what refuses is torch's own function."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, opanatomy\nfrom opanatomy.capture.memory import history\n"
+        "from tests.test_snapshots import StandIn\nstand_in = StandIn()\nhistory.is_recordable = lambda: True\n"
+        "torch.cuda.memory._record_memory_history = stand_in.record\ntorch.cuda.memory._snapshot = stand_in.snapshot\n"
+        "torch._C._cuda_attach_out_of_memory_observer = stand_in.attach\n"
+        "try:\n    with opanatomy.record('s.json', oom='report'):\n        stand_in.refuse()\n"
+        "except torch.OutOfMemoryError as error:\n    print(error)\n    sys.exit(42)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (42, "CUDA out of memory. Tried to allocate 500 bytes.\n")
+    told(tmp_path, done.stderr, "s")
+
+
+def test_a_snapshot_is_recorded_with_the_modules_that_run(allocator: StandIn, tmp_path: Path) -> None:
+    module, inputs = decoder((1, *SMALL[1:]), 1, 8)
+    with opanatomy.snapshot(tmp_path / "s.pickle", module=module):
+        module(*inputs)
+    assert opanatomy.analyze(tmp_path / "s.pickle").memory.peak_bytes == 400
+    noted = allocator.metadata
+    assert (noted[0], noted[-1]) == ("opanatomy.module/", "")
+    assert "opanatomy.module/layers.0.attn.q_proj" in noted
+    with pytest.raises(opanatomy.OutputError, match="exists already"), opanatomy.snapshot(tmp_path / "s.pickle"):
+        pass
+    assert not module._forward_hooks
+    allocator.record(enabled=None)
+
+
+def test_without_a_device_a_history_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a device")
+    recorder = opanatomy.record(oom="report")
+    with pytest.warns(UserWarning, match="sees none"):
+        recorder.start()
+    torch.ones(2).sum()
+    recorder.stop()
+    with pytest.raises(opanatomy.CaptureError, match="no CUDA device"), opanatomy.snapshot(tmp_path / "s.pickle"):
+        pass
+
+
+def test_lines_of_the_curve_are_those_that_live_then() -> None:
+    """Each point's largest lines by a sum over all blocks, written here."""
+    path = KEPT / "training_warm.pickle.gz"
+    memory = memory_of_snapshot([("s", read_snapshot(path))], str, str)
+    peak = max(memory.timeline, key=lambda point: point.allocated_bytes)
+    sums: dict[str, int] = {}
+    for part in memory.parts:
+        if part.of == "line" and part.name:
+            sums[part.name] = sums.get(part.name, 0) + part.bytes
+    assert peak.lines == dict(sorted(sums.items(), key=lambda item: -item[1])[: len(peak.lines)])
+    assert sum(peak.components.values()) == peak.allocated_bytes == memory.peak_bytes
