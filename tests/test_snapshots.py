@@ -391,6 +391,7 @@ def test_a_pickle_that_would_call_something_calls_nothing(
         (gzip.compress(pickle.dumps({"segments": []}) + b"\0" * (40 << 20)), "gzip bomb"),
         (pickle.dumps(torch.ones(2)), "names torch"),
     ],
+    ids=map(str, range(9)),
 )  # fmt: skip
 def test_what_is_no_snapshot_is_refused_in_a_line(
     content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

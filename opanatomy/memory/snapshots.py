@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.errors import TraceError, UsageError
+from opanatomy.errors import UsageError
 from opanatomy.memory.allocations import (
     UNKNOWN,
     Blocks,
@@ -279,9 +279,7 @@ def memory_of_snapshot(
             label = f"cuda:{number}" if len(snapshots) == 1 else f"{name} cuda:{number}"
             devices.append((_device(snapshot, number, label, stacks, at), stacks))
     if not devices:
-        raise TraceError(
-            f"{snapshots[0][0]} holds no segment and no history of a device - was CUDA in use where it was taken?"
-        )
+        return Memory()
     devices.sort(key=lambda pair: (pair[0].failure is None, -pair[0].row.peak_bytes))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(

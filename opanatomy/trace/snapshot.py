@@ -86,7 +86,12 @@ def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: N
     made = msgspec.msgpack.decode(sent, type=Sent)
     if made.error is not None or made.snapshot is None:
         raise TraceError(f"cannot read the snapshot {path}: {made.error}")
-    return received(made.snapshot)
+    snapshot = received(made.snapshot)
+    if not snapshot.histories and not len(snapshot.segments.device):
+        raise TraceError(
+            f"cannot read the snapshot {path}: it holds no segment and no history of a device - was CUDA in use there?"
+        )
+    return snapshot
 
 
 # ----- in the process of its own
