@@ -148,7 +148,7 @@ def profile(
     memory: bool = False,
     check: bool = False,
     redact: bool = False,
-    oom: str | bool = False,
+    oom: bool | str = False,
 ) -> Anatomy:
     """Profile one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
@@ -352,7 +352,7 @@ def record(
     check: bool = False,
     redact: bool = False,
     force: bool = False,
-    oom: str | bool = False,
+    oom: bool | str = False,
 ) -> Recorder:
     """Return a recorder of the training loop inside its `with` block; it writes a trace and has its `anatomy`.
 
@@ -909,8 +909,9 @@ class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa:
     def to_pandas(self, table: str | None = None) -> Any:
         """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
 
-        Tables: parts (of the difference, if it is known: by default), figures (a column `values.SIDE` for each side: by
-        default where there are no parts), sides, kinds, gates, metrics. Raises `UsageError` with all names for another
+        Tables: parts (of the difference, if it is known: by default), memory (of two memory snapshots), figures (a
+        column `values.SIDE` for each side: by default where there are no parts), sides, kinds, gates, metrics. Raises
+        `UsageError` with all names for another
         one, `OpanatomyError` without pandas (the extra `data`).
         """
         return pandas_frame(self, table)

@@ -420,7 +420,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         check: bool = False,
         redact: bool = False,
         force: bool = False,
-        oom: str | bool = False,
+        oom: bool | str = False,
     ) -> None:
         of_process()  # the training's own code may take a secret out of the environment
         self._steps, self._output, self._force = checked_steps(steps), output, force

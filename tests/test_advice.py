@@ -18,6 +18,7 @@ from opanatomy.records.communication import Straggler
 from opanatomy.records.workload import TextFigures
 from tests.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
 from tests.test_report_verdict import of_ranks
+from tests.test_snapshots import a_step
 
 PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
 #: An element-wise call on 256 x 1024 float32 numbers, and its bytes read and written.
@@ -470,6 +471,24 @@ def test_the_framework_of_a_step_on_the_cpu(tmp_path: Path) -> None:
     whole.step(0, 1000)
     whole.host("aten::relu", 0, 995, **VECTOR)
     assert "framework" not in advised(whole, tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------- memory snapshots
+
+
+def test_what_fills_a_snapshot_is_advised(tmp_path: Path) -> None:
+    """By hand 60 of 460 are activations, 200 moments, 100 weights; gradients only where the peak is in forward."""
+    anatomy = opanatomy.analyze(a_step().written(tmp_path / "s.pickle"))
+    found = {advice.subject: (advice.gain_bytes, advice.peak_bytes) for advice in anatomy.advice}
+    assert found == {"forward activations": (60, 460), "optimizer state": (150, 460), "weights": (50, 460)}
+    assert {advice.id for advice in anatomy.advice} == {"what_fills"}
+
+
+def test_memory_in_pieces_is_advised_where_it_would_have_been_enough(tmp_path: Path) -> None:
+    for asked, advised_ in ((8_816, {"fragmentation"}), (8_817, set())):
+        path = a_step().event("oom", 0, asked, device_free=0).written(tmp_path / f"{asked}.pickle")
+        ids = {advice.id for advice in opanatomy.analyze(path).advice} - {"what_fills"}
+        assert ids == advised_
 
 
 # ------------------------------------------------------------------------------------------------------------ the page

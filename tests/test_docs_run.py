@@ -28,6 +28,7 @@ from tests.documented import ROOT, Command, Snippet, shown_on
 from tests.tiny import BERT, TINY
 
 TRACES: Final = ROOT / "tests" / "traces"
+SNAPSHOTS: Final = ROOT / "tests" / "snapshots"
 REPORTS: Final = ROOT / "reports"
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
@@ -49,7 +50,10 @@ NOT_RUN: Final = {
     "opanatomy compare --run": "ten runs, each a process from nothing: tests/test_several_runs.py",
 }  # fmt: skip
 #: Snippets that run elsewhere: they need a training.
-SNIPPETS_NOT_RUN: Final = {"trainer.md": "tests/test_trainer_callback.py runs it in a training"}
+SNIPPETS_NOT_RUN: Final = {
+    "trainer.md": "tests/test_trainer_callback.py runs it in a training",
+    "out-of-memory.md": "needs a GPU: tests/test_snapshots.py runs it with a stand-in",
+}
 #: What printed a block of text where that is not what runs here.
 PRINTED_BY: Final = {
     "make profile": REPORTS / "bert-large-uncased.txt",
@@ -105,6 +109,9 @@ STAND_INS: Final[dict[str, Callable[[Path], object]]] = {
     "step.rank0.trace.json.gz": _copy(TRACES / "gpu_v100_dlrm_rank0of8.json.gz"),
     "step.rank1.trace.json.gz": _copy(TRACES / "gpu_v100_dlrm_rank1of8.json.gz"),
     "ranks/": _ranks,
+    "oom.pickle": _copy(SNAPSHOTS / "out_of_memory.pickle.gz"),
+    "before.pickle": _copy(SNAPSHOTS / "training_warm.pickle.gz"),
+    "after.pickle": _copy(SNAPSHOTS / "training_amp.pickle.gz"),
     "report.json": _copy(REPORTS / "bert-memory.json"),
     "before.json": _copy(REPORTS / "bert-memory.json"),
     "after.json": _copy(REPORTS / "bert-memory.json"),

@@ -76,8 +76,11 @@ from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, OTHER, PHAS
 
 
 #: A frame of a library that is installed, or of Python itself.
-_INSTALLED: Final = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d|^<frozen |^<string>$|^<__array")
-_OF_TORCH: Final = re.compile(r"[\\/](?:torch|einops|functorch|triton)[\\/]")
+_OURS: Final = r"[\\/]opanatomy[\\/](?:capture|predict|cli|api\.py|trainer\.py)"
+_INSTALLED: Final = re.compile(
+    rf"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d|^<frozen |^<string>$|^<__array|{_OURS}"
+)
+_OF_TORCH: Final = re.compile(rf"[\\/](?:torch|einops|functorch|triton)[\\/]|{_OURS}")
 _OF_PYTHON: Final = re.compile(r"\.py$|^<")
 _MODULE_CALL: Final = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/]module\.py$")
 _OPERATOR: Final = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)\b")

@@ -20,6 +20,7 @@ from tests.anatomies import nothing
 ROOT: Final = Path(__file__).parent.parent.parent
 KEPT: Final = ROOT / "tests" / "traces"
 SHARED: Final = ROOT.parent / "shared"
+SNAPSHOTS: Final = SHARED / "snapshots"
 COMPARED: Final = SHARED / "more_traces" / "compare"
 
 
@@ -44,6 +45,7 @@ OWN: Final[dict[str, Callable[[Path], Report]]] = {
     "memory": lambda _: opanatomy.read(ROOT / "reports" / "bert-memory.json"),
     "techniques": lambda _: read_report(ROOT / "reports" / "techniques" / "bert-large-uncased.json"),
     "schema_2021": lambda _: opanatomy.analyze(KEPT / "gpu_v100_resnet_2021.json.gz"),
+    "snapshot": lambda _: opanatomy.analyze(ROOT / "tests" / "snapshots" / "training_warm.pickle.gz"),
     "failed": lambda _: _failed(),
     "damaged": _damaged,
 }
@@ -53,6 +55,10 @@ OTHERS: Final[dict[str, Callable[[Path], Report]]] = {
     "vllm_graph": lambda _: opanatomy.analyze(SHARED / "traces" / "infer_vllm_decode_graph.json.gz"),
     "dlrm": lambda _: opanatomy.analyze(SHARED / "more_traces" / "dlrm_v100"),
     "mi300": lambda _: opanatomy.analyze(SHARED / "traces" / "train_mi300_resnet18.json.gz"),
+    "snapshot_512": lambda _: opanatomy.analyze(SNAPSHOTS / "medium_512_training.pickle.gz"),
+    "compare_snapshots": lambda _: opanatomy.compare(
+        *(str(SNAPSHOTS / f"medium_{length}_training.pickle.gz") for length in (128, 512))
+    ),
     "compare_gpt": lambda _: opanatomy.compare(
         *(COMPARED / f"train_h100_compile_gpt_rank0of8_{side}.json.gz" for side in ("before", "after"))
     ),

@@ -18,6 +18,7 @@ import pytest
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
+from opanatomy.report import units
 from opanatomy.report.formats.html import html_report
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.formats.speedscope import speedscope_profile
@@ -209,8 +210,14 @@ def whole_step(document: dict[str, Any]) -> float:
 
 def check_comparison(opened: Opened, document: dict[str, Any]) -> None:
     """The steps of the waterfall lead from one step to the other, exactly."""
-    parts = document["decomposition"]
+    parts, memory = document["decomposition"], document["memory"]
     bars = [bar for bar in data_of(opened, "difference") if "what" in bar]
+    if memory:
+        before, *changes, after = bars
+        ends = [sum(row[f"{side}_bytes"] for row in memory) for side in ("before", "after")]
+        assert [before["to"], after["to"]] == ends
+        assert sum(bar["to"] - bar["from"] for bar in changes) == ends[1] - ends[0]
+        return
     if parts is None:
         assert not bars
         return
@@ -260,6 +267,42 @@ def test_the_tree_zooms_and_is_searched(browser: Any, folder: Path) -> None:
         faint = "document.querySelectorAll('#chart-modules g.mark-rect.role-mark path[opacity=\"0.2\"]').length"
         opened.until(f"{faint} > 0")
         assert opened.page.evaluate(faint) < len(boxes)
+
+
+@pytest.mark.parametrize(
+    "name", ["snapshot", *(pytest.param("snapshot_512", marks=pytest.mark.exhaustive) for _ in range(SHARED.is_dir()))]
+)
+def test_what_is_under_the_cursor_on_the_curve_is_what_lived_then(name: str, browser: Any, folder: Path) -> None:
+    """Time, phase, components and lines of the tooltip are those of a point of the JSON report; the peak is named."""
+    report = report_of(name, folder)
+    with Opened(browser, page_of(name, folder)) as opened:
+        figure = opened.page.query_selector("#chart-memory")
+        figure.scroll_into_view_if_needed()
+        box = figure.bounding_box()
+        seen = set()
+        for share in (0.2, 0.35, 0.5, 0.65, 0.8):
+            opened.page.mouse.move(box["x"] + share * box["width"], box["y"] + 150)
+            opened.page.wait_for_timeout(150)
+            rows = opened.page.evaluate(
+                "[...document.querySelectorAll('#vg-tooltip-element tr')].map(r => [...r.cells].map(c => c.innerText))"
+            )
+            told = dict(rows)
+            matching = [
+                point for point in report.memory.timeline
+                if (units.duration(point.time_ns), point.phase, units.size(point.allocated_bytes))
+                == (told["at"], told["phase"], told["allocated"])
+            ]  # fmt: skip
+            assert matching, told
+            parts = {name.replace("_", " "): units.size(size) for name, size in matching[0].components.items() if size}
+            lines = [f"{name}: {units.size(size)}" for name, size in matching[0].lines.items()]
+            assert {name: told[name] for name in parts} == parts
+            assert [told[f"line {place}"] for place in range(1, len(lines) + 1)] == lines
+            seen.add(told["at"])
+        assert len(seen) == 5
+        most = units.size(max(point.allocated_bytes for point in report.memory.timeline))
+        assert f"peak {most}" in figure.inner_text()
+        whole = sum(rectangle["to"] - rectangle["from"] for rectangle in data_of(opened, "segments"))
+        assert whole == sum(span.bytes for span in report.memory.spans)
 
 
 def test_the_step_is_looked_at_closer(browser: Any, folder: Path) -> None:

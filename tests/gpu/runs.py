@@ -36,6 +36,7 @@ def profile(name: str, folder: Path, *words: str) -> Run:
     """Run `opanatomy profile` in a process of its own; files are called `name`."""
     trace = folder / f"{name}.trace.json.gz"
     command = [sys.executable, "-m", "opanatomy", "profile", *words, "--trace", str(trace), "--force", "-f", "json"]
+    command += ["--suggest", "0"]  # predictions take as long as the run
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
     try:
         done = subprocess.run(

@@ -71,7 +71,8 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
     ),
     Comparison: (
         PagePart(
-            "verdict", "What changed", ("difference",), ("title", "changed", "gates", "sides", "causes"),
+            "verdict", "What changed", ("difference",),
+            ("title", "changed", "memory-changes", "gates", "sides", "causes"),
         ),
         PagePart("changes", "Changes", (), ("changes", "kernels-changed")),
         PagePart("figures", "Figures", (), ("figures", "classes", "steps")),
