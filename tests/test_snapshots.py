@@ -159,6 +159,25 @@ def test_a_strangers_step_is_taken_apart() -> None:
     assert {0.411, 0.403, 0.201} <= set(in_order)
 
 
+@pytest.mark.parametrize("name", ["expandable", "graphed", "streams"])
+def test_what_is_held_is_what_torchs_own_viewer_prints(name: str) -> None:
+    """`segsum` names sizes in MiB with a digit behind the point, and counts the rounding of a block as free."""
+    import torch.cuda._memory_viz
+
+    path = KEPT / f"{name}.pickle.gz"
+    printed = torch.cuda._memory_viz.segsum(pickle.loads(gzip.decompress(path.read_bytes())))
+    totals = dict(line.split(": ") for line in printed.splitlines() if line.startswith(("total_", "segments:")))
+    pools = kept(name).pools
+
+    def mebibytes(size: int) -> str:
+        return f"{size / (1 << 20):.1f}MiB"
+
+    assert totals["total_reserved"] == mebibytes(sum(pool.reserved_bytes for pool in pools))
+    assert totals["total_allocated"] == mebibytes(sum(pool.requested_bytes for pool in pools))
+    assert totals["total_free"].startswith(mebibytes(sum(pool.free_bytes + pool.rounding_bytes for pool in pools)))
+    assert int(totals["segments"]) == sum(pool.segments for pool in pools)
+
+
 @WITH_SHARED
 def test_two_lengths_are_compared_in_parts_that_sum_to_the_difference() -> None:
     sides = [SHARED / f"medium_{length}_training.pickle.gz" for length in (128, 512)]

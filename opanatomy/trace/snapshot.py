@@ -42,7 +42,9 @@ _PACKED_FROM: Final = 16 << 20
 _HEAD: Final = 1 << 12
 _CHUNK: Final = 1 << 20
 #: Objects take at most so many times the bytes of their pickle, and what there is besides them.
-_OBJECTS: Final = 4
+_OBJECTS: Final = 5
+#: Events that become columns at once; then they go.
+_PART: Final = 100_000
 _BESIDES: Final = 256 << 20
 _PROGRESS: Final = b"%"
 _TELLS = True
@@ -239,21 +241,27 @@ class _Tables:
         self.metadata: dict[str, int] = {}
         self.pools: dict[tuple[int, int], int] = {}
         self.stack_of: dict[tuple[int, ...], int] = {}
-        self._places: dict[int, int] = {}
+        #: Frames by where they lie, which is held with them: no other one can lie there.
+        self._places: dict[int, tuple[int, dict[str, Any]]] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._seen: dict[tuple[int, ...], int] = {}
 
     def history(self, device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the columns of one device's history."""
-        action = [self._action(name) for name in map(itemgetter("action"), trace)]
-        return {
-            "device": device, "action": _packed(action), "size": _packed(map(itemgetter("size"), trace)),
-            "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in trace]),
-            "stream": _packed([one.get("stream", 0) for one in trace]),
-            "time_us": _packed([one.get("time_us", place) for place, one in enumerate(trace)]),
-            "stack": _packed([self._stack(one.get("frames")) for one in trace]),
-            "metadata": _packed([self._text(one.get("user_metadata")) for one in trace]),
-        }  # fmt: skip
+        """Return the columns of one device's history, and take its events apart part by part."""
+        parts: list[dict[str, bytes]] = []
+        for begin in range(0, len(trace), _PART):
+            part = trace[begin : begin + _PART]
+            parts.append({
+                "action": _packed([self._action(name) for name in map(itemgetter("action"), part)]),
+                "size": _packed(map(itemgetter("size"), part)),
+                "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in part]),
+                "stream": _packed([one.get("stream", 0) for one in part]),
+                "time_us": _packed([one.get("time_us", place) for place, one in enumerate(part, begin)]),
+                "stack": _packed([self._stack(one.get("frames")) for one in part]),
+                "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
+            })  # fmt: skip
+            trace[begin : begin + _PART] = [{}] * len(part)
+        return {"device": device, **{name: b"".join(part[name] for part in parts) for name in parts[0]}}
 
     def segments(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of the segments, and those of their blocks."""
@@ -309,11 +317,11 @@ class _Tables:
         return known
 
     def _frame(self, frame: dict[str, Any]) -> int:
-        place = self._places.get(id(frame))
-        if place is None:
+        known = self._places.get(id(frame))
+        if known is None:
             key = str(frame.get("name", "")), str(frame.get("filename", "")), int(frame.get("line") or 0)
-            place = self._places[id(frame)] = self._frames.setdefault(key, len(self._frames))
-        return place
+            known = self._places[id(frame)] = self._frames.setdefault(key, len(self._frames)), frame
+        return known[0]
 
 
 def _annotations(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, int, int]]:
