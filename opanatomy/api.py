@@ -909,7 +909,7 @@ class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa:
     def to_pandas(self, table: str | None = None) -> Any:
         """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
 
-        Tables: parts (of the difference, if it is known: by default), memory (of two memory snapshots), figures (a
+        Tables: parts (of the difference, if it is known: by default), peak_parts (of two memory snapshots), figures (a
         column `values.SIDE` for each side: by default where there are no parts), sides, kinds, gates, metrics. Raises
         `UsageError` with all names for another
         one, `OpanatomyError` without pandas (the extra `data`).

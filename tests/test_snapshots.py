@@ -183,7 +183,7 @@ def test_two_lengths_are_compared_in_parts_that_sum_to_the_difference() -> None:
     sides = [SHARED / f"medium_{length}_training.pickle.gz" for length in (128, 512)]
     comparison = opanatomy.compare(*map(str, sides))
     peaks = [analyzed(side).peak_bytes or 0 for side in sides]
-    assert sum(change.change_bytes for change in comparison.memory) == peaks[1] - peaks[0]
+    assert sum(change.change_bytes for change in comparison.peak_parts) == peaks[1] - peaks[0]
     assert comparison.not_comparable == ()
     assert "older opanatomy" not in " ".join(comparison.warnings)
 

@@ -964,13 +964,13 @@ RULES: Final = (
     ),
     Rule(
         id="fragmentation", title="memory in pieces", find=_fragmentation,
-        looks_for="a request in a memory snapshot that failed while the allocator held as much without using it",
-        bound="what it held without using it", silent="where segments are expandable already, and without a snapshot",
+        looks_for="a snapshot's request that failed while as much was held unused", bound="what was held unused",
+        silent="where segments are expandable",
     ),
     Rule(
         id="what_fills", title="what fills the memory", find=_what_fills,
-        looks_for="components of a memory snapshot that take a tenth of its peak, and that a change lowers",
-        bound="all activations or gradients, three quarters of the optimizer's state, half of the weights",
-        silent="without a memory snapshot, and of gradients where the peak is not in forward",
+        looks_for="components of a memory snapshot that are a tenth of its peak",
+        bound="all activations, three quarters of the optimizer's state, half of the weights",
+        silent="of gradients where the peak is not in forward",
     ),
 )  # fmt: skip

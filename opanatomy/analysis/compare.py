@@ -764,7 +764,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
-        decomposition=decomposition, other_kinds=others, memory=_memory_changes(sides), no_claim=no_claim,
+        decomposition=decomposition, other_kinds=others, peak_parts=_memory_changes(sides), no_claim=no_claim,
         warnings=(
             *copies, *shared, *busy, *(text for side in sides for text in unlike_runs(side)),
             *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),

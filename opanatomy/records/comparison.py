@@ -231,7 +231,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     figures: each figure on all sides; `None` for a side that does not have it.
     decomposition: for two sides the parts that sum to the difference; `None` for more, and if it is not known.
     other_kinds: steps of other kinds than the compared one that both sides have.
-    memory: of two memory snapshots the parts that sum to the difference of their peaks.
+    peak_parts: of two memory snapshots the parts that sum to the difference of their peaks.
     no_claim: why nothing is called significant; `None` if the runs allow it.
     gates: the gates given by `fail_if`, and whether they were met.
     warnings: what a reader must know of the figures.
@@ -243,7 +243,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     figures: tuple[FigureRow, ...]
     decomposition: Decomposition | None = None
     other_kinds: tuple[Kinds, ...] = ()
-    memory: tuple[MemoryChange, ...] = ()
+    peak_parts: tuple[MemoryChange, ...] = ()
     no_claim: str | None = None
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()

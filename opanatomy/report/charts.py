@@ -664,9 +664,12 @@ def _memory(anatomy: Anatomy) -> Any:
     known = [phase for phase in PHASES if any(band["phase"] == phase.value for band in phases)]
     x = alt.X("ns:Q", scale=alt.Scale(domain=[points[0].time_ns, end], nice=False),
               axis=alt.Axis(**_time_axis(None, end)))  # fmt: skip
-    highest = max(point.allocated_bytes for point in points)
-    y = alt.Y("bytes:Q", stack=True, axis=alt.Axis(**_bytes_axis(None)),
-              scale=alt.Scale(domain=[0, highest * 1.1], nice=False))  # fmt: skip
+    held = [{"ns": point.time_ns, "held": point.reserved_bytes} for point in points if point.reserved_bytes]
+    highest = max(max(point.allocated_bytes, point.reserved_bytes or 0) for point in points)
+    up: dict[str, Any] = {
+        "axis": alt.Axis(**_bytes_axis(None)), "scale": alt.Scale(domain=[0, highest * 1.1], nice=False),
+    }  # fmt: skip
+    y = alt.Y("bytes:Q", stack=True, **up)
     areas = alt.Chart(_values(rows)).mark_area(interpolate="step-after", opacity=0.85).encode(
         x=x, y=y, order="order:Q",
         color=_coloured("component", dict(zip(shown.values(), cycle(_PARTS), strict=False)), columns=4),
@@ -684,7 +687,7 @@ def _memory(anatomy: Anatomy) -> Any:
     peak = alt.Chart(_values([{
         "ns": top.time_ns, "bytes": top.allocated_bytes, "label": f"peak {units.size(top.allocated_bytes)}",
     }])).mark_text(align="right" if late else "left", dy=-6, fontSize=12, fontWeight="bold").encode(
-        x=x, y=alt.Y("bytes:Q", axis=None, scale=alt.Scale(domain=[0, highest * 1.1], nice=False)), text="label:N",
+        x=x, y=alt.Y("bytes:Q", **up), text="label:N",
     )  # fmt: skip
     band = alt.Chart(_values(phases)).mark_rect().encode(
         x=x, x2="end:Q", y=alt.value(0), y2=alt.value(12),
@@ -693,7 +696,15 @@ def _memory(anatomy: Anatomy) -> Any:
     )  # fmt: skip
     every = len(anatomy.memory.timeline)
     said = f"{len(points)} of {every:,} points, the highest of each part of the window" if len(points) < every else ""
-    made = (areas + peak + line + band).resolve_scale(color="independent")
+    layers = [areas, peak]
+    if held:
+        said += f"{'; ' if said else ''}the dashed line is what the allocator holds"
+        layers.append(alt.Chart(_values(held)).mark_line(
+            color=_INK, strokeDash=[4, 3], strokeWidth=1, opacity=0.7, interpolate="step-after",
+        ).encode(
+            x=x, y=alt.Y("held:Q", **up),
+        ))  # fmt: skip
+    made = alt.layer(*layers, line, band).resolve_scale(color="independent")
     return made.properties(width=_WIDTH, height=_CURVE_HEIGHT, title=said)
 
 
@@ -872,7 +883,7 @@ def _difference(comparison: Comparison) -> Any:
     """
     import altair as alt
 
-    parts, memory = comparison.decomposition, comparison.memory
+    parts, memory = comparison.decomposition, comparison.peak_parts
     text: Callable[[float], str]
     text_of_change: Callable[[float], str]
     if memory:

@@ -843,6 +843,7 @@ _OF_COMPONENT: Final = {
     "outputs": "results of forward",
     "held_by_model": "tensors that the module or the loop holds through backward",
     "blas_workspace": "work space of cuBLAS",
+    "communication_buffers": "of torch.distributed",
     "held_before": "allocated before the step, in no other component",
     "allocator_rounding": "bytes that the allocator gives beyond the request",
     "temporary_buffers": "tensors that live within one operator or one phase",
@@ -966,6 +967,40 @@ FAILURE: Final = Chapter(
         term("allocated when it broke", "bytes allocated then", paths="memory.failure.allocated_bytes"),
         term("needed by theory, buffers apart", "bytes the step needs, without temporary buffers",
              paths="memory.needed_bytes"),
+    ),
+)  # fmt: skip
+
+SNAPSHOT: Final = Chapter(
+    title="Terms of a memory snapshot",
+    page="out-of-memory.md",
+    sections=(
+        "memory-lines", "memory-modules", "memory-classes", "memory-phases", "memory-pools", "memory-changes",
+    ),
+    terms=(
+        term("line of the program", "what the innermost line of the program's own inside a module allocated",
+             "Else that of a library's model. Of two snapshots what it has at both peaks.", formula="memory.parts[]",
+             paths="memory.parts[].name, memory.parts[].component"),
+        term("module, by the lines that call it", "what modules allocated, by the lines that call one inside the other",
+             "With opanatomy.snapshot(module=...) by the paths of modules.", paths="memory.parts[].name"),
+        term("operator class", "what operators of a class allocated", paths="memory.parts[].name"),
+        term("allocated in", "the phase of the allocation", paths="memory.parts[].name"),
+        term("component", "what the blocks are, each with its reason in `inferred`", paths="memory.parts[].component"),
+        term("of it", "part of what is allocated then", formula="memory.parts[].bytes / memory.peak_bytes",
+             paths="memory.parts[].bytes, memory.peak_bytes"),
+        term("no stack tells it", "from before the recording, or by a thread of autograd's"),
+        term("held at the end", "pools of the allocator: its own, small and large, and those of CUDA graphs",
+             "Expandable segments and streams are named.", paths="memory.pools[].pool"),
+        term("segments", "pieces of memory that it took from the device", paths="memory.pools[].segments"),
+        term("reserved", "bytes of the segments", paths="memory.pools[].reserved_bytes"),
+        term("in use", "bytes that were asked for and not freed", paths="memory.pools[].requested_bytes"),
+        term("rounding", "bytes that the allocator gave beyond them", paths="memory.pools[].rounding_bytes"),
+        term("free", "bytes held and not in use", paths="memory.pools[].free_bytes"),
+        term("largest free", "the largest request that there is room for", paths="memory.pools[].largest_free_bytes"),
+        term("held by the allocator then", "bytes reserved when memory ran out", paths="memory.failure.reserved_bytes"),
+        term("of it not in use", "bytes of these that nothing had been given, at most",
+             paths="memory.failure.unused_bytes"),
+        term("free on the device then", "bytes that no process had", paths="memory.failure.device_free_bytes"),
+        term("the peak", "the sum of all changes", paths="peak_parts[].before_bytes, peak_parts[].after_bytes"),
     ),
 )  # fmt: skip
 
@@ -1336,7 +1371,7 @@ WORDS: Final = Chapter(
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
     COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, TECHNIQUES, SAME, UNDERFLOW,
-    COMPARISON, WORDS,
+    COMPARISON, SNAPSHOT, WORDS,
 )  # fmt: skip
 _ARTICLES: Final = ("the", "a", "an")
 

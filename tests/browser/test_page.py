@@ -210,7 +210,7 @@ def whole_step(document: dict[str, Any]) -> float:
 
 def check_comparison(opened: Opened, document: dict[str, Any]) -> None:
     """The steps of the waterfall lead from one step to the other, exactly."""
-    parts, memory = document["decomposition"], document["memory"]
+    parts, memory = document["decomposition"], document["peak_parts"]
     bars = [bar for bar in data_of(opened, "difference") if "what" in bar]
     if memory:
         before, *changes, after = bars

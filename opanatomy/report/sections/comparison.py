@@ -459,7 +459,7 @@ def what_changed(comparison: Comparison) -> Section:
         reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
         withheld = Note(text=_WITHHELD, tone=NoteStyle.REMARK)
         return Section(title="What changed", notes=(*reasons, withheld))
-    if comparison.memory:
+    if comparison.peak_parts:
         return Section(title="What changed", notes=(Note(text=_of_memory(comparison), tone=NoteStyle.CONCLUSION),))
     if parts is None:
         return Section(title="What changed", notes=_extremes(comparison))
@@ -475,10 +475,10 @@ def what_changed(comparison: Comparison) -> Section:
 
 def _of_memory(comparison: Comparison) -> Phrase:
     """Return the difference of two snapshots' peaks, and the components that changed most."""
-    before = sum(change.before_bytes for change in comparison.memory)
-    after = sum(change.after_bytes for change in comparison.memory)
+    before = sum(change.before_bytes for change in comparison.peak_parts)
+    after = sum(change.after_bytes for change in comparison.peak_parts)
     sums: dict[str, int] = {}
-    for change in comparison.memory:
+    for change in comparison.peak_parts:
         sums[change.component] = sums.get(change.component, 0) + change.change_bytes
     most = sorted(sums, key=lambda name: -abs(sums[name]))[:IN_SENTENCES]
     parts = [
@@ -493,7 +493,7 @@ def _of_memory(comparison: Comparison) -> Phrase:
 
 def memory_changes(comparison: Comparison, top: int) -> Section | None:
     """Return the lines of the program whose part of the peak changed; all changes sum to that of the peaks."""
-    changed = [change for change in comparison.memory if change.change_bytes]
+    changed = [change for change in comparison.peak_parts if change.change_bytes]
     if not changed:
         return None
     columns: Columns[MemoryChange] = {

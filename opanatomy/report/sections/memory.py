@@ -153,7 +153,7 @@ def pools(anatomy: Anatomy) -> Section | None:
             + (f", {pool.device}, stream {pool.stream}" if several else "")
         ),
         Column(header="segments", drop_order=3): lambda pool: Count(pool.segments),
-        Column(header="held"): lambda pool: Bytes(pool.reserved_bytes),
+        Column(header="reserved"): lambda pool: Bytes(pool.reserved_bytes),
         Column(header="in use"): lambda pool: Bytes(pool.requested_bytes),
         Column(header="rounding", drop_order=2): lambda pool: Bytes(pool.rounding_bytes),
         Column(header="free"): lambda pool: Bytes(pool.free_bytes),
@@ -163,7 +163,7 @@ def pools(anatomy: Anatomy) -> Section | None:
     if len(held) > 1:
         cells: dict[str, Cell] = {
             "held at the end": "all", "segments": Count(sum(pool.segments for pool in held)),
-            "held": Bytes(sum(pool.reserved_bytes for pool in held)),
+            "reserved": Bytes(sum(pool.reserved_bytes for pool in held)),
             "in use": Bytes(sum(pool.requested_bytes for pool in held)),
             "rounding": Bytes(sum(pool.rounding_bytes for pool in held)),
             "free": Bytes(sum(pool.free_bytes for pool in held)),
