@@ -56,6 +56,8 @@ def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
         ("memory", "Memory", _memory),
         ("warnings", "Warnings", _warnings),
     )
+    if anatomy.memory.parts and not anatomy.classes:  # of a memory snapshot no time is known
+        parts = tuple(part for part in parts if part[0] not in ("step", "time"))
     return tuple(Section(name=name, title=title, facts=facts_of(*facts(anatomy))) for name, title, facts in parts)
 
 
@@ -181,6 +183,9 @@ def _memory(anatomy: Anatomy) -> Facts:
     for part in memory.components[:_COMPONENTS]:
         if part.measured_bytes is not None:
             yield part.component.replace("_", " "), phrase("{}", Bytes(part.measured_bytes))
+    lines = [part for part in memory.parts if part.of == "line" and part.name]
+    for line in lines[:_COMPONENTS]:
+        yield "line", phrase("{}: {}, {}", Name(line.name or ""), Bytes(line.bytes), line.component.replace("_", " "))
 
 
 def _warnings(anatomy: Anatomy) -> Facts:
