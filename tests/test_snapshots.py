@@ -81,7 +81,10 @@ def test_the_peak_is_torchs_and_every_sum_is_that_of_the_segments(name: str) -> 
     assert not any("gap" in note for note in memory.notes)
 
 
-@pytest.mark.parametrize("name", ["training_amp", "training_warm", "python_stacks", "expandable", "cut_off", "streams"])
+@pytest.mark.parametrize(
+    "name",
+    ["training_amp", "training_warm", "training_accumulating", "python_stacks", "expandable", "cut_off", "streams"],
+)
 def test_components_are_those_that_torch_knows(name: str) -> None:
     """At the end weights, moments and gradients; where forward ended what autograd's hooks saw it keep."""
     known = facts(name)

@@ -82,6 +82,9 @@ class Rule(IntEnum):
     STATE_BEFORE = auto()
     STATE_UPDATED = auto()
     GRADIENT_BEFORE = auto()
+    GRADIENT_KEPT = auto()
+    WEIGHT_OF_SOME = auto()
+    STATE_OF_SOME = auto()
     BROKEN_OFF = auto()
     NO_STACK = auto()
 
@@ -115,6 +118,12 @@ RULES: Final = {
     Rule.BROKEN_OFF: (
         FORWARD_ACTIVATIONS,
         "allocated in the forward in which memory ran out or the recording ended, alive then",
+    ),
+    Rule.WEIGHT_OF_SOME: (WEIGHTS, "allocated before the recording, never freed, the first of a group of its size"),
+    Rule.GRADIENT_KEPT: (GRADIENTS, "allocated before the recording, never freed, the second of a group of its size"),
+    Rule.STATE_OF_SOME: (
+        OPTIMIZER_STATE,
+        "allocated before the recording, never freed, the third or fourth of a group of its size",
     ),
     Rule.NO_STACK: (OTHER_BLOCKS, "not known: the recording has no stack of it"),
 }

@@ -469,6 +469,9 @@ def _placed(
     rule[before & freed & (ends_in == OPTIMIZER)] = Rule.STATE_BEFORE
     _workspaces(blocks, rule, stream)
     _by_size(blocks, rule, before, freed, ends_in)
+    backwards = int((whole.phase == BACKWARD).sum())
+    if backwards and not (rule == Rule.GRADIENT).any():
+        _by_number(blocks, rule, backwards)
     _broken_off(blocks, rule, whole, stack, order)
     return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
 
@@ -500,6 +503,45 @@ def _workspaces(blocks: Blocks, rule: Int64, stream: Int64) -> None:
             of_size = np.flatnonzero(found & (stream == one) & (blocks.bytes == size))
             if len(of_size) <= _OF_A_STREAM:
                 rule[of_size] = Rule.BLAS_SIZED
+
+
+#: A weight, its gradient, and up to two moments of its optimizer.
+_OF_EACH_SIZE: Final = (2, 3, 4)
+#: The part of what is from before the recording that must come in groups, and that must be more than weights.
+_IN_GROUPS: Final = 0.99
+_MORE_THAN_WEIGHTS: Final = 0.5
+
+
+def _by_number(blocks: Blocks, rule: Int64, backwards: int) -> None:
+    """Tell what is from before a recording whose backward makes no gradient that stays: they are kept between steps.
+
+    Each backward then makes a gradient of each weight, adds it and frees it, so that of a size there are at least as
+    many as weights. Where there are fewer than blocks from before, these are not weights alone; where they come in
+    groups of two, three or four of a size, they are weights, gradients and moments, the most that all of it allows.
+    """
+    old = np.flatnonzero(rule == Rule.BEFORE)
+    old = old[blocks.never_freed[old]]
+    counts = Counter(blocks.bytes[old].tolist())
+    made = Counter(blocks.bytes[rule == Rule.BACKWARD_ONLY].tolist())
+    whole = sum(size * count for size, count in counts.items())
+    more = sum(size * count for size, count in counts.items() if made[size] < count * backwards)
+    if not whole or more < _MORE_THAN_WEIGHTS * whole:
+        return
+    for number in reversed(_OF_EACH_SIZE):
+        grouped = {
+            size for size, count in counts.items()
+            if count % number == 0 and made[size] * number >= count * backwards
+        }  # fmt: skip
+        if sum(size * counts[size] for size in grouped) < _IN_GROUPS * whole:
+            continue
+        seen: Counter[int] = Counter()
+        for block in old.tolist():
+            size = int(blocks.bytes[block])
+            if size in grouped:
+                place = seen[size] * number // counts[size]
+                seen[size] += 1
+                rule[block] = (Rule.WEIGHT_OF_SOME, Rule.GRADIENT_KEPT)[place] if place < 2 else Rule.STATE_OF_SOME
+        return
 
 
 def _by_size(blocks: Blocks, rule: Int64, before: Bool, freed: Bool, ends_in: Int64) -> None:

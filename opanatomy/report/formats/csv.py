@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from io import StringIO
 from typing import Final
 
+from msgspec.structs import fields
+
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.comparison import Comparison, Part, Work
 from opanatomy.records.experiment import ScaledGradients, StepFigures, TechniqueRow, Techniques, Underflow
+from opanatomy.records.memory import MemoryPart
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import SignatureText
 from opanatomy.report import units
@@ -43,7 +46,10 @@ _WORK: Final = ("operators", "signatures", "modules", "phases", "kernels", "call
 
 
 def csv_report(report: Report) -> str:
-    """Return the operators of an anatomy, or the techniques of an experiment, as CSV text with one header line."""
+    """Return the operators of an anatomy, or the techniques of an experiment, as CSV text with one header line.
+
+    Of a memory snapshot, which has no operators' times, it is the parts of the peak.
+    """
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if isinstance(report, Techniques):
@@ -51,6 +57,11 @@ def csv_report(report: Report) -> str:
         return text.getvalue()
     if isinstance(report, Comparison):
         writer.writerows(_comparison(report))
+        return text.getvalue()
+    if report.memory.parts and not report.classes:
+        names = [field.name for field in fields(MemoryPart)]
+        writer.writerow(names)
+        writer.writerows([cell_of(getattr(part, name)) for name in names] for part in report.memory.parts)
         return text.getvalue()
     writer.writerow(_RECORD + _DERIVED)
     for row in report.operators:
