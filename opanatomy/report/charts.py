@@ -632,6 +632,15 @@ _MOST_POINTS_OF_CURVE: Final = 240
 _CURVE_HEIGHT: Final = 320
 
 
+def _looks_of_components(anatomy: Anatomy) -> dict[str, str]:
+    """Return the colour of each component that has memory at some time, in the order of the report."""
+    memory = anatomy.memory
+    names = [part.component for part in memory.components]
+    names += [name for point in memory.timeline for name, size in point.components.items() if size]
+    names += [span.component for span in memory.spans if span.component != "free"]
+    return dict(zip(dict.fromkeys(names), cycle(_PARTS), strict=False))
+
+
 def _memory(anatomy: Anatomy) -> Any:
     """Return the allocated bytes over the window, stacked by component, below the phases."""
     import altair as alt
@@ -639,9 +648,9 @@ def _memory(anatomy: Anatomy) -> Any:
     points = thinned(anatomy.memory.timeline, _MOST_POINTS_OF_CURVE)
     if len(points) < 2:
         raise NoChart("allocations were not recorded: profile with --memory, or a trace with profile_memory=True")
-    order = [part.component for part in anatomy.memory.components]
-    found = dict.fromkeys(name for point in points for name, size in point.components.items() if size)
-    components = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    looks = _looks_of_components(anatomy)
+    found = {name for point in points for name, size in point.components.items() if size}
+    components = [name for name in looks if name in found]
     shown = {name: name.replace("_", " ") for name in components}
     rows = [
         {"ns": point.time_ns, "component": shown[name], "bytes": point.components.get(name, 0),
@@ -672,7 +681,7 @@ def _memory(anatomy: Anatomy) -> Any:
     y = alt.Y("bytes:Q", stack=True, **up)
     areas = alt.Chart(_values(rows)).mark_area(interpolate="step-after", opacity=0.85).encode(
         x=x, y=y, order="order:Q",
-        color=_coloured("component", dict(zip(shown.values(), cycle(_PARTS), strict=False)), columns=4),
+        color=_coloured("component", {shown[name]: looks[name] for name in components}, columns=4),
         description="component:N",
     )  # fmt: skip
     near = alt.selection_point(name="near", fields=["ns"], on="pointermove", empty=False, clear="pointerout")
@@ -735,15 +744,15 @@ def _segments(anatomy: Anatomy) -> Any:
             })  # fmt: skip
             begin = stop
         at = end
-    order = [part.component.replace("_", " ") for part in anatomy.memory.components]
-    found = sorted({row["what"] for row in rows} - {"free"}, key=lambda name: (name not in order, name))
-    looks = {**dict(zip(found, cycle(_PARTS), strict=False)), "free": "#e2e2e2"}
+    found = {span.component for span in spans}
+    looks = {name: look for name, look in _looks_of_components(anatomy).items() if name in found}
+    shown = {name.replace("_", " "): look for name, look in {**looks, "free": "#e2e2e2"}.items()}
     held = sum(pool.reserved_bytes for pool in anatomy.memory.pools if pool.device == spans[0].device)
     said = f"{units.size(whole)}, a row {units.size(wide)}, the largest segments first"
     said += f"; {units.size(held - whole)} in smaller segments are not drawn" if held > whole else ""
     return alt.Chart(_values(rows), title=said).mark_rect(stroke="white", strokeOpacity=0.5, strokeWidth=0.3).encode(
         x=alt.X("from:Q", axis=None, scale=alt.Scale(domain=[0, wide], nice=False)), x2="to:Q",
-        y=alt.Y("row:O", axis=None), color=_coloured("what", looks, columns=4, symbolType="square"),
+        y=alt.Y("row:O", axis=None), color=_coloured("what", shown, columns=4, symbolType="square"),
         tooltip=["what:N", alt.Tooltip("text:N", title="bytes"), "blocks:Q", "pool:N", "segment:Q",
                  alt.Tooltip("at:N", title="from")],
         description="what:N",
