@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 import opanatomy
 from opanatomy.__main__ import main
@@ -23,6 +24,7 @@ from opanatomy.memory.snapshots import memory_of_snapshot
 from opanatomy.records.memory import Memory
 from opanatomy.trace.snapshot import is_pickle, read_snapshot
 from tests.snapshots.decoder import SMALL, decoder
+from tests.test_trainer_callback import trainer
 
 ROOT = Path(__file__).parent.parent
 KEPT = Path(__file__).parent / "snapshots"
@@ -610,3 +612,20 @@ def test_lines_of_the_curve_are_those_that_live_then() -> None:
             sums[part.name] = sums.get(part.name, 0) + part.bytes
     assert peak.lines == dict(sorted(sums.items(), key=lambda item: -item[1])[: len(peak.lines)])
     assert sum(peak.components.values()) == peak.allocated_bytes == memory.peak_bytes
+
+
+@pytest.mark.parametrize("step", [1, 6])
+def test_the_callback_reports_where_memory_runs_out_in_a_training(
+    step: int, allocator: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the recorded steps and after them; the training ends with its own error."""
+
+    class Refuses(transformers.TrainerCallback):  # type: ignore[misc]  # transformers has no types
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == step:
+                allocator.refuse()
+
+    callback = opanatomy.TrainerCallback(steps=range(3, 4), output=tmp_path / "step.json", oom="report")
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 500 bytes"):
+        trainer(callback, Refuses(), folder=tmp_path / "out", max_steps=8).train()
+    told(tmp_path, capsys.readouterr().err, "step")
