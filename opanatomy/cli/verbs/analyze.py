@@ -160,11 +160,14 @@ def _analyzed(
     from opanatomy.cli.progress import Display
     from opanatomy.parallel import ClusterSettings
     from opanatomy.pipeline import analyze_traces
+    from opanatomy.trace.snapshot import is_pickle
 
     # A trace that came through a pipe is in a temporary file that is gone afterwards.
     summaries = None if piped else arguments.summaries
     settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
-    if len(paths) == 1 and isinstance(paths[0], Path) and not os.path.isdir(paths[0]):
+    one = paths[0] if len(paths) == 1 else None
+    snapshot = isinstance(one, Path) and is_pickle(one)
+    if isinstance(one, Path) and not os.path.isdir(one) and not snapshot:
         return analyze_traces(
             paths,
             ceilings=ceilings,
@@ -175,7 +178,7 @@ def _analyzed(
             at=arguments.at,
         )
     with Display() as display:
-        display.stage("reading the ranks")
+        display.stage("reading the snapshot" if snapshot else "reading the ranks")
         return analyze_traces(
             paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
             cluster=settings, note=note, at=arguments.at,
