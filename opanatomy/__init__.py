@@ -5,6 +5,7 @@
     with opanatomy.record("step.json.gz") as recorder:    # a training loop of your own, `recorder.step()` in it
         ...
     trainer.add_callback(opanatomy.TrainerCallback())     # the same for transformers' Trainer
+    profile(on_trace_ready=opanatomy.trace_handler("runs/"))  # the same for a torch.profiler.profile of your own
     anatomy = opanatomy.read("report.json")               # a report that was written as JSON
     opanatomy.compare(before, after)                      # what changed, and where the difference comes from
 
@@ -54,13 +55,13 @@ if TYPE_CHECKING:
         TraceError,
         UsageError,
     )
+    from opanatomy.handler import trace_handler
     from opanatomy.trainer import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "snapshot", "read", "compare", "TrainerCallback", "Anatomy", "Comparison",
-    "Techniques",
-    "formula", "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
-    "GateError", "__version__",
+    "analyze", "profile", "record", "snapshot", "trace_handler", "read", "compare", "TrainerCallback", "Anatomy",
+    "Comparison", "Techniques", "formula", "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError",
+    "OutOfMemory", "OutputError", "GateError", "__version__",
 ]  # fmt: skip
 
 _HOMES = {
@@ -70,6 +71,7 @@ _HOMES = {
     "compare": "opanatomy.api",
     "record": "opanatomy.api",
     "snapshot": "opanatomy.api",
+    "trace_handler": "opanatomy.handler",
     "TrainerCallback": "opanatomy.trainer",
     "formula": "opanatomy.cost",
     **dict.fromkeys(

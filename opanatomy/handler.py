@@ -1,0 +1,232 @@
+"""What `torch.profiler.profile` calls when a trace is ready: it is kept, analyzed beside the training, and told."""
+
+from __future__ import annotations
+
+import atexit
+import gzip
+import json
+import logging
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from opanatomy.errors import UsageError
+from opanatomy.trace.files import numbered_name
+
+if TYPE_CHECKING:
+    import torch
+
+_LOG: Final = logging.getLogger("opanatomy")
+#: At the end of the program analyses that are not done are waited for this long.
+_GRACE_S: Final = 120.0
+_EXPORT: Final = "export_chrome_trace"
+_KEPT: Final = ("all", "slow")
+#: Traces before this many are all kept: a median of fewer says nothing.
+_LEAST: Final = 3
+
+#: What a digest is given to: lines of text.
+Told = Callable[[str], object]
+#: What figures are given to: a flat dictionary, and the profiler's step.
+Logged = Callable[[Mapping[str, "int | float"], int], object]
+
+
+def trace_handler(
+    folder: str | os.PathLike[str] = ".",
+    *,
+    log: Told | None = None,
+    metrics: Logged | None = None,
+    keep: str = "all",
+    slower: float = 1.5,
+    redact: bool = False,
+) -> TraceHandler:
+    """Return a handler for `torch.profiler.profile(on_trace_ready=...)`.
+
+        with profile(schedule=schedule(wait=10, warmup=2, active=3, repeat=5),
+                     on_trace_ready=opanatomy.trace_handler("runs/")) as profiler:
+            for batch in loader:
+                ...
+                profiler.step()
+
+    Each cycle's trace is written to the folder (`step12.trace.json.gz`, on several ranks with the rank behind it) and
+    analyzed in a process of its own, at low priority, while the training goes on. Five lines of it go to the logger
+    `opanatomy`, or to `log`, with how long the training was held up; `metrics` gets the headline figures as one flat
+    dictionary, and the profiler's step (`lambda figures, step: wandb.log(figures, step=step)`). With `keep="slow"` only
+    traces stay whose mean step is `slower` times as long as the median of the cycles before, from the fourth on. With
+    `redact` paths, arguments, hosts and users are left out of what is told.
+
+    A handler that is called after this one with the same profiler (`tensorboard_trace_handler`) gets a copy: torch
+    writes a trace once. Raises `UsageError` for an invalid argument; what goes wrong later is a warning in the log.
+    """
+    if keep not in _KEPT:
+        raise UsageError(f"trace_handler: keep={keep!r}: not known - give 'all' or 'slow'")
+    if not isinstance(slower, (int, float)) or not slower > 1:
+        raise UsageError(f"trace_handler: slower={slower!r}: a slow step takes more than once the median - give 1.5")
+    return TraceHandler(Path(folder), log=log or _LOG.info, metrics=metrics, keep=keep, slower=slower, redact=redact)
+
+
+class TraceHandler:
+    """The handler that `trace_handler` makes."""
+
+    def __init__(
+        self, folder: Path, *, log: Told, metrics: Logged | None, keep: str, slower: float, redact: bool
+    ) -> None:
+        self._folder, self._log, self._metrics, self._redact = folder, log, metrics, redact
+        self._slower = slower if keep == "slow" else 0.0
+        #: Mean steps of the cycles so far, in nanoseconds.
+        self._steps: list[int] = []
+        #: Traces to analyze, one at a time, and the thread that has it done.
+        self._ready: queue.SimpleQueue[_Ready | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+
+    def __call__(self, profiler: torch.profiler.profile) -> None:
+        """Write the trace that is ready, and begin to analyze it."""
+        begun = time.perf_counter()
+        step = int(getattr(profiler, "step_num", 0))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            target = self._name(step)
+            plain = target.with_suffix("").with_suffix(".part")
+            vars(profiler).pop(_EXPORT, None)  # what stood for it in the cycle before
+            profiler.export_chrome_trace(str(plain))
+        except Exception as error:  # the training goes on
+            once = " - give this handler before others, which get a copy" if "already saved" in str(error) else ""
+            _LOG.warning("the trace of step %d is not written: %s%s", step, error, once)
+            return
+        setattr(profiler, _EXPORT, _copier(plain, target))  # torch writes a trace once
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, daemon=True)
+            self._worker.start()
+            atexit.register(self.close)
+        self._ready.put(_Ready(plain, target, step, time.perf_counter() - begun))
+
+    def close(self) -> None:
+        """Wait for the analyses that are not done; a program's end does so by itself."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            self._ready.put(None)
+            worker.join(_GRACE_S)
+            atexit.unregister(self.close)
+
+    def _work(self) -> None:
+        while (ready := self._ready.get()) is not None:
+            try:
+                self._analyze(ready)
+            except Exception as error:  # of what is told to the program's own functions too
+                _LOG.warning("the trace of step %d is not told: %s", ready.step, error)
+
+    def _name(self, step: int) -> Path:
+        from opanatomy.capture.distributed.group import place_in_group
+
+        place = place_in_group()
+        name = f"step{step}{'' if place is None else f'.rank{place.rank}'}.trace.json.gz"
+        path, number = self._folder / name, 1
+        while path.exists():
+            number += 1
+            path = numbered_name(self._folder / name, number)
+        path.touch()
+        return path
+
+    def _analyze(self, ready: _Ready) -> None:
+        """Have a trace packed and analyzed; tell it, and drop it if only slow ones are kept and it is not."""
+        code = "from opanatomy.handler import main; main()"
+        words = [sys.executable, "-c", code, os.fspath(ready.plain), os.fspath(ready.target), str(int(self._redact))]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+        done = subprocess.run(
+            words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            _LOG.warning("the trace of step %d is not analyzed: %s", ready.step, why)
+            return
+        said = json.loads(done.stdout)
+        step_ns = said["step_ns"] or 0
+        before, self._steps = self._steps, [*self._steps, step_ns]
+        kept = not self._slower or len(before) < _LEAST or step_ns > self._slower * median(before)
+        if not kept:
+            ready.target.unlink(missing_ok=True)
+        where = f"{ready.target}" if kept else f"not kept, less than {self._slower:g} times the median step"
+        lines = [*said["lines"], f"trace: {where}; the training was held up for {ready.held_s * 1e3:.0f} ms"]
+        self._log("\n".join((f"step {ready.step}: {lines[0]}", *(f"  {line}" for line in lines[1:]))))
+        if self._metrics is not None:
+            self._metrics(said["metrics"], ready.step)
+
+
+class _Ready(NamedTuple):
+    """A trace that is written: as it is, as it will be packed, the profiler's step, how long writing it took."""
+
+    plain: Path
+    target: Path
+    step: int
+    held_s: float
+
+
+def _copier(plain: Path, target: Path) -> Callable[[str], None]:
+    """Return what stands for the profiler's own export, which works once: a copy of the trace that was written."""
+
+    def export_chrome_trace(path: str, *_: object, **__: object) -> None:
+        with ExitStack() as stack:
+            source: Any
+            try:
+                source = stack.enter_context(plain.open("rb"))
+            except FileNotFoundError:  # the analysis has packed it meanwhile
+                source = stack.enter_context(gzip.open(target))
+            packed = str(path).endswith(".gz")
+            copy: Any = stack.enter_context(Path(path).open("wb"))
+            if packed:
+                copy = stack.enter_context(gzip.GzipFile(fileobj=copy, mode="wb"))
+            shutil.copyfileobj(source, copy)
+
+    return export_chrome_trace
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Pack a trace and print what is told of it, in a process of its own."""
+    with suppress(OSError, AttributeError):
+        os.nice(10)
+    plain, target, redact = sys.argv[1:] if arguments is None else arguments
+    part = Path(f"{target}.{os.getpid()}")
+    with Path(plain).open("rb") as source, gzip.open(part, "wb", compresslevel=4) as packed:
+        shutil.copyfileobj(source, packed)
+    part.replace(target)
+    Path(plain).unlink(missing_ok=True)
+    from opanatomy.api import analyze
+
+    anatomy = analyze(target, redact=redact == "1")
+    print(json.dumps({"lines": digest_lines(anatomy), "metrics": anatomy.metrics(), "step_ns": anatomy.step.wall_ns}))
+
+
+def digest_lines(anatomy: Any) -> list[str]:
+    """Return four lines on a report: what costs most, the step, the classes, what to try first."""
+    from opanatomy.report import units
+    from opanatomy.report.formats.terminal import sentence
+    from opanatomy.report.section import LABEL
+    from opanatomy.report.sections.advice import tries_of, why_of
+    from opanatomy.report.sections.verdict import headline
+
+    step, figures = anatomy.step, anatomy.metrics()
+    times: dict[str, float] = {}
+    for row in anatomy.classes:
+        times[row.phase] = times.get(row.phase, 0) + row.time_ns / max(step.count, 1)
+    phases = ", ".join(f"{name} {units.duration(ns)}" for name, ns in times.items() if ns)
+    shares = {label: figures.get(f"class.{item}.time_share", 0) for item, label in LABEL.items()}
+    largest = sorted((item for item in shares.items() if item[1]), key=lambda item: -item[1])[:4]
+    lines = [
+        sentence(headline(anatomy)[0]),
+        f"{step.count} step{'s' * (step.count != 1)} of {units.duration(step.wall_ns)}: {phases or 'no work'}",
+        ", ".join(f"{label} {units.share(share, 1)}" for label, share in largest) or "no work of a known class",
+    ]
+    if anatomy.advice:
+        first = anatomy.advice[0]
+        lines.append(f"{sentence(why_of(first))} - try {sentence(tries_of(first, of_profile=False))}")
+    else:
+        lines.append("nothing to advise")
+    return lines
