@@ -30,7 +30,7 @@ _LOG: Final = logging.getLogger("opanatomy")
 _GRACE_S: Final = 120.0
 _EXPORT: Final = "export_chrome_trace"
 _KEPT: Final = ("all", "slow")
-#: Traces before this many are all kept: a median of fewer says nothing.
+#: A median of fewer cycles than this says nothing: traces before stay until there are as many.
 _LEAST: Final = 3
 
 #: What a digest is given to: lines of text.
@@ -60,8 +60,8 @@ def trace_handler(
     analyzed in a process of its own, at low priority, while the training goes on. Five lines of it go to the logger
     `opanatomy`, or to `log`, with how long the training was held up; `metrics` gets the headline figures as one flat
     dictionary, and the profiler's step (`lambda figures, step: wandb.log(figures, step=step)`). With `keep="slow"` only
-    traces stay whose mean step is `slower` times as long as the median of the cycles before, from the fourth on. With
-    `redact` paths, arguments, hosts and users are left out of what is told.
+    traces stay whose mean step is `slower` times as long as the median so far; the first are dropped when there are
+    three to compare. With `redact` paths, arguments, hosts and users are left out of what is told.
 
     A handler that is called after this one with the same profiler (`tensorboard_trace_handler`) gets a copy: torch
     writes a trace once. Raises `UsageError` for an invalid argument; what goes wrong later is a warning in the log.
@@ -81,8 +81,9 @@ class TraceHandler:
     ) -> None:
         self._folder, self._log, self._metrics, self._redact = folder, log, metrics, redact
         self._slower = slower if keep == "slow" else 0.0
-        #: Mean steps of the cycles so far, in nanoseconds.
+        #: Mean steps of the cycles so far, in nanoseconds, and the traces among them that none was compared with yet.
         self._steps: list[int] = []
+        self._unjudged: list[tuple[Path, int]] = []
         #: Traces to analyze, one at a time, and the thread that has it done.
         self._ready: queue.SimpleQueue[_Ready | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -149,15 +150,27 @@ class TraceHandler:
             return
         said = json.loads(done.stdout)
         step_ns = said["step_ns"] or 0
-        before, self._steps = self._steps, [*self._steps, step_ns]
-        kept = not self._slower or len(before) < _LEAST or step_ns > self._slower * median(before)
-        if not kept:
-            ready.target.unlink(missing_ok=True)
-        where = f"{ready.target}" if kept else f"not kept, less than {self._slower:g} times the median step"
+        self._steps.append(step_ns)
+        self._unjudged.append((ready.target, step_ns))
+        self._drop_usual()
+        where = f"{ready.target}"
+        if not ready.target.exists():
+            where = f"not kept, less than {self._slower:g} times the median step"
         lines = [*said["lines"], f"trace: {where}; the training was held up for {ready.held_s * 1e3:.0f} ms"]
         self._log("\n".join((f"step {ready.step}: {lines[0]}", *(f"  {line}" for line in lines[1:]))))
         if self._metrics is not None:
             self._metrics(said["metrics"], ready.step)
+
+
+    def _drop_usual(self) -> None:
+        """Drop the traces whose step is not a slow one, once there are enough to say so."""
+        if not self._slower or len(self._steps) < _LEAST:
+            return
+        usual_ns = median(self._steps)
+        for target, step_ns in self._unjudged:
+            if step_ns <= self._slower * usual_ns:
+                target.unlink(missing_ok=True)
+        self._unjudged = []
 
 
 class _Ready(NamedTuple):

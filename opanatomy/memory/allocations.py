@@ -350,7 +350,7 @@ def groups_at(
 
 
 #: Operators that only allocate, for the operator that called them.
-_ALLOCATES: Final = frozenset({
+ALLOCATES: Final = frozenset({
     "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
     "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
 })  # fmt: skip
@@ -358,7 +358,7 @@ _ALLOCATES: Final = frozenset({
 
 def wanting(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
     """Return the innermost operator at or around each row that does more than allocate, else the outermost one."""
-    allocates = np.array([*(text in _ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
+    allocates = np.array([*(text in ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
     wanted = rows.copy()
     moving = np.flatnonzero(allocates[wanted]) if len(wanted) else wanted
     while len(moving):

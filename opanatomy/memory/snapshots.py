@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
 from opanatomy.memory.allocations import (
+    ALLOCATES,
     UNKNOWN,
     Blocks,
     Curve,
@@ -144,7 +145,7 @@ def _first(frames: Sequence[Frame], wanted: Callable[[Frame], bool]) -> Frame:
 def _operator(operators: Sequence[str], named: Callable[[str], str]) -> str | None:
     """Return the innermost operator that does more than allocate, else the outermost one."""
     known = [named(name) for name in operators]
-    return next((name for name in known if name not in _ALLOCATING), known[-1] if known else None)
+    return next((name for name in known if name not in ALLOCATES), known[-1] if known else None)
 
 
 def _line(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
@@ -194,12 +195,6 @@ def _phase(stack: Sequence[Frame], python: Sequence[Frame], calls: Sequence[int]
 
 
 # --- the history of one device: its blocks, each in one phase and component
-
-
-_ALLOCATING: Final = frozenset({
-    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
-    "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
-})  # fmt: skip
 
 
 #: The sizes of cuBLAS' workspaces on NVIDIA's devices from Hopper on and before it, hipBLASLt's and rocBLAS'
