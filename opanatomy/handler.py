@@ -161,7 +161,6 @@ class TraceHandler:
         if self._metrics is not None:
             self._metrics(said["metrics"], ready.step)
 
-
     def _drop_usual(self) -> None:
         """Drop the traces whose step is not a slow one, once there are enough to say so."""
         if not self._slower or len(self._steps) < _LEAST:
