@@ -55,6 +55,7 @@ from opanatomy.trace.sources import STDIN, spooled
 if TYPE_CHECKING:
     import torch
 
+    from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
     from opanatomy.capture.subject import Subject
 
@@ -632,6 +633,110 @@ class Recorder:
         state = "not started" if self._recording is None else "recording"
         state = "recorded" if self._trace is not None else "ended" if self._is_over else state
         return f"<opanatomy.Recorder, {state}>"
+
+
+class StepRecorder(Recorder):
+    """Record the steps of a training between calls at the begin and end of each; write the trace after the last one.
+
+    Its file is opened before the training begins.
+    """
+
+    _recording: NumberedSteps | None
+
+    def __init__(
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        options: RunOptions,
+        target: Path,
+        *,
+        force: bool,
+        numbered: bool,
+        plan: StepPlan,
+        command: str,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        super().__init__(modules, options, target, force=force, numbered=numbered)
+        self._plan, self._command, self._optimizer = plan, command, optimizer
+        self._take_file()
+
+    @property
+    def trace(self) -> Path | None:
+        """Return the trace, as its folder was given, once it is written."""
+        return None if self._trace is None or self._output is None else self._output.path
+
+    def is_over(self) -> bool:
+        """Return whether nothing more is recorded."""
+        return self._is_over
+
+    @property
+    def whole_steps(self) -> int:
+        """Return how many profiled steps are done so far."""
+        return 0 if self._recording is None else self._recording.whole_steps
+
+    def begin_step(self, number: int, loading_ns: int | None) -> None:
+        """Begin the step with this number; the training waited `loading_ns` for its batches before it."""
+        if self._is_over or number < self._plan.begin:
+            return
+        try:
+            if self._recording is None:
+                self._check_alone()
+                self._recording = self._new_recording()
+                running.append(self)
+                self._recording.start()
+            if loading_ns is not None:
+                self._recording.loading_ns.append(loading_ns)
+            self._recording.begin_step()
+        except BaseException:
+            self._abort()
+            raise
+
+    def end_step(self) -> None:
+        """End a step."""
+        if self._recording is None:
+            return
+        try:
+            self._recording.end_step()
+        except BaseException:
+            self._abort()
+            raise
+        if self._recording.done:
+            self._abort()
+
+    def finish(self) -> None:
+        """End the recording with the training: write complete steps, and release the rest."""
+        try:
+            if self._recording is not None:
+                self._recording.stop()
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Release everything, and write nothing more."""
+        self._abort()
+        self._is_over = True
+
+    def warn(self, text: str) -> None:
+        """Have the report warn of this, once."""
+        if self._recording is not None and text not in self._recording.session.warnings:
+            self._recording.session.warnings.append(text)
+
+    def blames(self, error: BaseException) -> str | None:
+        """Return what in the recording may be to blame for an error of the training, and what to do; else `None`."""
+        return None if self._recording is None else self._recording.blames(error)
+
+    def _check_alone(self) -> None:
+        from torch._C._autograd import _profiler_enabled
+
+        other = "another recorder is running" if running else "a torch profiler is running already"
+        if running or _profiler_enabled():
+            raise CaptureError(f"{other}, and torch takes one profiler at a time - give each steps of its own")
+
+    def _new_recording(self) -> NumberedSteps:
+        from opanatomy.capture.loop.numbered_steps import NumberedSteps
+
+        return NumberedSteps(
+            self._modules, self._options, self._write, plan=self._plan, command=self._command, optimizer=self._optimizer
+        )
 
 
 #: The recorder that runs now.

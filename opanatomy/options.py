@@ -562,6 +562,29 @@ FAIL_IF: Final = Option(
     help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )  # fmt: skip
 
+#: How `run` follows a script; those of the step are the same as of `profile`.
+SCRIPT: Final = (
+    Option(name="script", positional="...", metavar="SCRIPT",
+           help="the script and its arguments, or with -m a module and its arguments, as Python takes them"),
+    Option(name="module", flag="-m", kind=Kind.SWITCH, default=False,
+           help="SCRIPT is the name of a module, which is run as python -m does"),
+    Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
+           help="steps to record (default: {default})"),
+    Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
+           help="leave the first N steps alone (default: until they are steady, 4 to 15; 5 on several ranks)"),
+    Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
+           help="end the script when its steps are recorded (exit code 0)"),
+    Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
+           help="follow every allocation of one more step: the memory curve, and what fills its peak"),
+    Option(name="no_check", group=_STEP, kind=Kind.SWITCH, default=False,
+           help="leave out the second count of calls, which watches two more steps"),
+    Option(name="trace", group="the trace", metavar="FILE",
+           help="file or folder for the Chrome trace (default: SCRIPT.trace.json.gz, counting up)"),
+    REDACT,
+    *REPORT,
+    *PAGE,
+)  # fmt: skip
+
 PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE, LIMIT, FIND)
 #: Options of what a run measures, without effect if nothing is run.
 OF_A_RUN: Final = (FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE)

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import islice, pairwise
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import transformers
 from msgspec import Struct
 
-from opanatomy.api import Name, Recorder, kind_of, oom_report, path_of, running
-from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
+from opanatomy.api import Name, StepRecorder, kind_of, oom_report, path_of
+from opanatomy.capture.loop.numbered_steps import Training, named, plan_of
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
 from opanatomy.options import RunOptions
 from opanatomy.report import format_of
@@ -31,8 +31,6 @@ from opanatomy.trace.files import OutputFile, check_no_address, folder_of_traces
 from opanatomy.trace.redact import mask_secrets, of_process
 
 if TYPE_CHECKING:
-    import torch
-
     from opanatomy.records.anatomy import Anatomy
 
 
@@ -207,45 +205,7 @@ class Guard:
         self._stack.callback(restore)
 
 
-# Which steps of a training are recorded, and how, given where it begins and ends.
-
-
-#: This many steps run on the clock, if there are as many.
-TIMED: Final = 3
-#: The first step of a training allocates, loads and compiles: it is no measure of the others.
-_COLD: Final = 1
-
-
-class Training(Struct, frozen=True, kw_only=True):
-    """A training that begins after step `done` and ends with step `end` (0: not known).
-
-    `extra` is the number of steps for check and memory, after the profiled ones; with `warm` the profiler needs one.
-    """
-
-    done: int
-    end: int
-    extra: int = 0
-    warm: bool = False
-
-
-def plan_of(steps: range, training: Training) -> StepPlan | None:
-    """Return how `steps` are recorded in a training; `None` if it has none of them.
-
-    If no step before them can be timed (and with `warm`, be the profiler's warm-up), steps after them are timed.
-    """
-    end, extra = training.end, training.extra
-    first = max(steps[0], training.done + 1)
-    last = steps[-1] if not end else min(steps[-1], end)
-    if first > last:
-        return None
-    before = first - 1 - training.done
-    warms = training.warm and before > 0
-    timed_before = min(max(before - _COLD - warms, 0), TIMED)
-    left = TIMED if not end else min(max(end - last - extra, 0), TIMED)
-    return StepPlan(
-        first=first, steps=last - first + 1, timed_before=timed_before, timed_after=0 if timed_before else left,
-        warm=warms,
-    )  # fmt: skip
+# Which of the steps do not come, given where a training begins and ends.
 
 
 def not_coming(steps: range, training: Training) -> str | None:
@@ -265,112 +225,6 @@ def not_coming(steps: range, training: Training) -> str | None:
         return None
     last = f"{end - training.extra}" if end > training.extra else "..."
     return f"TrainerCallback: {'; '.join(reasons)} - give steps from {done + 1} to {last}"
-
-
-def named(steps: range) -> str:
-    """Name the steps: `step 3`, `steps 3 to 5`."""
-    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-
-
-# Records given steps of a training, and opens its file before the training begins.
-
-
-class StepRecorder(Recorder):
-    """Record the steps between calls at the begin and the end of each; write the trace after the last one."""
-
-    _recording: NumberedSteps | None
-
-    def __init__(
-        self,
-        modules: Mapping[str, torch.nn.Module],
-        options: RunOptions,
-        target: Path,
-        *,
-        force: bool,
-        numbered: bool,
-        plan: StepPlan,
-        optimizer: torch.optim.Optimizer | None,
-    ) -> None:
-        super().__init__(modules, options, target, force=force, numbered=numbered)
-        self._plan, self._optimizer = plan, optimizer
-        self._take_file()
-
-    @property
-    def trace(self) -> Path | None:
-        """Return the trace, as its folder was given, once it is written."""
-        return None if self._trace is None or self._output is None else self._output.path
-
-    def is_over(self) -> bool:
-        """Return whether nothing more is recorded."""
-        return self._is_over
-
-    @property
-    def whole_steps(self) -> int:
-        """Return how many profiled steps are done so far."""
-        return 0 if self._recording is None else self._recording.whole_steps
-
-    def begin_step(self, number: int, loading_ns: int | None) -> None:
-        """Begin the step with this number; the training waited `loading_ns` for its batches before it."""
-        if self._is_over or number < self._plan.begin:
-            return
-        try:
-            if self._recording is None:
-                self._check_alone()
-                self._recording = self._new_recording()
-                running.append(self)
-                self._recording.start()
-            if loading_ns is not None:
-                self._recording.loading_ns.append(loading_ns)
-            self._recording.begin_step()
-        except BaseException:
-            self._abort()
-            raise
-
-    def end_step(self) -> None:
-        """End a step."""
-        if self._recording is None:
-            return
-        try:
-            self._recording.end_step()
-        except BaseException:
-            self._abort()
-            raise
-        if self._recording.done:
-            self._abort()
-
-    def finish(self) -> None:
-        """End the recording with the training: write complete steps, and release the rest."""
-        try:
-            if self._recording is not None:
-                self._recording.stop()
-        finally:
-            self.drop()
-
-    def drop(self) -> None:
-        """Release everything, and write nothing more."""
-        self._abort()
-        self._is_over = True
-
-    def blames(self, error: BaseException) -> str | None:
-        """Return what in the recording may be to blame for an error of the training, and what to do; else `None`."""
-        return None if self._recording is None else self._recording.blames(error)
-
-    def _check_alone(self) -> None:
-        from torch._C._autograd import _profiler_enabled
-
-        if running:
-            raise CaptureError(
-                "TrainerCallback: another recorder is running, and torch takes one profiler at a time - give each steps"
-                " of its own"
-            )
-        if _profiler_enabled():
-            raise CaptureError(
-                "TrainerCallback: a torch profiler is running already, and torch takes one at a time - give steps"
-                " outside of it"
-            )
-
-    def _new_recording(self) -> NumberedSteps:
-        return NumberedSteps(self._modules, self._options, self._write, plan=self._plan, optimizer=self._optimizer)
 
 
 #: Figures for the Trainer's log, if they are known; `Anatomy.metrics()` has more.
@@ -493,7 +347,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
                 self._take_report(output)
             self._recorder = StepRecorder(
                 {"": model}, self._options, output.trace, force=self._force, numbered=output.numbered, plan=plan,
-                optimizer=_innermost(kwargs.get("optimizer")),
+                command="opanatomy.TrainerCallback(...)", optimizer=_innermost(kwargs.get("optimizer")),
             )  # fmt: skip
         except BaseException:
             self._give_up()

@@ -517,6 +517,47 @@ class SharedWeights(Record, frozen=True, kw_only=True):
     replicas: int = 1
 
 
+class SlowStep(Record, frozen=True, kw_only=True):
+    """A step of the run that took far longer than the others, and what of it is known."""
+
+    #: From 1 on, as the loop runs them.
+    number: int
+    wall_ns: int
+    #: Parts of it: waiting for a loader, Python's garbage collection, compiling.
+    input_ns: int
+    collecting_ns: int
+    compiling_ns: int
+
+
+class CompilerEvent(Record, frozen=True, kw_only=True):
+    """Why `torch.compile` left a graph, or compiled code again: where in the user's code, and how often."""
+
+    #: `model.py:31 forward`.
+    place: str
+    reason: str
+    count: int
+
+
+class RunClock(Record, frozen=True, kw_only=True):
+    """The run around the recorded steps, on the clock of its own process: all its steps but those and the first.
+
+    Sums in nanoseconds. A wait for input is the time in which a `DataLoader` had no batch ready for the loop.
+    """
+
+    steps: int
+    wall_ns: int
+    median_ns: int
+    input_ns: int
+    collections: int
+    collecting_ns: int
+    compiling_ns: int
+    #: Steps of more than twice the median: how many, and the longest of them.
+    slow_steps: int = 0
+    slow: tuple[SlowStep, ...] = ()
+    graph_breaks: tuple[CompilerEvent, ...] = ()
+    recompilations: tuple[CompilerEvent, ...] = ()
+
+
 class Capture(Record, frozen=True, kw_only=True):
     """The metadata of a capture in its trace, under `METADATA_KEY`: all that Kineto does not record."""
 
@@ -554,6 +595,8 @@ class Capture(Record, frozen=True, kw_only=True):
     texts: TextObservations | None = None
     #: Weights that ranks share by DDP or FSDP; empty if they share none, or not in a known way.
     shared: tuple[SharedWeights, ...] = ()
+    #: The run around the steps, where a loop was recorded.
+    run: RunClock | None = None
     warnings: tuple[str, ...] = ()
 
 

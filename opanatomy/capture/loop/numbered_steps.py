@@ -43,7 +43,8 @@ class StepPlan(Struct, frozen=True, kw_only=True):
     """The schedule of a recording: `steps` are profiled from number `first` on.
 
     Before them `timed_before` run on the clock, then with `warm` one in which the profiler warms up; after them come
-    those of memory and second counts, and `timed_after` on the clock.
+    those of memory and second counts, and `timed_after` on the clock. `follows` says whether each step begins where the
+    one before it ended.
     """
 
     first: int
@@ -51,6 +52,7 @@ class StepPlan(Struct, frozen=True, kw_only=True):
     timed_before: int
     timed_after: int
     warm: bool
+    follows: bool = False
 
     @property
     def begin(self) -> int:
@@ -63,16 +65,58 @@ class StepPlan(Struct, frozen=True, kw_only=True):
         return self.first + self.steps - 1
 
 
+#: This many steps run on the clock, if there are as many.
+TIMED: Final = 3
+#: The first step of a training allocates, loads and compiles: it is no measure of the others.
+_COLD: Final = 1
+
+
+class Training(Struct, frozen=True, kw_only=True):
+    """A training that begins after step `done` and ends with step `end` (0: not known).
+
+    `extra` is the number of steps for check and memory, after the profiled ones; with `warm` the profiler needs one.
+    """
+
+    done: int
+    end: int
+    extra: int = 0
+    warm: bool = False
+
+
+def plan_of(steps: range, training: Training) -> StepPlan | None:
+    """Return how `steps` are recorded in a training; `None` if it has none of them.
+
+    If no step before them can be timed (and with `warm`, be the profiler's warm-up), steps after them are timed.
+    """
+    end, extra = training.end, training.extra
+    first = max(steps[0], training.done + 1)
+    last = steps[-1] if not end else min(steps[-1], end)
+    if first > last:
+        return None
+    before = first - 1 - training.done
+    warms = training.warm and before > 0
+    timed_before = min(max(before - _COLD - warms, 0), TIMED)
+    left = TIMED if not end else min(max(end - last - extra, 0), TIMED)
+    return StepPlan(
+        first=first, steps=last - first + 1, timed_before=timed_before, timed_after=0 if timed_before else left,
+        warm=warms,
+    )  # fmt: skip
+
+
+def named(steps: range) -> str:
+    """Name the steps: `step 3`, `steps 3 to 5`."""
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
 class NumberedSteps(LoopRecording):
     """The recorder called at the begin and end of each step; hands its record to `write`, once."""
 
-    command = "opanatomy.TrainerCallback(...)"
     _hints = MappingProxyType({
-        kind: f"TrainerCallback: the training failed in the {watch}, which its code may not allow - leave out {name}"
+        kind: f"the training failed in the {watch}, which its code may not allow - leave out {name}"
         for kind, watch, name in (
-            (Watched, "second count of its calls", "check=True"),
-            (WatchedAgain, "second count of its calls", "check=True"),
-            (MemoryFollowed, "tracing of its memory", "memory=True"),
+            (Watched, "second count of its calls", "the check"),
+            (WatchedAgain, "second count of its calls", "the check"),
+            (MemoryFollowed, "tracing of its memory", "memory"),
         )
     })  # fmt: skip
 
@@ -83,10 +127,11 @@ class NumberedSteps(LoopRecording):
         write: Callable[[Recorded], None],
         *,
         plan: StepPlan,
+        command: str,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
         super().__init__(modules, options, write)
-        self.plan = plan
+        self.plan, self.command = plan, command
         #: How long the training waited for its batches before each step.
         self.loading_ns: list[int] = []
         if optimizer is not None:
@@ -144,7 +189,7 @@ class NumberedSteps(LoopRecording):
         return {f'"{STEP_RANGE}{whole}"'.encode(): b'"opanatomy.cut"'}
 
     def _unlike(self, profiled: Profiled) -> str | None:
-        if accelerators.is_accelerator(self.session.device) and len(profiled.logs) > 1:
+        if not self.plan.follows and accelerators.is_accelerator(self.session.device) and len(profiled.logs) > 1:
             return "what runs between the profiled steps is in the trace as well: one step can be checked"
         return super()._unlike(profiled)
 

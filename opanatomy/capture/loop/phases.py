@@ -252,22 +252,22 @@ def marked_calls(
     from torch.utils.data import dataloader
 
     with ExitStack() as stack:
-        _replace(stack, torch.autograd, "backward", functools.partial(_of_backward, phases))
-        _replace(stack, torch.autograd, "grad", functools.partial(_of_backward, phases))
+        replaced(stack, torch.autograd, "backward", functools.partial(_of_backward, phases))
+        replaced(stack, torch.autograd, "grad", functools.partial(_of_backward, phases))
         # Code that imported those by name bypasses the module; both call this.
-        _replace(stack, torch.autograd, "_engine_run_backward", functools.partial(_of_engine, phases))
+        replaced(stack, torch.autograd, "_engine_run_backward", functools.partial(_of_engine, phases))
         for name, phase in _OF_SCALER.items():
-            _replace(stack, torch.amp.GradScaler, name, functools.partial(_of_scaler, phases, phase, seen_scaler))
+            replaced(stack, torch.amp.GradScaler, name, functools.partial(_of_scaler, phases, phase, seen_scaler))
         for owner, name in (
             (torch.optim.Optimizer, "zero_grad"), (torch.nn.Module, "zero_grad"),
             (dataloader._BaseDataLoaderIter, "__next__"),
         ):  # fmt: skip
-            _replace(stack, owner, name, functools.partial(_of_no_pass, phases))
+            replaced(stack, owner, name, functools.partial(_of_no_pass, phases))
         _optimizer_hooks(stack, phases, seen_optimizer)
         yield
 
 
-def _replace(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
+def replaced(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
     """Wrap a function until the stack is closed; replacements by other code in the meantime stay."""
     original = vars(owner).get(name)
     if original is None:

@@ -19,7 +19,7 @@ from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.options import as_asked
-from opanatomy.records.workload import METADATA_KEY, Capture, MachineLoad
+from opanatomy.records.workload import METADATA_KEY, Capture, MachineLoad, RunClock
 from opanatomy.trace.redact_trace import NOT_DECODABLE, Redaction
 
 _END_BYTES: Final = 256
@@ -62,6 +62,31 @@ def export_trace(
         _check_end(plain)
         with plain.open("rb") as source, _opened(path) as target:
             copy_redacted(source, target, capture, everything=everything, renamed=renamed)
+
+
+def with_run(path: Path, run: RunClock, *, everything: bool = False) -> None:
+    """Put the clock of the whole run into a trace that `export_trace` has written, in whose first line it belongs.
+
+    The file is replaced as a whole: who reads it finds the old one or the new one.
+    """
+    with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
+        partial = Path(folder) / path.name
+        with _read(path) as source, _opened(partial) as target:
+            first = source.readline()
+            capture = msgspec.json.decode(first.strip()[:-1] + b"}")[METADATA_KEY]
+            metadata = {METADATA_KEY: {**capture, "run": msgspec.to_builtins(run)}}
+            kept = Redaction(metadata, everything=everything).metadata()[METADATA_KEY]
+            target.write(b'{"' + METADATA_KEY.encode() + b'":' + msgspec.json.encode(kept) + b",\n")
+            shutil.copyfileobj(source, target, _CHUNK)
+        partial.replace(path)
+
+
+def _read(path: Path) -> BinaryIO:
+    if not path.name.endswith(".gz"):
+        return path.open("rb")
+    from isal import igzip
+
+    return cast("BinaryIO", igzip.open(path, "rb"))
 
 
 def copy_redacted(

@@ -13,6 +13,7 @@ from typing import Final
 #: The summary of each verb, in the order of the help: the most usual first steps, then by name.
 VERBS: Final[Mapping[str, str]] = {
     "profile": "run one forward and backward pass of a model and report",
+    "run": "run a training script as it is, and report some of its steps",
     "analyze": "report on torch.profiler traces",
     "compare": "say what changed between runs, and where the difference comes from",
     "techniques": "say what each training technique would change, then measure it",

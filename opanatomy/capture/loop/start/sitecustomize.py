@@ -1,0 +1,41 @@
+"""Begin to follow a script: Python imports this before it runs one that `opanatomy run` has started.
+
+The script's process is Python's own, with this folder before others on its path until here: its arguments, `__main__`,
+signals and tracebacks are what they are without us. Its children find nothing of this.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+
+def _start() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    text = os.environ.pop("OPANATOMY_RUN", None)
+    own = sys.modules.pop("sitecustomize")
+    with suppress(ImportError):
+        import sitecustomize  # noqa: F401  # the environment's own, which this one stood before
+    sys.modules.setdefault("sitecustomize", own)  # its importer looks for it there
+    if text is None:
+        return
+    import json
+
+    settings = json.loads(text)
+    if settings["path"] is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = settings["path"]
+    if settings["process"] != os.getpid():
+        return
+    root = os.path.abspath(os.path.join(here, *[os.pardir] * 4))
+    if root not in sys.path:
+        sys.path.append(root)
+    from opanatomy.script import follow
+
+    follow(settings)
+
+
+_start()

@@ -1,0 +1,188 @@
+"""Find the steps of a training from outside: one is a cycle of its optimizers' updates, from the end of one to the next.
+
+An update is a call of an optimizer's `step`, or of a gradient scaler's for it, which may skip it. Batches that are
+accumulated have one update, a GAN has two a step, one that trains its critic five times as often has six.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from opanatomy.capture.loop.phases import replaced
+
+if TYPE_CHECKING:
+    import torch
+
+#: The order of updates is looked for in so many; after them a step lies between two updates of the first optimizer.
+_LONGEST: Final = 64
+
+
+class Cycle:
+    """Learn from a sequence of keys the cycle in which they come, and say which of them end one."""
+
+    def __init__(self) -> None:
+        self._keys: list[int] = []
+        #: The keys of one cycle, once known.
+        self.keys: tuple[int, ...] = ()
+        self._place = 0
+        #: Keys that came in another order than that of the cycle.
+        self.others = 0
+
+    def ends_with(self, key: int, known: int) -> bool | None:
+        """Return whether this key ends a cycle; `None` while none is known. `known` keys are waited for."""
+        if not self.keys:
+            self._keys.append(key)
+            if not self._learned(known):
+                return None
+        self.others += key != self.keys[self._place]
+        self._place = (self._place + 1) % len(self.keys)
+        return self._place == 0
+
+    def _learned(self, known: int) -> bool:
+        keys = self._keys
+        if known <= 1:
+            self.keys = (keys[0],)
+        elif len(keys) >= _LONGEST:
+            self.keys = tuple(keys[: keys.index(keys[0], 1)]) if keys.count(keys[0]) > 1 else tuple(keys)
+        elif len(set(keys)) >= known:
+            for length in range(len(set(keys)), len(keys) // 2 + 1):
+                cycle = keys[-length:]
+                if cycle == keys[-2 * length : -length] and set(cycle) == set(keys):
+                    begin = next(place for place in range(len(keys)) if _repeats(keys[place:], length))
+                    self.keys = tuple(keys[begin : begin + length])
+                    self._place = (len(keys) - 1 - begin) % length
+                    break
+        return bool(self.keys)
+
+
+def _repeats(keys: list[int], length: int) -> bool:
+    return all(key == other for key, other in zip(keys, keys[length:], strict=False))
+
+
+class Updates:
+    """Call `ended` after each update that ends a step, in the thread that makes the updates."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._cycle = Cycle()
+        self._alive: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped: set[int] = set()
+        self._depth = 0
+        self._thread: int | None = None
+        self.is_over = False
+        #: How many updates were seen, how many of them a scaler skipped, how many came in the middle of a backward.
+        self.count = self.skipped = self.inside_backward = 0
+        self._ran = False
+
+    @property
+    def length(self) -> int:
+        """Return how many updates a step has; 0 while that is not known."""
+        return len(self._cycle.keys)
+
+    @property
+    def irregular(self) -> int:
+        """Return how many updates came in another order than that of the steps."""
+        return self._cycle.others
+
+    def install(self, stack: ExitStack) -> None:
+        """Follow all optimizers that are made from now on, until the stack is closed."""
+        import torch
+
+        optimizer = torch.optim.Optimizer
+        stack.callback(self._stop)
+        replaced(stack, optimizer, "__init__", self._of_making)
+        replaced(stack, optimizer, "profile_hook_step", self._of_hooking)
+        replaced(stack, torch.amp.GradScaler, "step", self._of_scaler)
+        stack.callback(_unwrap, optimizer)
+
+    def _stop(self) -> None:
+        self.is_over = True
+
+    def _of_making(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if not self.is_over:
+                self._alive.add(optimizer)
+
+        return __init__
+
+    def _of_hooking(self, original: Any) -> Any:
+        """Wrap what torch makes of each class's `step` when its first optimizer is made."""
+
+        def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+            inner = original.__func__(function)
+            inner.hooked = True
+
+            @functools.wraps(inner)
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                import torch
+
+                if self.is_over or torch.compiler.is_compiling():
+                    return inner(optimizer, *args, **kwargs)
+                with self._update(optimizer):
+                    self._ran = True
+                    return inner(optimizer, *args, **kwargs)
+
+            setattr(step, _OURS, True)
+            return step
+
+        return staticmethod(profile_hook_step)
+
+    def _of_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.is_over:
+                return original(scaler, optimizer, *args, **kwargs)
+            self._ran = False
+            with self._update(optimizer):
+                done = original(scaler, optimizer, *args, **kwargs)
+                self.skipped += not self._ran
+                return done
+
+        return step
+
+    @contextmanager
+    def _update(self, optimizer: Any) -> Iterator[None]:
+        """Follow one update; those inside of it (of a container, of a scaler) are parts of it."""
+        here = threading.get_ident()
+        self._thread = self._thread or here
+        if here != self._thread:
+            yield
+            return
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+        if not self._depth:
+            self._updated(optimizer)
+
+    def _updated(self, optimizer: Any) -> None:
+        import torch
+
+        if torch._C._current_graph_task_id() != -1:
+            self.inside_backward += 1
+            return
+        self.count += 1
+        self._stepped.add(id(optimizer))
+        waited = sum(id(other) not in self._stepped for other in self._alive)
+        if self._cycle.ends_with(id(optimizer), len(self._stepped) + waited):
+            self._ended()
+
+
+_OURS: Final = "_opanatomy_follows"
+
+
+def _unwrap(optimizer: Any) -> None:
+    """Give each class its own `step` back, unless other code has replaced it."""
+    for kind in optimizer.__subclasses__():
+        step = vars(kind).get("step")
+        if getattr(step, _OURS, False) and hasattr(step, "__wrapped__"):
+            kind.step = step.__wrapped__
+        _unwrap(kind)

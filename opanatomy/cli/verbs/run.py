@@ -1,0 +1,99 @@
+"""Run `opanatomy run train.py ARGS...`: hand this process to Python and the script, followed from inside."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, Final
+
+from opanatomy.errors import UsageError
+from opanatomy.options import PAGE, REDACT, REPORT, SCRIPT, Kind, Option
+
+DESCRIPTION: Final = (
+    "Run a training script, unchanged, and report some of its steps at its end. Its output, exit code, signals and"
+    " results are those it has without this; the report goes to stderr."
+)
+OPTIONS: Final = SCRIPT
+EXAMPLES: Final = (
+    ("a script with its arguments", "opanatomy run train.py --lr 1e-4"),
+    ("steps 101 to 103, then stop", "opanatomy run --after 100 --stop -o step.html train.py"),
+    ("the ranks of a training", "torchrun --nproc-per-node 2 -m opanatomy run train.py"),
+)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Check what can be known before, and become the script."""
+    from opanatomy.cli.output import destination, in_folder, stem_of, typed_command
+    from opanatomy.trace.files import output_file
+
+    given = [word for word in arguments.script if word != "--"] if arguments.script[:1] == ["--"] else arguments.script
+    if not given:
+        raise UsageError("run: which script? - opanatomy run [options] train.py [its arguments]")
+    if not arguments.module and not os.path.exists(given[0]):
+        raise UsageError(f"run: no script {given[0]} - options of the script go behind its name")
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        raise UsageError("run: python -E, -I and -S leave out what follows the script - run without them")
+    name = given[0].rsplit(".", 1)[-1] if arguments.module else os.path.basename(given[0])
+    stem = (stem_of(name.removesuffix(".py")) or "script")
+    with in_folder(arguments.trace or os.curdir, f"{stem}.trace.json.gz") as (trace, numbered):
+        if not trace.name.endswith((".json", ".json.gz")):
+            raise UsageError(f"--trace {trace}: the name must end in .json or .json.gz")
+        output_file(trace, force=arguments.force, numbered=numbered)
+        with destination(arguments, stem=stem, traces=[trace], stream=sys.stderr):
+            pass
+        settings = {
+            "process": os.getpid(),
+            "path": os.environ.get("PYTHONPATH"),
+            "folder": os.getcwd(),
+            "trace": os.path.abspath(trace),
+            "numbered": numbered,
+            "command": typed_command(),
+            "words": _words(arguments),
+            "steps": arguments.steps,
+            "after": arguments.after,
+            "stop": arguments.stop,
+            "memory": arguments.memory,
+            "check": not arguments.no_check,
+            "redact": arguments.redact,
+            "force": arguments.force,
+        }
+    _become([*_interpreter(), *(["-m"] if arguments.module else []), *given], settings)
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+    """Return the options of the report as `analyze` takes them."""
+    words: list[str] = []
+    for option in (*REPORT, *PAGE, REDACT):
+        value = getattr(arguments, option.name)
+        if value != option.default and value:
+            words += _spelled(option, value)
+    return words
+
+
+def _spelled(option: Option, value: Any) -> list[str]:
+    flag = option.flags[-1]
+    if option.kind is Kind.SWITCH:
+        return [flag]
+    return [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
+
+
+def _interpreter() -> list[str]:
+    """Return this Python with the options that it was started with."""
+    words, kept = iter(sys.orig_argv[1:]), [sys.executable]
+    for word in words:
+        if not word.startswith("-") or word.startswith(("-m", "-c")):
+            break
+        kept += [word, next(words)] if word in ("-W", "-X") else [word]
+    return kept
+
+
+def _become(words: list[str], settings: dict[str, Any]) -> None:
+    from opanatomy.capture import loop
+
+    start = os.path.join(os.path.dirname(os.path.abspath(loop.__file__)), "start")
+    path = os.pathsep.join(filter(None, (start, settings["path"])))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": path, "OPANATOMY_RUN": json.dumps(settings)})

@@ -1,0 +1,421 @@
+"""What runs inside a script under `opanatomy run`: its steps are found from outside, and recorded as `record` does."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+    from opanatomy.api import StepRecorder
+    from opanatomy.capture.loop.clock import Clock
+    from opanatomy.capture.loop.numbered_steps import StepPlan
+    from opanatomy.capture.loop.updates import Updates
+
+#: Without `--after`, steps are recorded once so many are done and the last three are alike, or so many are done.
+_LEAST, _MOST, _ALIKE = 4, 15, 3
+#: Alike: the longest is at most so many times as long as the shortest.
+_STEADY: Final = 1.25
+#: Steps on the clock before the profiled ones.
+_TIMED: Final = 3
+#: Ranks must record the same steps, which their clocks would not agree on.
+_OF_RANKS: Final = 5
+#: The first rank waits so long for the traces of the others.
+_GRACE_S: Final = 60.0
+
+
+def follow(settings: dict[str, Any]) -> None:
+    """Follow the script of this process from now on: record it once torch is imported and it trains."""
+    script = Script(settings)
+    atexit.register(script.end)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=script.leave_alone)
+    _after_import("torch", script.torch_is_there)
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, whatever the script has made of it."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(f"opanatomy: {text}", file=sys.__stderr__, flush=True)
+
+
+class Script:
+    """A script that is followed: the clock of its run, the recorder of its steps, and the report at its end."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._environment = dict(os.environ)
+        self._stack = ExitStack()
+        self._process = os.getpid()
+        self._began_s = time.time()
+        self._clock: Clock | None = None
+        self._updates: Updates | None = None
+        self._recorder: StepRecorder | None = None
+        self._plan: StepPlan | None = None
+        self._steps = 0
+        self._times: list[int] = []
+        self._compiled: list[int] = []
+        #: Why nothing is recorded, or nothing more.
+        self._reason: str | None = None
+        self._replayed = 0
+        #: Whether a profiler that is made now is ours.
+        self._is_ours = False
+        #: Skipped and irregular updates before the step.
+        self._before = (0, 0)
+
+    # ---------------------------------------------------------------------------------------------- finding the steps
+
+    def torch_is_there(self) -> None:
+        """Follow torch's optimizers, loaders and profilers."""
+        with self._harmless():
+            import torch
+
+            from opanatomy.capture.loop.clock import Clock
+            from opanatomy.capture.loop.phases import replaced
+            from opanatomy.capture.loop.updates import Updates
+
+            self._clock, self._updates = Clock(), Updates(self._step_ended)
+            self._clock.install(self._stack)
+            self._updates.install(self._stack)
+            for kind in (torch.profiler._KinetoProfile, torch.autograd.profiler.profile):
+                replaced(self._stack, kind, "__init__", self._of_profiler)
+            replaced(self._stack, torch.cuda.CUDAGraph, "replay", self._of_replay)
+
+    def leave_alone(self) -> None:
+        """Do nothing in a process that the script forks."""
+        self._process = -1
+        if self._updates is not None:
+            self._updates.is_over = True
+
+    def _of_profiler(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(profiler: Any, *args: Any, **kwargs: Any) -> None:
+            enabled = args[0] if args and isinstance(args[0], bool) else kwargs.get("enabled", True)
+            if enabled and not self._is_ours:
+                self._profiles_itself()
+            original(profiler, *args, **kwargs)
+
+        return __init__
+
+    def _of_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def replay(graph: Any) -> Any:
+            self._replayed += 1
+            return original(graph)
+
+        return replay
+
+    def _profiles_itself(self) -> None:
+        if self._process == os.getpid() and not (self._recorder is not None and self._recorder.trace is not None):
+            self._give_up(
+                "the script profiles itself with torch.profiler, and torch takes one profiler at a time - give its"
+                " profile(...) on_trace_ready=opanatomy.trace_handler('runs/'), or give its trace to opanatomy analyze"
+            )
+
+    # --------------------------------------------------------------------------------------------------- recording them
+
+    def _step_ended(self) -> None:
+        """End a step of the script's, and begin the next; every error of ours ends the recording alone."""
+        clock, updates, recorder = self._clock, self._updates, self._recorder
+        assert clock is not None
+        assert updates is not None
+        is_recorded = recorder is not None and not recorder.is_over()
+        self._steps = max(self._steps + 1, updates.count // updates.length)
+        took = clock.step_ended(self._steps, counted=not is_recorded)
+        if self._reason is not None or (recorder is not None and not is_recorded):
+            return
+        stops = False
+        with self._harmless():
+            if recorder is not None:
+                self._note_updates(recorder, updates)
+                with self._ours():
+                    recorder.end_step()
+                stops = recorder.is_over() and self._recorded(recorder)
+            else:
+                self._note(took)
+                recorder = self._begun()
+            if recorder is not None and not recorder.is_over():
+                with self._ours():
+                    recorder.begin_step(self._steps + 1, None)
+        clock.goes_on()
+        if stops:
+            self._stop()
+
+    @staticmethod
+    def _seen(updates: Updates) -> tuple[int, int]:
+        return updates.skipped, updates.irregular
+
+    def _note_updates(self, recorder: StepRecorder, updates: Updates) -> None:
+        """Note what is unusual in the updates of a profiled step."""
+        before, self._before = self._before, self._seen(updates)
+        if self._plan is None or not self._plan.first <= self._steps <= self._plan.last:
+            return
+        if updates.skipped > before[0]:
+            recorder.warn("a gradient scaler skipped the update of a profiled step")
+        if updates.irregular > before[1]:
+            recorder.warn("the optimizers of a profiled step came in another order than in the steps before")
+
+    def _stop(self) -> None:
+        """End the script, as it would itself."""
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(0)
+        self.end()
+        os._exit(0)
+
+    def _note(self, took: int | None) -> None:
+        from opanatomy.capture.step.ranges import compilations
+
+        self._compiled.append(compilations())
+        if took is not None:
+            self._times.append(took)
+
+    def _begun(self) -> StepRecorder | None:
+        """Return the recorder that begins with the next step, if it is time."""
+        plan = self._plan_now()
+        if plan is None or self._steps + 1 < plan.begin:
+            return None
+        from opanatomy.api import StepRecorder
+        from opanatomy.options import RunOptions
+
+        given = self._settings
+        options = RunOptions(
+            steps=given["steps"], memory=given["memory"], check=given["check"], redact=given["redact"]
+        )
+        recorder = StepRecorder(
+            {}, options, Path(given["trace"]), force=given["force"], numbered=given["numbered"], plan=plan,
+            command=given["command"],
+        )  # fmt: skip
+        self._recorder = recorder
+        assert self._updates is not None
+        self._before = self._seen(self._updates)
+        return recorder
+
+    def _plan_now(self) -> StepPlan | None:
+        """Return which steps are recorded; `None` while that is not decided."""
+        if self._plan is None:
+            from opanatomy.capture.distributed.group import place_in_group
+
+            after = self._settings["after"]
+            if after is None and place_in_group() is not None:
+                after = _OF_RANKS
+            if after is None:
+                if not self._is_steady():
+                    return None
+                after = self._steps + _TIMED + self._warms()
+            self._plan = _plan(after, self._settings["steps"], self._steps, warm=self._warms())
+        return self._plan
+
+    def _warms(self) -> bool:
+        import torch
+
+        from opanatomy.capture.device.accelerators import kineto_records
+
+        return kineto_records("cuda" if torch.cuda.is_available() else "cpu")
+
+    def _is_steady(self) -> bool:
+        last = self._times[-_ALIKE:]
+        if self._steps < _LEAST or len(last) < _ALIKE:
+            return False
+        alike = max(last) <= _STEADY * min(last) and self._compiled[-1] == self._compiled[-1 - _ALIKE]
+        return alike or self._steps >= _MOST
+
+    def _recorded(self, recorder: StepRecorder) -> bool:
+        """Say where the trace is; return whether the script ends here."""
+        plan = self._plan
+        assert plan is not None
+        if self._is_first():
+            from opanatomy.capture.loop.numbered_steps import named
+
+            steps = named(range(plan.first, plan.first + self._settings["steps"]))
+            say(f"{steps} of the script recorded: {recorder.trace}")
+        return bool(self._settings["stop"])
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Mark what runs inside as ours: a profiler that begins is."""
+        self._is_ours = True
+        try:
+            yield
+        finally:
+            self._is_ours = False
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Have an error inside end the recording, not the script."""
+        try:
+            yield
+        except Exception as error:
+            from opanatomy.errors import OpanatomyError
+
+            self._give_up(str(error) if isinstance(error, OpanatomyError) else f"{type(error).__name__}: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        if self._reason is None:
+            self._reason = reason
+            say(f"nothing {'more ' * (self._recorder is not None)}is recorded, the script goes on: {reason}")
+        if self._recorder is not None and self._recorder.trace is None:
+            with suppress(Exception):
+                self._recorder.drop()
+            self._recorder = None
+
+    # ------------------------------------------------------------------------------------------------ the script's end
+
+    def end(self) -> None:
+        """Write what is recorded, and show it; the last thing that the script's process does."""
+        if self._process != os.getpid():
+            return
+        try:
+            self._end()
+        except KeyboardInterrupt:
+            say("interrupted: the report is not shown")
+        except Exception as error:
+            say(f"the report is not shown: {type(error).__name__}: {error}")
+
+    def _end(self) -> None:
+        recorder = self._recorder
+        if recorder is not None and not recorder.is_over():
+            with self._harmless(), self._ours():
+                recorder.finish()
+        self._stack.close()
+        if recorder is None or recorder.trace is None:
+            if self._reason is None and self._is_first():
+                say(f"nothing is recorded: {self._why_nothing()}")
+            return
+        self._add_run(recorder)
+        if self._is_first():
+            traces = self._traces(recorder)
+            _analyze(traces, self._settings, self._environment)
+
+    def _add_run(self, recorder: StepRecorder) -> None:
+        """Put the clock of the whole run into the trace."""
+        from opanatomy.capture.run.export import with_run
+
+        assert self._clock is not None
+        run = self._clock.read()
+        if run is not None and recorder.trace is not None:
+            with_run(recorder.trace, run, everything=self._settings["redact"])
+
+    def _traces(self, recorder: StepRecorder) -> list[Path]:
+        """Return the trace, or those of all ranks of this machine as far as they are written."""
+        from opanatomy.capture.distributed.launched import launched
+        from opanatomy.trace.files import name_of_rank
+
+        place, own = launched(), recorder.trace
+        assert own is not None
+        if place is None:
+            return [own]
+        wanted = [Path(self._settings["trace"]) for _ in range(place.world_size)]
+        found: dict[int, Path] = {place.rank: own}
+        until = time.monotonic() + _GRACE_S
+        while len(found) < len(wanted) and time.monotonic() < until:
+            for rank, path in enumerate(wanted):
+                name = name_of_rank(path, rank)
+                stem = name.name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
+                known = [file for file in name.parent.glob(f"{stem}*.json*") if file.stat().st_mtime >= self._began_s]
+                if known and rank not in found:
+                    found[rank] = max(known, key=lambda file: file.stat().st_mtime)
+            time.sleep(0.2)
+        if missing := sorted(set(range(place.world_size)) - set(found)):
+            say(f"no trace of rank {', '.join(map(str, missing))} on this machine: the report is without")
+        return [found[rank] for rank in sorted(found)]
+
+    def _is_first(self) -> bool:
+        from opanatomy.capture.distributed.launched import launched
+
+        place = launched()
+        return place is None or place.is_first
+
+    def _why_nothing(self) -> str:
+        """Return why no step was recorded, as far as it can be told."""
+        updates, after = self._updates, self._settings["after"]
+        if updates is None:
+            return "the script did not import torch in this process"
+        if not updates.count:
+            reasons = ["no torch optimizer made a step in the script's own process"]
+            if updates.inside_backward:
+                reasons = ["its optimizers step in the middle of backward, where no step of the training ends"]
+            elif self._replayed:
+                reasons = [f"{self._replayed} CUDA graphs were replayed, which hide the optimizer's step"]
+            elif _had_children():
+                reasons.append("it started others, where a training is not followed")
+            return "; ".join(reasons) + " - opanatomy.record() in the loop records it"
+        if not updates.length:
+            return f"the order of its optimizers' {updates.count} updates repeats in no regular steps"
+        first = self._plan.first if self._plan is not None else None
+        needed = f"number {first} is the first to be recorded" if first else "they were not steady yet"
+        return (
+            f"the script ended after {self._steps} steps, and {needed} - give --after"
+            f" {max(min(self._steps - self._settings['steps'], (after or self._steps) - 1), 1)}"
+        )
+
+
+def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
+    from msgspec.structs import replace
+
+    from opanatomy.capture.loop.numbered_steps import Training, plan_of
+
+    first = max(after, done + warm) + 1
+    plan = plan_of(range(first, first + steps), Training(done=done - 1, end=0, warm=warm))
+    assert plan is not None
+    return replace(plan, follows=True)
+
+
+def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict[str, str]) -> None:
+    """Show the report in a process of its own, whose output goes where the script's errors go."""
+    import opanatomy
+
+    root, folder = os.path.dirname(os.path.dirname(os.path.abspath(opanatomy.__file__))), settings["folder"]
+    paths = [os.path.relpath(trace, folder) for trace in traces]
+    words = [sys.executable, "-m", "opanatomy", "analyze", *paths, *settings["words"]]
+    environment = {**environment, "PYTHONSAFEPATH": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root)))
+    try:
+        stream: Any = sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL
+        os.fstat(stream)
+    except (OSError, ValueError):
+        stream = subprocess.DEVNULL
+    subprocess.run(
+        words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False
+    )
+
+
+def _had_children() -> bool:
+    try:
+        import resource
+    except ImportError:
+        return False
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > 0
+
+
+def _after_import(name: str, done: Callable[[], None]) -> None:
+    """Call `done` once a module was imported, before its importer goes on."""
+
+    class Finder:
+        def find_spec(self, wanted: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+            if wanted != name:
+                return None
+            sys.meta_path.remove(finder)
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.loader is not None:
+                run: Any = spec.loader.exec_module
+
+                def exec_module(module: Any) -> None:
+                    run(module)
+                    done()
+
+                spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            return spec
+
+    finder: Any = Finder()
+    sys.meta_path.insert(0, finder)
