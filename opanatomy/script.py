@@ -88,7 +88,7 @@ class Script:
             self._clock, self._updates = Clock(), Updates(self._step_ended)
             self._clock.install(self._stack)
             self._updates.install(self._stack)
-            for kind in (torch.profiler._KinetoProfile, torch.autograd.profiler.profile):
+            for kind in (torch.profiler.profiler._KinetoProfile, torch.autograd.profiler.profile):
                 replaced(self._stack, kind, "__init__", self._of_profiler)
             replaced(self._stack, torch.cuda.CUDAGraph, "replay", self._of_replay)
 
@@ -189,9 +189,7 @@ class Script:
         from opanatomy.options import RunOptions
 
         given = self._settings
-        options = RunOptions(
-            steps=given["steps"], memory=given["memory"], check=given["check"], redact=given["redact"]
-        )
+        options = RunOptions(steps=given["steps"], memory=given["memory"], check=given["check"], redact=given["redact"])
         recorder = StepRecorder(
             {}, options, Path(given["trace"]), force=given["force"], numbered=given["numbered"], plan=plan,
             command=given["command"],
@@ -373,9 +371,7 @@ def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
 
 def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict[str, str]) -> None:
     """Show the report in a process of its own, whose output goes where the script's errors go."""
-    import opanatomy
-
-    root, folder = os.path.dirname(os.path.dirname(os.path.abspath(opanatomy.__file__))), settings["folder"]
+    root, folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), settings["folder"]
     paths = [os.path.relpath(trace, folder) for trace in traces]
     words = [sys.executable, "-m", "opanatomy", "analyze", *paths, *settings["words"]]
     environment = {**environment, "PYTHONSAFEPATH": "1"}

@@ -701,19 +701,32 @@ def _optimizer(view: View) -> Iterator[Advice]:
         spent = max(spent, view.anatomy.step.phase_ns.get(Phase.OPTIMIZER) or 0)
     calls = view.per_step(sum(row.calls for row in rows))
     listed = any("_foreach_" in row.operator for row in rows)
+    tries = _kernels_of(view.anatomy.workload.optimizer, listed=listed)
     how = "one for each operation" if listed else "a loop over the tensors"
     least = _update_ns(view, rows)
     gain = spent - least
-    if gain <= 0:
+    if gain <= 0 or not tries:
         return
     technique = "adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None
     yield Advice(
         id="", gain_ns=gain,
         why=f"the optimizer takes {{spent}} in {{calls}} of operators, {how}",
         figures={"spent": ns(spent), "calls": count(calls, "call"), "least": ns(least)},
-        tries=(("fused=True",) if listed else ("fused=True", "foreach=True")),
+        tries=tries,
         option="--optimizer adamw" if technique else None, technique=technique, section="classes",
     )  # fmt: skip
+
+
+#: torch's optimizers that have a fused kernel, and those that have only operators over lists of tensors.
+_FUSED: Final = {"sgd", "adam", "adamw", "adagrad"}
+_LISTED: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"}
+
+
+def _kernels_of(optimizers: str | None, *, listed: bool) -> tuple[str, ...]:
+    """Return the faster kernels that a loop's optimizers have, as far as these are known."""
+    names = {word.strip().partition("-")[0].lower() for word in (optimizers or "adamw").split(",")}
+    fused = ("fused=True",) if names & _FUSED else ()
+    return fused if listed else fused + (("foreach=True",) if names & (_FUSED | _LISTED) else ())
 
 
 def _update_ns(view: View, rows: Sequence[OperatorRow]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import functools
+import gc
 import os
 import sys
 import threading

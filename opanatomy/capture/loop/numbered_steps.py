@@ -201,8 +201,12 @@ class NumberedSteps(LoopRecording):
             yield f"batches are loaded between the steps, {took}: that is in no figure here"
 
     def _memory(self) -> MemoryObservations:
-        """Return the memory after a step of the training; forward's saves are observed after the steps on the clock."""
-        memory = replace(super()._memory(), storage_bytes=memory_after(self.session).storage_bytes)
+        """Return the memory after a step of the training: models and saves are known after the steps on the clock."""
+        now = memory_after(self.session)
+        memory = replace(
+            super()._memory(), storage_bytes=now.storage_bytes, parameter_bytes=now.parameter_bytes,
+            trainable_bytes=now.trainable_bytes,
+        )  # fmt: skip
         if self.plan.timed_after and not accelerators.is_accelerator(self.session.device):
             # By then the resident set of the process includes the profile.
             return replace(memory, peak_bytes=None, measured_by=None)

@@ -76,6 +76,11 @@ class LoopPhases:
         """Return whether autograd's saves now are kept for a later backward."""
         return all(call.phase is not Phase.BACKWARD for call in self._calls)
 
+    @property
+    def _in_optimizer(self) -> bool:
+        """Return whether an optimizer evaluates the loss itself, which accumulates nothing."""
+        return any(call.phase is Phase.OPTIMIZER for call in self._calls)
+
     def new_step(self) -> None:
         """Begin a step: close all that is still open from the one before."""
         self._close_above(1)
@@ -203,7 +208,7 @@ class LoopPhases:
             of_gap = between(above.before, phase)
             if of_gap is not None:
                 self.decide(above.phase or Phase.OTHER if of_gap is Phase.OTHER else of_gap)
-            if phase is Phase.BACKWARD and above.before is Phase.FORWARD:
+            if phase is Phase.BACKWARD and above.before is Phase.FORWARD and not self._in_optimizer:
                 self.passes += 1
                 self.most_passes = max(self.most_passes, self.passes)
             above.before = phase

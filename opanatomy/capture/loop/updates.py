@@ -1,4 +1,4 @@
-"""Find the steps of a training from outside: one is a cycle of its optimizers' updates, from the end of one to the next.
+"""Find the steps of a training from outside: each is a cycle of its optimizers' updates, from end to end.
 
 An update is a call of an optimizer's `step`, or of a gradient scaler's for it, which may skip it. Batches that are
 accumulated have one update, a GAN has two a step, one that trains its critic five times as often has six.

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError("run: python -E, -I and -S leave out what follows the script - run without them")
     name = given[0].rsplit(".", 1)[-1] if arguments.module else os.path.basename(given[0])
-    stem = (stem_of(name.removesuffix(".py")) or "script")
+    stem = stem_of(name.removesuffix(".py")) or "script"
     with in_folder(arguments.trace or os.curdir, f"{stem}.trace.json.gz") as (trace, numbered):
         if not trace.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {trace}: the name must end in .json or .json.gz")

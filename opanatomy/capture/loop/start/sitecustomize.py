@@ -6,6 +6,7 @@ signals and tracebacks are what they are without us. Its children find nothing o
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from contextlib import suppress
@@ -17,7 +18,7 @@ def _start() -> None:
     text = os.environ.pop("OPANATOMY_RUN", None)
     own = sys.modules.pop("sitecustomize")
     with suppress(ImportError):
-        import sitecustomize  # noqa: F401  # the environment's own, which this one stood before
+        importlib.import_module("sitecustomize")  # the environment's own, which this one stood before
     sys.modules.setdefault("sitecustomize", own)  # its importer looks for it there
     if text is None:
         return
