@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _LEAST, _MOST, _ALIKE = 4, 15, 3
 #: Alike: the longest is at most so many times as long as the shortest.
 _STEADY: Final = 1.25
-#: Steps on the clock before the profiled ones.
-_TIMED: Final = 3
 #: Ranks must record the same steps, which their clocks would not agree on.
 _OF_RANKS: Final = 5
 #: The first rank waits so long for the traces of the others.
@@ -41,7 +39,10 @@ def follow(settings: dict[str, Any]) -> None:
     atexit.register(script.end)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=script.leave_alone)
-    _after_import("torch", script.torch_is_there)
+    if "torch" in sys.modules:
+        script.torch_is_there()
+    else:
+        _after_import("torch", script.torch_is_there)
 
 
 def say(text: str) -> None:
@@ -203,6 +204,7 @@ class Script:
         """Return which steps are recorded; `None` while that is not decided."""
         if self._plan is None:
             from opanatomy.capture.distributed.group import place_in_group
+            from opanatomy.capture.loop.numbered_steps import TIMED
 
             after = self._settings["after"]
             if after is None and place_in_group() is not None:
@@ -210,7 +212,7 @@ class Script:
             if after is None:
                 if not self._is_steady():
                     return None
-                after = self._steps + _TIMED + self._warms()
+                after = self._steps + 1 + TIMED + self._warms()
             self._plan = _plan(after, self._settings["steps"], self._steps, warm=self._warms())
         return self._plan
 
@@ -359,14 +361,16 @@ class Script:
 
 
 def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
-    from msgspec.structs import replace
-
-    from opanatomy.capture.loop.numbered_steps import Training, plan_of
+    """Return how steps are recorded after number `after`, or as soon as they can be: `done` are."""
+    from opanatomy.capture.loop.numbered_steps import TIMED, StepPlan
 
     first = max(after, done + warm) + 1
-    plan = plan_of(range(first, first + steps), Training(done=done - 1, end=0, warm=warm))
-    assert plan is not None
-    return replace(plan, follows=True)
+    left = first - 1 - done - warm
+    timed = min(max(left - 1, 0), TIMED)
+    return StepPlan(
+        first=first, steps=steps, timed_before=timed, timed_after=0 if timed else TIMED, warm=warm, learns=left > 0,
+        follows=True,
+    )  # fmt: skip
 
 
 def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict[str, str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from typing import Any
 
 import torch
@@ -20,7 +22,13 @@ def process() -> dict[str, Any]:
         **{f"autograd.{name}": value for name, value in vars(torch.autograd).items() if callable(value)},
         **{f"scaler.{name}": value for name, value in vars(torch.amp.GradScaler).items()},
         "zero_grad": (torch.optim.Optimizer.zero_grad, nn.Module.zero_grad),
-        "loader": dataloader._BaseDataLoaderIter.__next__,
+        "loader": (dataloader._BaseDataLoaderIter.__next__, dataloader.DataLoader.__iter__),
+        **{f"optimizer.{name}": value for name, value in vars(torch.optim.Optimizer).items()},
+        "steps": {kind: vars(kind)["step"].__code__ for kind in torch.optim.Optimizer.__subclasses__()},
+        "profilers": (torch.autograd.profiler.profile.__init__, torch.profiler.profiler._KinetoProfile.__init__),
+        "graphs": torch.cuda.CUDAGraph.replay,
+        "collector": list(gc.callbacks),
+        "finders": list(sys.meta_path),
         "modules": module_hooks,
         "of compiling": getattr(hooks, "_has_any_global_hook", None),
         "optimizers": (dict(optimizers._global_optimizer_pre_hooks), dict(optimizers._global_optimizer_post_hooks)),

@@ -42,9 +42,9 @@ NOTED_LOADING: Final = 0.05
 class StepPlan(Struct, frozen=True, kw_only=True):
     """The schedule of a recording: `steps` are profiled from number `first` on.
 
-    Before them `timed_before` run on the clock, then with `warm` one in which the profiler warms up; after them come
-    those of memory and second counts, and `timed_after` on the clock. `follows` says whether each step begins where the
-    one before it ended.
+    Before them, with `learns`, one shows the modules of a loop that names none, `timed_before` run on the clock, and
+    with `warm` one is the profiler's to warm up; after them come those of memory and second counts, and `timed_after`
+    on the clock. `follows` says whether each step begins where the one before it ended.
     """
 
     first: int
@@ -52,12 +52,13 @@ class StepPlan(Struct, frozen=True, kw_only=True):
     timed_before: int
     timed_after: int
     warm: bool
+    learns: bool = False
     follows: bool = False
 
     @property
     def begin(self) -> int:
         """Return the number of the first step that is recorded in any way."""
-        return self.first - self.warm - self.timed_before
+        return self.first - self.warm - self.timed_before - self.learns
 
     @property
     def last(self) -> int:
@@ -142,6 +143,8 @@ class NumberedSteps(LoopRecording):
 
     def _stages_after(self) -> Iterator[Stage]:
         plan, session = self.plan, self.session
+        if plan.learns:
+            yield Shown(session)
         if plan.timed_before:
             yield Timed(session, plan.timed_before)
         self._profiled = ProfiledSteps(session, plan.steps, warm=plan.warm)
@@ -218,6 +221,17 @@ class NumberedSteps(LoopRecording):
         if not self.session.modules.compiled:
             return "the training ended before the step whose calls were to be counted a second time"
         return super()._not_observed()
+
+
+class Shown(Stage):
+    """A step that shows the loop's modules, before their names are in a trace."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 1)
+
+    def open(self) -> None:
+        """Register the hooks."""
+        self.stack.enter_context(marked(self.session, self.session.inputs))
 
 
 class ProfiledSteps(Profiled):
