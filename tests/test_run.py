@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from msgspec import Struct
 import opanatomy
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
-from tests.command import ENVIRONMENT, ROOT, run_code
+from tests.command import ENVIRONMENT
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
 UNDER: Final = ("-m", "opanatomy", "run")
@@ -51,7 +50,9 @@ IN_CI: Final = (
     Script(name="ddp", launcher=ON_TWO_RANKS, loop=r"for epoch\b.*:"),
     Script(name="workers"),
     Script(name="raises", code=1),
-    Script(name="reads_stdin", arguments=("--lr", "0.1", "--", "-m", "b", "--"), stdin=ROWS, code=3, loop=r"for line\b.*:"),
+    Script(
+        name="reads_stdin", arguments=("--lr", "0.1", "--", "-m", "b", "--"), stdin=ROWS, code=3, loop=r"for line\b.*:"
+    ),
 )  # fmt: skip
 
 
@@ -107,7 +108,8 @@ def counted(anatomy: Anatomy) -> Mapping[str, Any]:
         "phases": sorted(anatomy.step.phase_ns),
         "operators": classes,
         "modules": {
-            (row.module, row.phase, row.operator_class): (row.flops or 0) / steps for row in anatomy.modules if row.phase in PASSES
+            (row.module, row.phase, row.operator_class): (row.flops or 0) / steps
+            for row in anatomy.modules if row.phase in PASSES
         },
         "workload": (
             workload.model, workload.batch, workload.dtype, workload.amp, workload.optimizer, workload.accumulate,
@@ -121,11 +123,13 @@ def counted(anatomy: Anatomy) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize("script", IN_CI, ids=lambda script: script.name)
 def test_a_script_is_what_it_is(script: Script, tmp_path: Path) -> None:
-    """Its output to the bit, exit code and traceback are those without; its steps those that a recorder set by hand has."""
+    """Its output to the bit, exit code and traceback are those without; its steps are those of a recorder by hand."""
     folders = [tmp_path / name for name in ("bare", "under", "hand")]
     for folder in folders:
         folder.mkdir()
-    bare = python(*script.launcher, SCRIPTS / f"{script.name}.py", *script.arguments, cwd=folders[0], stdin=script.stdin)
+    bare = python(
+        *script.launcher, SCRIPTS / f"{script.name}.py", *script.arguments, cwd=folders[0], stdin=script.stdin
+    )
     followed = under(script, folders[1])
     assert bare.returncode == script.code, bare.stderr
     assert (followed.returncode, followed.stdout) == (bare.returncode, bare.stdout), followed.stderr

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import is_fusible
-from opanatomy.analysis.costs import Costs, costs_of, steps_of, steps_of_window
+from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.records.anatomy import (
     OUT_OF_MEMORY,
     PYTHON_STACK,
@@ -23,13 +23,12 @@ from opanatomy.records.anatomy import (
     Advice,
     Anatomy,
     Evidence,
-    HostRow,
     IdleRow,
     OperatorRow,
 )
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase
-from opanatomy.records.workload import Workload
+from opanatomy.records.workload import RunClock, Workload
 
 CLASS: Final = OperatorClass
 _NS: Final = 1e9
@@ -172,8 +171,8 @@ def _framework(view: View) -> Iterator[Advice]:
     plain = view.anatomy.step.unprofiled_wall_ns
     work = sum(row.time_ns for row in view.anatomy.classes) / steps_of(view.anatomy)
     if plain:
-        gain = min(gain, max(round(plain - work), 0))
-    gain = max(gain - view.per_step(sum(row.self_ns for row in _loading(view))), 0)  # which is another rule's
+        loading_ns = view.costs.input_ns / steps_of_window(view.anatomy)  # which is another rule's
+        gain = min(gain, max(round(plain - work - loading_ns), 0))
     calls = view.per_step(sum(row.calls for row in view.anatomy.operators))
     compiled = bool(view.anatomy.workload.compiled)
     yield Advice(
@@ -186,24 +185,25 @@ def _framework(view: View) -> Iterator[Advice]:
     )  # fmt: skip
 
 
-_LOADER: Final = re.compile(r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)", re.IGNORECASE)
-
-
 #: Ranges in which a batch is copied to the device.
 _COPIES: Final = re.compile(r"copy|to_(?:gpu|device|cuda)|h2d|htod", re.IGNORECASE)
 
 
-def _loading(view: View) -> list[HostRow]:
-    """Return the ranges of loaders on the host's threads, the longest first, where the host is what computes."""
-    rows = [row for row in view.anatomy.host if row.kind == "range" and _LOADER.search(row.name)]
-    return sorted(rows, key=lambda row: -row.total_ns) if view.on_cpu else []
+def _of_run(run: RunClock, value: int) -> int:
+    """Return a sum over the run's steps as that of its mean step."""
+    return round(value / run.steps)
 
 
 def _input(view: View) -> Iterator[Advice]:
     gain, rows = view.idle(IdleCause.INPUT)
     call = rows[0].name if rows else None
-    for row in _loading(view)[:1]:  # those below it are parts of it
+    for row in loading(view.anatomy)[:1]:  # those below it are parts of it
         gain, call = view.per_step(row.total_ns), row.name
+    waits, step_ns = "the device waits {gain} of each step for its input", None
+    run, share = view.anatomy.run, input_of_run(view.anatomy)
+    if run is not None and share is not None:
+        gain, step_ns = _of_run(run, run.input_ns), _of_run(run, run.wall_ns)
+        waits = "the step waits {gain} for its input, in the mean of the run's {steps}"
     if not gain:
         return
     single = "SingleProcess" in (call or "")
@@ -213,11 +213,10 @@ def _input(view: View) -> Iterator[Advice]:
     if _COPIES.search(call or ""):
         tries = ("pin_memory=True and .to(device, non_blocking=True)", "the next batch copied on a stream of its own")
     yield Advice(
-        id="", gain_ns=gain, subject=call,
-        why="the device waits {gain} of each step for its input" + (", most of it in {call}" if call else ""),
-        figures={"gain": ns(gain), "call": name(call or "")},
-        tries=tries,
-        section="idle",
+        id="", gain_ns=gain, step_ns=step_ns, subject=call,
+        why=waits + (", most of it in {call}" if call else ""),
+        figures={"gain": ns(gain), "call": name(call or ""), "steps": count(run.steps if run else 0, "step")},
+        tries=tries, section="idle" if not view.on_cpu else "host" if share is None else "whole-run",
     )  # fmt: skip
 
 
@@ -313,6 +312,21 @@ def _cold_start(view: View) -> Iterator[Advice]:
 
 
 def _compilation(view: View) -> Iterator[Advice]:
+    run = view.anatomy.run
+    if run is not None and run.recompilations:
+        most = run.recompilations[0]
+        gain = _of_run(run, run.compiling_ns)
+        yield Advice(
+            id="", gain_ns=gain, step_ns=_of_run(run, run.wall_ns), subject=most.place,
+            why="code is compiled for {gain} of the mean of the run's {steps}, {times} because of {reason} at {place}",
+            figures={
+                "gain": ns(gain), "steps": count(run.steps, "step"), "times": count(most.count, "time"),
+                "reason": name(most.reason), "place": name(most.place),
+            },
+            tries=("torch.compile(dynamic=True) where sizes vary", "inputs of few sizes, padded to them"),
+            section="whole-run",
+        )  # fmt: skip
+        return
     gain, rows = view.idle(IdleCause.COMPILATION)
     if not gain:
         return
@@ -798,7 +812,38 @@ def _recomputation(view: View) -> Iterator[Advice]:
 _REGION: Final = re.compile(r"^Torch-Compiled Region")
 
 
+def _collections(view: View) -> Iterator[Advice]:
+    run = view.anatomy.run
+    if run is None or not run.collecting_ns:
+        return
+    gain = _of_run(run, run.collecting_ns)
+    yield Advice(
+        id="", gain_ns=gain, step_ns=_of_run(run, run.wall_ns),
+        why="Python collects garbage {times} in the run's {steps}, {gain} of the mean step",
+        figures={"times": count(run.collections, "time"), "steps": count(run.steps, "step"), "gain": ns(gain)},
+        tries=(
+            "gc.freeze() before the loop, so that what is there is not looked at again",
+            "gc.disable(), and gc.collect() every so many steps",
+        ),
+        section="whole-run",
+    )  # fmt: skip
+
+
 def _graph_breaks(view: View) -> Iterator[Advice]:
+    run = view.anatomy.run
+    if run is not None and run.graph_breaks:
+        most, *others = run.graph_breaks
+        gain, _ = view.idle(IdleCause.PYTHON)
+        yield Advice(
+            id="", gain_ns=gain or None, subject=most.place,
+            why="torch.compile breaks its graph in {places}, at {place}: {reason}",
+            figures={
+                "places": count(1 + len(others), "place"), "place": name(most.place), "reason": name(most.reason),
+            },
+            tries=("no such code in what is compiled", "torch.compile(fullgraph=True), which refuses to break"),
+            section="whole-run",
+        )  # fmt: skip
+        return
     regions = [row for row in view.anatomy.host if _REGION.match(row.name)]
     calls = view.per_step(sum(row.calls for row in regions))
     gain, _ = view.idle(IdleCause.PYTHON)
@@ -879,7 +924,8 @@ RULES: Final = (
     ),
     Rule(
         id="input", title="waiting for input", find=_input,
-        looks_for="idle time while the host loaded data or copied it to the device; on the CPU ranges of loaders",
+        looks_for="idle time while the host loaded data or copied it to the device; on the CPU the waits of the whole"
+        " run for its loader, else ranges of loaders in the recorded steps",
         bound="that time",
         silent="where no range or call of loading is recorded",
     ),
@@ -902,7 +948,9 @@ RULES: Final = (
     ),
     Rule(
         id="compilation", title="compiling", find=_compilation,
-        looks_for="idle time while torch.compile compiled", bound="that idle time", silent="where nothing was compiled",
+        looks_for="code that torch.compile compiled again in the run, and idle time while it compiled",
+        bound="the time of compiling in the mean step of the run, else that idle time",
+        silent="where nothing was compiled",
     ),
     Rule(
         id="profiler", title="the profiler's own time", find=_profiler,
@@ -971,9 +1019,14 @@ RULES: Final = (
         bound="the time of the recomputation", silent="where the peak or the device's memory is not known",
     ),
     Rule(
+        id="garbage_collection", title="Python's garbage collection", find=_collections,
+        looks_for="collections of Python's garbage in the steps of the run",
+        bound="their time in the mean step; a device may hide a part of it", silent="where no loop was recorded",
+    ),
+    Rule(
         id="graph_breaks", title="graph breaks", find=_graph_breaks,
-        looks_for="several regions of compiled code in a step, and idle time in Python between operators",
-        bound="that idle time", silent="where one region is all",
+        looks_for="breaks that torch noted in the run; several regions of compiled code in a step with Python between",
+        bound="idle time in Python; not known on the CPU", silent="where one region is all",
     ),
     Rule(
         id="fragmentation", title="memory in pieces", find=_fragmentation,

@@ -360,6 +360,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS,
         generation=generation_of(capture, classes, step.count),
+        run=capture.run if capture else None,
         caveats=inputs.caveats,
         warnings=inputs.warnings,
     )

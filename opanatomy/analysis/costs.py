@@ -6,9 +6,12 @@ other steps' work or a pause, or makes other calls than most, does not count.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from msgspec import Struct
 
-from opanatomy.records.anatomy import Anatomy, IdleRow
+from opanatomy.records.anatomy import Anatomy, HostRow, IdleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 
@@ -31,7 +34,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
 
     If no step is annotated it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
-    times of framework and profiler have parts of their own. `unrecorded_ns` is time whose records are missing.
+    times of framework and profiler have parts of their own, as has the part of the framework's that is spent in ranges
+    of loaders (`input_ns`). `unrecorded_ns` is time whose records are missing.
     `exposed_ns` is communication while no other work runs, `waiting_ns` its part that waits for another rank, if that
     is known. The time that computes is shared out among the classes of work, and among the phases, by their sums.
     """
@@ -42,6 +46,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     idle_ns: float
     causes: tuple[IdleRow, ...]
     unrecorded_ns: float
+    input_ns: float
     framework_ns: float
     profiler_ns: float
     exposed_ns: float
@@ -57,19 +62,48 @@ def costs_of(anatomy: Anatomy) -> Costs:
     exposed = timeline.exposed_communication_ns or 0
     work = sum(row.time_ns for row in anatomy.classes)
     computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns else work
+    framework_ns = _of_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0
+    input_ns = min(sum(row.self_ns for row in loading(anatomy)) / max(len(anatomy.ranks), 1), framework_ns)
     return Costs(
         whole_ns=(timeline.window_ns or work) - (timeline.outside_ns or 0),
         of_trace=is_whole_trace(anatomy) and not on_cpu,
         idle_ns=0 if on_cpu else timeline.idle_ns,
         causes=timeline.causes,
         unrecorded_ns=timeline.unrecorded_ns or 0,
-        framework_ns=_of_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0,
+        input_ns=input_ns,
+        framework_ns=framework_ns - input_ns,
         profiler_ns=_of_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0,
         exposed_ns=exposed,
         waiting_ns=_waiting_ns(anatomy),
         classes=_by_class(anatomy, computing),
         phases=_by_phase(anatomy, computing),
     )
+
+
+_LOADER: Final = re.compile(r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)", re.IGNORECASE)
+
+
+def loading(anatomy: Anatomy) -> list[HostRow]:
+    """Return the ranges of loaders on the host's threads, the longest first, where the host is what computes."""
+    if anatomy.environment.device_kind != "cpu":
+        return []
+    rows = [row for row in anatomy.host if row.kind == "range" and _LOADER.search(row.name)]
+    return sorted(rows, key=lambda row: -row.total_ns)
+
+
+#: So many steps of a run show how long it waits for its input.
+_ENOUGH: Final = 3
+
+
+def input_of_run(anatomy: Anatomy) -> float | None:
+    """Return the part of the run's steps that waits for a loader; `None` where it is not known, or hidden by a device.
+
+    An accelerator works while the host waits, so that there the idle time of the recorded steps has to say it.
+    """
+    run = anatomy.run
+    if run is None or run.steps < _ENOUGH or anatomy.environment.device_kind != "cpu":
+        return None
+    return run.input_share
 
 
 def _of_window(anatomy: Anatomy, ns: int | None) -> float:

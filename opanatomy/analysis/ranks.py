@@ -45,7 +45,7 @@ from opanatomy.records.communication import Collective, Rank, Spread, numbers_in
 from opanatomy.records.comparison import BreakdownSums
 from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
-from opanatomy.records.workload import Environment, Workload
+from opanatomy.records.workload import Environment, RunClock, Workload
 
 # ----- steps, timelines, device figures and their spread over several ranks
 
@@ -525,6 +525,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
     timeline: Timeline
     device: DeviceFigures
     lanes: Lanes | None = None
+    run: RunClock | None = None
 
 
 class _Best(Struct):
@@ -579,7 +580,7 @@ class RanksTogether:
             _Kept(
                 order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
                 timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
-                lanes=anatomy.lanes,
+                lanes=anatomy.lanes, run=anatomy.run,
             )
         )  # fmt: skip
         self._add_rows(anatomy, order)
@@ -635,6 +636,7 @@ class RanksTogether:
             chains=self._chains.rows(),
             lanes=lanes_of_ranks([(one.candidate.called, one.lanes) for one in kept if one.lanes is not None]),
             memory=self._memory.memory,
+            run=max((one.run for one in kept if one.run is not None), key=lambda run: run.input_share, default=None),
             timeline=timeline_over([one.timeline for one in kept]),
             device=figures_over(
                 [one.device for one in kept], [(one.step.wall_ns or 0) * one.step.count for one in kept]

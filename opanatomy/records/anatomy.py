@@ -24,7 +24,7 @@ from opanatomy.records.taxonomy import (
     Phase,
     StrEnum,
 )
-from opanatomy.records.workload import Environment, MachineLoad, TextFigures, Workload
+from opanatomy.records.workload import Environment, MachineLoad, RunClock, TextFigures, Workload
 
 # --- timeline and ledger ---
 
@@ -1017,6 +1017,8 @@ class Anatomy(Record, frozen=True, kw_only=True):
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
+    run: the steps of the run around the recorded ones, where a loop was recorded; of several ranks those of the one
+        that waits most for its input.
     schema: the version of the JSON report.
     """
 
@@ -1049,6 +1051,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None
+    run: RunClock | None = None
     schema: int = SCHEMA
 
     @property

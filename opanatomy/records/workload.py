@@ -557,6 +557,11 @@ class RunClock(Record, frozen=True, kw_only=True):
     graph_breaks: tuple[CompilerEvent, ...] = ()
     recompilations: tuple[CompilerEvent, ...] = ()
 
+    @property
+    def input_share(self) -> float:
+        """Return the part of the steps in which the loop waits for its input."""
+        return self.input_ns / self.wall_ns if self.wall_ns else 0.0
+
 
 class Capture(Record, frozen=True, kw_only=True):
     """The metadata of a capture in its trace, under `METADATA_KEY`: all that Kineto does not record."""

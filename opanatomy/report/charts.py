@@ -219,8 +219,8 @@ def _label(name: str, share: str, wide: float) -> str:
 def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
     """Yield the parts of the mean step that take time: their sum is the step without other steps' work.
 
-    Classes of work, exposed communication with the waiting in it, idle time by cause, what is not recorded, the
-    framework and the profiler.
+    Classes of work, exposed communication with the waiting in it, idle time by cause, what is not recorded, on the CPU
+    loaders, the framework and the profiler.
     """
     costs, steps = costs_of(anatomy), steps_of_window(anatomy)
     communication = COLOUR[OperatorClass.COMMUNICATION]
@@ -237,8 +237,10 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
             yield {"part": f"idle: {label_of(row)}", "ns": row.time_ns / steps, "colour": colour}
     if costs.unrecorded_ns:
         yield {"part": "not recorded", "ns": costs.unrecorded_ns / steps, "colour": "#d9d9d9"}
+    if costs.input_ns:
+        yield {"part": "waiting for input", "ns": costs.input_ns / steps, "colour": _OF_CAUSE[IdleCause.INPUT]}
     if costs.framework_ns:  # and what rounding the mean step leaves
-        others = sum(costs.classes.values()) + costs.exposed_ns + costs.profiler_ns
+        others = sum(costs.classes.values()) + costs.exposed_ns + costs.profiler_ns + costs.input_ns
         yield {"part": "framework", "ns": (costs.whole_ns - others) / steps, "colour": "#8a8a8a"}
     if costs.profiler_ns:
         yield {"part": "profiler", "ns": costs.profiler_ns / steps, "colour": "#bdbdbd"}

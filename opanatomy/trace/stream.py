@@ -251,6 +251,9 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
         parts[key] = tuple(value for value in getattr(capture, key) if 0 < value <= _MAX_COUNTED)
         if len(parts[key]) < len(getattr(capture, key)):
             wrong.append(key)
+    if capture.run is not None and not all(map(_all_possible, (capture.run, *capture.run.slow))):
+        parts["run"] = None
+        wrong.append("run")
     if not wrong:
         return capture
     warnings.append(

@@ -105,7 +105,7 @@ def _advice(report: Report, source: str | None) -> str:
     of_profile = is_run_of_profile(report)
     for place, advice in enumerate(report.advice[:SHOWN], 1):
         lines += [
-            f"### {place}: {_fitting(label_of(advice))}", f"- gain: {_fitting(gain_of(advice))}",
+            f"### {place}: {_fitting(label_of(advice))}", f"- gain: {_fitting(gain_of(advice) or 'not known')}",
             f"- because: {_fitting(why_of(advice))}", f"- try: {_fitting(tries_of(advice, of_profile=of_profile))}",
         ]  # fmt: skip
         for following in commands_of((advice,), report, source)[:1]:

@@ -52,7 +52,10 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
             "verdict", "What costs most, and what to do", ("step",),
             ("title", "caveats", "given-ceilings", "disagreements", "headline", "advice", "more-advice", "run"),
         ),
-        PagePart("step", "One step", ("lanes",), ("step", "generation", "idle", "host", "texts", "batches")),
+        PagePart(
+            "step", "One step", ("lanes",),
+            ("step", "generation", "whole-run", "idle", "host", "texts", "batches"),
+        ),
         PagePart("classes", "Classes", ("classes",), ("classes", "ratios", "paper")),
         PagePart("roofline", "Roofline", ("roofline",), ("ceilings", "bounds")),
         PagePart("modules", "Modules", ("modules",), ("modules",)),

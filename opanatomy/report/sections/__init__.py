@@ -75,6 +75,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("texts", _of(run.texts), first=True),
         Part("classes", _of(classes.classes), "classes", first=True),
         Part("operators", operators.operators, "operators", first=True),
+        Part("whole-run", _of(step.whole_run), "whole run"),
         Part("idle", _of(step.idle), "idle"),
         Part("host", operators.host, "host"),
         Part("kernels", operators.kernels, "kernels"),

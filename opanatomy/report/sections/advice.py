@@ -64,7 +64,8 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
 
 def fact_of(advice: Advice, *, of_profile: bool, tried: int | None = None) -> Fact:
     """Return a piece of advice as a line of a page; `of_profile` if options of `profile` can be added to the run."""
-    text = phrase("{}: {}. Try {}.", gain_of(advice), why_of(advice), tries_of(advice, tried, of_profile=of_profile))
+    what = joined((gain_of(advice), why_of(advice)), by=": ")
+    text = phrase("{}. Try {}.", what or "", tries_of(advice, tried, of_profile=of_profile))
     return Fact(label=label_of(advice), text=text)
 
 
@@ -73,8 +74,8 @@ def label_of(advice: Advice) -> str:
     return printable(advice.id.replace("_", " "))
 
 
-def gain_of(advice: Advice) -> Phrase:
-    """Return the most that it could gain: time of a mean step, or memory."""
+def gain_of(advice: Advice) -> Phrase | None:
+    """Return the most that it could gain: time of a mean step, or memory; `None` where that is not known."""
     parts = []
     if advice.gain_ns is not None:
         parts.append(phrase("up to {} ({})", Time(advice.gain_ns), Share(advice.gain_ns, advice.step_ns)))
@@ -83,7 +84,7 @@ def gain_of(advice: Advice) -> Phrase:
             phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
         )
     fits = {True: "fits then", False: "does not fit then either", None: None}[advice.fits]
-    return joined((*parts, fits)) or phrase("")
+    return joined((*parts, fits))
 
 
 def why_of(advice: Advice) -> Phrase:

@@ -10,6 +10,7 @@ from typing import Final
 from opanatomy.analysis.costs import Costs, costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
 from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
+from opanatomy.records.workload import SlowStep
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -21,6 +22,7 @@ from opanatomy.report.section import (
     Phrase,
     Quantity,
     Rate,
+    Ratio,
     Section,
     Share,
     Time,
@@ -284,6 +286,7 @@ def one_step(anatomy: Anatomy) -> Section:
     facts = facts_of(
         ("step", joined((_wall(anatomy), _samples(step)))),
         ("steps", _spread(anatomy)),
+        ("whole run", _whole_run(anatomy)),
         ("phases", phases_of(step) if on_cpu else None),
         ("framework", _framework(anatomy)),
         ("profiler", None if anatomy.environment.host_only else _profiler(step)),
@@ -291,6 +294,56 @@ def one_step(anatomy: Anatomy) -> Section:
         ("reached", _reached(anatomy)),
     )
     return Section(title="One step", facts=facts)
+
+
+#: A part of the run is named on the first screen from this part of its time on.
+_LEAST_OF_RUN: Final = 0.01
+
+
+def _whole_run(anatomy: Anatomy) -> Phrase | None:
+    """Return what the steps of the run around the recorded ones show: waits for input, slow steps, compilations."""
+    run = anatomy.run
+    if run is None:
+        return None
+    parts = (("compiling", run.compiling_ns), ("garbage collection", run.collecting_ns))
+    events = (
+        (run.slow_steps, "slow step"), (sum(event.count for event in run.graph_breaks), "graph break"),
+        (sum(event.count for event in run.recompilations), "recompilation"),
+    )  # fmt: skip
+    return joined(
+        (
+            phrase("median of {} {}", Count(run.steps, "other step"), Time(run.median_ns)),
+            phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
+            *(phrase("{} {}", name, Share(ns, run.wall_ns)) for name, ns in parts if ns >= _LEAST_OF_RUN * run.wall_ns),
+            *(phrase("{}", Count(number, what)) for number, what in events if number),
+        )
+    )
+
+
+def whole_run(anatomy: Anatomy) -> Section | None:
+    """Return the steps of the run that took far longer than others, and what torch.compile did: where and why."""
+    run = anatomy.run
+    if run is None:
+        return None
+    slow = ((f"step {step.number}", _slow(step, run.median_ns)) for step in run.slow)
+    events = (
+        (word, phrase("{} {}: {}", Name(event.place), Count(event.count, "time"), Name(event.reason)))
+        for word, events in (("graph break", run.graph_breaks), ("recompiled", run.recompilations))
+        for event in events
+    )
+    return Section(title="The whole run", facts=facts_of(("whole run", _whole_run(anatomy)), *slow, *events))
+
+
+def _slow(step: SlowStep, median_ns: int) -> Phrase:
+    """Return how much longer a step was than others, and the parts of it that are known."""
+    more = step.wall_ns - median_ns
+    parts = (("waiting for input", step.input_ns), ("compiling", step.compiling_ns),
+             ("garbage collection", step.collecting_ns))  # fmt: skip
+    known = joined(phrase("{} {}", name, Time(ns)) for name, ns in parts if ns >= _MUCH * more)
+    return phrase(
+        "{}, {} times the median: {}", Time(step.wall_ns), Ratio(step.wall_ns / max(median_ns, 1)),
+        known or "not in its input, garbage collection or compiling",
+    )  # fmt: skip
 
 
 def ceilings(anatomy: Anatomy) -> Section | None:
@@ -324,7 +377,9 @@ def _framework(anatomy: Anatomy) -> Phrase | None:
     if step.framework_ns is None or anatomy.environment.host_only:
         return None
     inside = " (inside the phases)" if phases_of(step) else ""
-    return phrase("{}: dispatch, autograd, Python{}", part_of(step.framework_ns, step.wall_ns), inside)
+    loading_ns = costs_of(anatomy).input_ns / steps_of_window(anatomy)
+    waiting = phrase(", {} of it waiting for input", Time(loading_ns)) if loading_ns else ""
+    return phrase("{}: dispatch, autograd, Python{}{}", part_of(step.framework_ns, step.wall_ns), inside, waiting)
 
 
 def _profiler(step: Step) -> Phrase | None:

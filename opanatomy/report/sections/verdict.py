@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.costs import Costs, costs_of, steps_of, steps_of_window
+from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.memory.theory import nearly_full
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
@@ -288,6 +288,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
 def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield every part of the step's time that is above zero."""
     yield from _idle(anatomy, costs)
+    yield from _input(anatomy, costs)
     yield from _framework(anatomy, costs)
     yield from _communication(anatomy, costs)
     for item, ns in costs.classes.items():
@@ -364,6 +365,17 @@ def _without_operator(step: Step) -> str:
     if known:
         return "The framework (dispatch, autograd, Python) takes"
     return "The framework and the profiler's own time, which is not known apart, take"
+
+
+def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
+    """Yield the wait for a loader: of the whole run where that is known, else of the recorded steps on the CPU."""
+    share, over = input_of_run(anatomy), ", over the whole run"
+    if share is None:
+        loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
+        share, over = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, ""
+    if share:
+        text = phrase("The step waits {} of its time for its input{}.", Share(share, 1), over)
+        yield Finding(name="input", text=text, further=NextCommand(section="whole-run,host"), share=share)
 
 
 def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
