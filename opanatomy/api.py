@@ -55,6 +55,7 @@ from opanatomy.trace.sources import STDIN, spooled
 if TYPE_CHECKING:
     import torch
 
+    from opanatomy.capture.loop.clock import Clock
     from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
     from opanatomy.capture.subject import Subject
@@ -502,9 +503,13 @@ class Recorder:
         self._oom_report = nullcontext() if oom is None else oom
         self._recording: LoopRecording | None = None
         self._is_over = False
+        self._steps = 0
         self._output: OutputFile | None = None
         self._trace: Path | None = None
         self._anatomy: Anatomy | None = None
+        #: The clock of the whole loop, and what takes it off again.
+        self._clock: Clock | None = None
+        self._clock_taken_off = ExitStack()
 
     def __enter__(self) -> Recorder:
         self.start()
@@ -519,6 +524,7 @@ class Recorder:
         self._oom.__exit__(kind, error, traceback)
         hint = None if self._recording is None else self._recording.blames(error)
         self._abort()
+        self._stop_clock()
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
 
@@ -537,13 +543,19 @@ class Recorder:
             self._oom.enter_context(self._oom_report)
             self._recording = self._new_recording()
             running.append(self)
+            self._start_clock()
             self._recording.start()
         except BaseException:
             self._abort()
+            self._stop_clock()
             raise
 
     def step(self) -> None:
         """End an iteration of the loop."""
+        recording = self._recording
+        self._steps += 1
+        if self._clock is not None:
+            self._clock.step_ended(self._steps, counted=recording is None or recording.is_plain)
         if self._is_over:
             return
         recording = self._started()
@@ -551,9 +563,12 @@ class Recorder:
             recording.step()
         except BaseException:
             self._abort()
+            self._stop_clock()
             raise
         if recording.done:
             self._abort()
+        if self._clock is not None:
+            self._clock.goes_on()
 
     def stop(self) -> None:
         """End the loop; write the trace if that has not been done."""
@@ -564,6 +579,7 @@ class Recorder:
             finally:
                 self._abort()
         self._oom.close()
+        self._stop_clock()
         if self._options.check:
             from opanatomy.analysis.checks import require_agreement
 
@@ -585,6 +601,22 @@ class Recorder:
         from opanatomy.capture.loop.recording import LoopRecording
 
         return LoopRecording(self._modules, self._options, self._write)
+
+    def _start_clock(self) -> None:
+        from opanatomy.capture.loop.clock import Clock
+
+        self._clock = Clock()
+        self._clock.install(self._clock_taken_off)
+
+    def _stop_clock(self) -> None:
+        """Take the clock off, and put what it measured into the trace."""
+        run = None if self._clock is None else self._clock.read()
+        self._clock = None
+        self._clock_taken_off.close()
+        if run is not None and self._trace is not None:
+            from opanatomy.capture.run.export import with_run
+
+            with_run(self._trace, run, everything=self._options.redact)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:

@@ -364,7 +364,7 @@ def _steps(
     only: Collection[int] | None,
 ) -> tuple[MeasuredSteps, TraceCalls]:
     """Return the steps of a trace, and the calls of those that count."""
-    window = step_window_of(attribution, calls)
+    window = step_window_of(trace.names, attribution, calls)
     if kernels is not None:
         steps = measured_steps(window, table, kernels, launched_work(trace, attribution), numbers=only)
     else:

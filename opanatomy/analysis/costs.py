@@ -6,11 +6,11 @@ other steps' work or a pause, or makes other calls than most, does not count.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from msgspec import Struct
 
+from opanatomy.analysis.idle import LOADS_DATA
 from opanatomy.records.anatomy import Anatomy, HostRow, IdleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
@@ -80,14 +80,11 @@ def costs_of(anatomy: Anatomy) -> Costs:
     )
 
 
-_LOADER: Final = re.compile(r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)", re.IGNORECASE)
-
-
 def loading(anatomy: Anatomy) -> list[HostRow]:
     """Return the ranges of loaders on the host's threads, the longest first, where the host is what computes."""
     if anatomy.environment.device_kind != "cpu":
         return []
-    rows = [row for row in anatomy.host if row.kind == "range" and _LOADER.search(row.name)]
+    rows = [row for row in anatomy.host if row.kind == "range" and LOADS_DATA.search(row.name)]
     return sorted(rows, key=lambda row: -row.total_ns)
 
 

@@ -63,7 +63,8 @@ _COMPILES: Final = re.compile(
     r"|aot_(?:module|function|dispatch|collect|trace)|create_aot_dispatcher|GraphLowering|PyCodeCache|AsyncCompile"
     r"|CachingAutotuner|async_compile|triton\.compile|dynamo_compile|bytecode_tracing|precompile"
 )
-_LOADS_DATA: Final = re.compile(
+#: Ranges in which the host makes or fetches a batch.
+LOADS_DATA: Final = re.compile(
     r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)|(?:get|next|fetch)[ _.-]?(?:batch|data)\b"
     r"|train_dataloader_next|DataFetcher|batch_to_(?:gpu|device)",
     re.IGNORECASE,
@@ -266,7 +267,7 @@ class _Host:
         }
         of_rows = {
             IdleCause.COMPILATION: rows_named(_COMPILES, names, host.name),
-            IdleCause.INPUT: rows_named(_LOADS_DATA, names, host.name),
+            IdleCause.INPUT: rows_named(LOADS_DATA, names, host.name),
             IdleCause.COLLECTIVE: rows_named(_COMMUNICATES, names, host.name),
             IdleCause.OPERATORS: operators,
             IdleCause.PYTHON: ~operators & ~rows_named(_SAYS_NOTHING, names, host.name),

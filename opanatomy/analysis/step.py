@@ -97,8 +97,12 @@ def _holds_pause(row: StepRow, other: StepRow | None) -> bool:
 
 
 def _idle_ns(row: StepRow) -> int:
-    """Return the time in which a step did nothing, on the CPU nothing that an operator explains."""
-    return row.wall_ns - (row.busy_ns or 0) - (row.outside_ns or 0) - (row.unrecorded_ns or 0)
+    """Return the time in which a step did nothing, on the CPU nothing that an operator explains.
+
+    Waiting for input is the training's own: no pause.
+    """
+    waited_ns = row.idle_causes.get(IdleCause.INPUT, 0) + (row.loading_ns or 0)
+    return row.wall_ns - (row.busy_ns or 0) - (row.outside_ns or 0) - (row.unrecorded_ns or 0) - waited_ns
 
 
 def why_set_aside(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:

@@ -126,6 +126,8 @@ class StepWindow(Struct, frozen=True, kw_only=True):
     spans: tuple[tuple[int, int, Phase], ...]
     #: The number in the trace of each step.
     numbers: tuple[int, ...] = ()
+    #: When the host loaded data, in ranges that say so.
+    loading: Intervals
     #: The part of what the profiler adds to a step on the CPU that lies outside operators.
     recording_outside: float
 
@@ -290,12 +292,16 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
 
 def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans | None) -> tuple[StepRow, ...]:
     """Return one row per step on the CPU; with a rank's `spans` it was busy while an operator or a collective ran."""
-    rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
-    if spans is None:
-        return rows
-    busy = np.minimum(spans.busy_ns, spans.end_ns - spans.start_ns).tolist()
+    steps = step_window.steps or (step_window.window,)
+    rows = host_steps(steps, step_window.numbers, step_window.spans, calls)
+    busy = [row.busy_ns or 0 for row in rows]
+    if spans is not None:
+        busy = np.minimum(spans.busy_ns, spans.end_ns - spans.start_ns).tolist()
+    begins, ends = (np.array([step[edge] for step in steps], dtype=np.int64) for edge in (0, 1))
+    loading = within(step_window.loading, begins, ends).tolist()
     return tuple(
-        replace(row, busy_ns=spent, framework_ns=row.wall_ns - spent) for row, spent in zip(rows, busy, strict=True)
+        replace(row, busy_ns=spent, framework_ns=row.wall_ns - spent, loading_ns=min(loaded, row.wall_ns - spent))
+        for row, spent, loaded in zip(rows, busy, loading, strict=True)
     )
 
 

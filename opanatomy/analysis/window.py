@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.analysis.build import MeasuredSteps
-from opanatomy.analysis.intervals import Intervals, LaunchedWork
+from opanatomy.analysis.idle import LOADS_DATA
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, union
 from opanatomy.analysis.step import step_at
 from opanatomy.analysis.timeline import StepWindow
 from opanatomy.attribution.attribute import Attribution
@@ -256,9 +257,12 @@ def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
 _RUNS: Final = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
 
 
-def step_window_of(attribution: Attribution, calls: TraceCalls) -> StepWindow:
+def step_window_of(names: Sequence[str], attribution: Attribution, calls: TraceCalls) -> StepWindow:
     """Return the window and its steps on the host clock."""
+    host = attribution.host
+    loads = rows_named(LOADS_DATA, names, host.name)
     return StepWindow(
+        loading=union(host.start_ns[loads], host.duration_ns[loads]),
         window=attribution.window,
         steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
         numbers=tuple(step.number for step in attribution.steps),

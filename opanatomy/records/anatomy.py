@@ -783,7 +783,7 @@ class StepRow(Record, frozen=True, kw_only=True):
     unrecorded_ns: work ran, or may have run, whose records are missing.
     idle_causes: the idle time by cause.
     phase_ns: as in `Step`.
-    framework_ns: on the CPU, wall time that no operator explains.
+    framework_ns: on the CPU, wall time that no operator explains; `loading_ns` of it in ranges of loaders.
     """
 
     number: int | None
@@ -803,6 +803,7 @@ class StepRow(Record, frozen=True, kw_only=True):
     work: int | None = None
     phase_ns: dict[Phase, int] = field(default_factory=dict)
     framework_ns: int | None = None
+    loading_ns: int | None = None
 
 
 class Step(Record, frozen=True, kw_only=True):

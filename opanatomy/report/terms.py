@@ -1306,7 +1306,7 @@ WORDS: Final = Chapter(
              " ranks a step counts that counts on each. `compare` sets aside for the first two reasons alone."),
         term("pause | holds a pause | a pause is in it",
              "step more than twice as long as the shortest like it, and idle for most of the difference",
-             "Something else stopped it."),
+             "Something else stopped it: waiting for input is no pause."),
         term("of another kind | steps of another kind | other kinds",
              "steps that made other calls than those compared", "The line of the steps has their means on both sides."),
         term("mean step | mean like step", "mean over the steps that count: sums over them divided by their number",

@@ -39,8 +39,7 @@ class Clock:
         self._begin_ns: int | None = None
         self._thread: int | None = None
         self._input_ns = self._collecting_ns = 0
-        self._collections = 0
-        self._of_steps: tuple[int, int] = (0, 0)
+        self._collections = self._collected = 0
         self._compiling_ns = 0
         self._waiting = False
         self._collected_at = 0
@@ -59,22 +58,21 @@ class Clock:
         now = time.perf_counter_ns()
         begun, self._begin_ns = self._begin_ns, now
         self._thread = threading.get_ident()
-        compiling, before = _compiling_ns(), self._compiling_ns
-        parts = (self._input_ns, self._collecting_ns, compiling - before)
-        self._input_ns = self._collecting_ns = 0
-        self._compiling_ns = compiling
-        if begun is None:
-            return None
-        if counted:
+        compiled = _compiling_ns()
+        compiling, self._compiling_ns = compiled - self._compiling_ns, compiled
+        if counted and begun is not None:
             self._numbers.append(number)
-            for kept, part in zip(self._parts, (now - begun, *parts), strict=True):
+            self._collections += 0 if compiling else self._collected
+            collecting = 0 if compiling else self._collecting_ns  # the compiler's own, in its time
+            for kept, part in zip(self._parts, (now - begun, self._input_ns, collecting, compiling), strict=True):
                 kept.append(part)
-        return now - begun
+        self._input_ns = self._collecting_ns = self._collected = 0
+        return None if begun is None else now - begun
 
     def goes_on(self) -> None:
         """Begin the step now: what was done since the last one's end is not the run's."""
         self._begin_ns = time.perf_counter_ns()
-        self._input_ns = self._collecting_ns = 0
+        self._input_ns = self._collecting_ns = self._collected = 0
 
     def read(self) -> RunClock | None:
         """Return what was measured so far; `None` before a step was."""
@@ -118,7 +116,7 @@ class Clock:
         if phase == "start":
             self._collected_at = now
         elif self._collected_at:
-            self._collections += 1
+            self._collected += 1
             self._collecting_ns += now - self._collected_at
 
 
@@ -128,8 +126,8 @@ def _utils() -> Any:
 
 def _compiling_ns() -> int:
     """Return how long code was compiled in this process, from torch's own record."""
-    times = getattr(_utils(), "cumulative_time_spent_ns", None)
-    return int(times.get("_compile.compile_inner", 0)) if times else 0
+    times = getattr(_utils(), "cumulative_time_spent_ns", None) or {}
+    return int(sum(times.get(name, 0) for name in ("entire_frame_compile", "entire_backward_compile")))
 
 
 def _graph_breaks() -> Iterator[tuple[str, str]]:

@@ -635,6 +635,11 @@ class LoopRecording:
         if self.session.observation is not None:
             yield WatchedAgain(self.session)
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the iteration now runs as it would without the recording."""
+        return type(self._stage) in (Stage, Timed)
+
     def _enter(self, stage: Stage) -> None:
         self._stage, self._left = stage, stage.iterations
         self._is_open = False

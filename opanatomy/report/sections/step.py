@@ -32,6 +32,7 @@ from opanatomy.report.section import (
     joined,
     per_step,
     phrase,
+    printable,
 )
 
 # The step's busy and idle time on the device, its exposed communication, launches, how full the device was.
@@ -312,7 +313,8 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
     )  # fmt: skip
     return joined(
         (
-            phrase("median of {} {}", Count(run.steps, "other step"), Time(run.median_ns)),
+            phrase("mean of {} {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
+            phrase("median {}", Time(run.median_ns)),
             phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
             *(phrase("{} {}", name, Share(ns, run.wall_ns)) for name, ns in parts if ns >= _LEAST_OF_RUN * run.wall_ns),
             *(phrase("{}", Count(number, what)) for number, what in events if number),
@@ -327,7 +329,7 @@ def whole_run(anatomy: Anatomy) -> Section | None:
         return None
     slow = ((f"step {step.number}", _slow(step, run.median_ns)) for step in run.slow)
     events = (
-        (word, phrase("{} {}: {}", Name(event.place), Count(event.count, "time"), Name(event.reason)))
+        (word, phrase("{} {}: {}", printable(event.place), Count(event.count, "time"), printable(event.reason)))
         for word, events in (("graph break", run.graph_breaks), ("recompiled", run.recompilations))
         for event in events
     )
