@@ -361,6 +361,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         conventions=CONVENTIONS,
         generation=generation_of(capture, classes, step.count),
         run=capture.run if capture else None,
+        compilation=capture.compilation if capture else None,
         caveats=inputs.caveats,
         warnings=inputs.warnings,
     )

@@ -24,7 +24,7 @@ from opanatomy.records.taxonomy import (
     Phase,
     StrEnum,
 )
-from opanatomy.records.workload import Environment, MachineLoad, RunClock, TextFigures, Workload
+from opanatomy.records.workload import Compilation, Environment, MachineLoad, RunClock, TextFigures, Workload
 
 # --- timeline and ledger ---
 
@@ -1020,6 +1020,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
     run: the steps of the run around the recorded ones, where a loop was recorded; of several ranks those of the one
         that waits most for its input.
+    compilation: what compiling the step took, and its times with and without; `None` if `profile` did not compile it.
     schema: the version of the JSON report.
     """
 
@@ -1053,6 +1054,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None
     run: RunClock | None = None
+    compilation: Compilation | None = None
     schema: int = SCHEMA
 
     @property

@@ -517,6 +517,17 @@ class SharedWeights(Record, frozen=True, kw_only=True):
     replicas: int = 1
 
 
+class Compilation(Record, frozen=True, kw_only=True):
+    """What `torch.compile` took once, and what it changes: wall times of steps with and without it, in turns.
+
+    Without uncompiled steps these did not fit into memory.
+    """
+
+    compiling_ns: int
+    compiled_step_ns: tuple[int, ...]
+    uncompiled_step_ns: tuple[int, ...] = ()
+
+
 class SlowStep(Record, frozen=True, kw_only=True):
     """A step of the run that took far longer than the others, and what of it is known."""
 
@@ -602,6 +613,8 @@ class Capture(Record, frozen=True, kw_only=True):
     shared: tuple[SharedWeights, ...] = ()
     #: The run around the steps, where a loop was recorded.
     run: RunClock | None = None
+    #: Of a step that was compiled for this run.
+    compilation: Compilation | None = None
     warnings: tuple[str, ...] = ()
 
 

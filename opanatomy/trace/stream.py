@@ -254,6 +254,9 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
     if capture.run is not None and not all(map(_all_possible, (capture.run, *capture.run.slow))):
         parts["run"] = None
         wrong.append("run")
+    if capture.compilation is not None and not _all_possible(capture.compilation):
+        parts["compilation"] = None
+        wrong.append("compilation")
     if not wrong:
         return capture
     warnings.append(

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, Final
 
 from opanatomy.capture.loop.phases import replaced
+from opanatomy.capture.step.ranges import compiling_ns
 from opanatomy.records.workload import CompilerEvent, RunClock, SlowStep
 
 #: A step of more than so many medians is a slow one, and so many of them are kept.
@@ -58,7 +59,7 @@ class Clock:
         now = time.perf_counter_ns()
         begun, self._begin_ns = self._begin_ns, now
         self._thread = threading.get_ident()
-        compiled = _compiling_ns()
+        compiled = compiling_ns()
         compiling, self._compiling_ns = compiled - self._compiling_ns, compiled
         if counted and begun is not None:
             self._numbers.append(number)
@@ -122,12 +123,6 @@ class Clock:
 
 def _utils() -> Any:
     return sys.modules.get("torch._dynamo.utils")
-
-
-def _compiling_ns() -> int:
-    """Return how long code was compiled in this process, from torch's own record."""
-    times = getattr(_utils(), "cumulative_time_spent_ns", None) or {}
-    return int(sum(times.get(name, 0) for name in ("entire_frame_compile", "entire_backward_compile")))
 
 
 def _graph_breaks() -> Iterator[tuple[str, str]]:

@@ -37,14 +37,20 @@ from opanatomy.capture.run.restore import SavedState, own_inputs, step_settings
 from opanatomy.capture.run.scaling import prepared_loss_scale, scale_of, skipped_updates
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.capture.step.generation import generator_of
-from opanatomy.capture.step.ranges import compilations, has_compiled_parts, mode_keeps_compiled, module_ranges
+from opanatomy.capture.step.ranges import (
+    compilations,
+    compiling_ns,
+    has_compiled_parts,
+    mode_keeps_compiled,
+    module_ranges,
+)
 from opanatomy.capture.step.shape import cache_shape_of, shape_of
 from opanatomy.capture.step.stepper import StepObserver, Stepper, Training, make_optimizer
 from opanatomy.capture.subject import Subject
 from opanatomy.options import GENERATE, RunOptions, as_argument, as_flag
 from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.taxonomy import BY_NAME
-from opanatomy.records.workload import Capture, MachineLoad, MemoryObservations, TextObservations
+from opanatomy.records.workload import Capture, Compilation, MachineLoad, MemoryObservations, TextObservations
 
 if TYPE_CHECKING:
     import torch
@@ -137,6 +143,8 @@ class StepRunner:
     #: Whether a part of the model is compiled, and whether every step compiles it again.
     compiled: bool = False
     compiles_always: bool = False
+    #: Of an option to compile: what that took, and steps with and without it.
+    compilation: Compilation | None = None
     #: The description of the run's texts, with the times of their batches.
     texts: TextObservations | None = None
     #: Every device of the model; a sharded one may still run when the first is done.
@@ -189,10 +197,13 @@ class StepRunner:
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
         self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
+        compiled = compiling_ns()
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
         before = self._load()
         unprofiled = self._timed(warm) if self.subject.texts is None else self._timed_texts(self.subject.texts, warm)
+        if self.options.compile and not self.training.is_shared and self.subject.texts is None:
+            self.compilation = self._beside_uncompiled(compiling_ns() - compiled, unprofiled)
         if self.options.memory:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
             self._look_at_memory()
@@ -298,6 +309,35 @@ class StepRunner:
             self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
         self.memory = self._after_step()
         return times
+
+    def _beside_uncompiled(self, compiling: int, times: list[int]) -> Compilation:
+        """Return the wall times of steps without compiling, in turns with compiled ones where these are short.
+
+        Where an uncompiled step does not fit into memory, there are none.
+        """
+        compiled, short = self.stepper.module, min(times) < _TIMED_NS
+        turns = self._planned(min(times)) if short else 1
+        pairs: dict[bool, list[int]] = {True: [], False: []}
+        try:
+            for turn in range(turns + short):  # the first warms up
+                for is_compiled in (True, False) if short else (False,):
+                    text = f"step {'with' if is_compiled else 'without'} compiling, {turn + 1} of {turns + short}"
+                    self.progress.stage(text, steps_after=turns - turn, expected_ns=min(times))
+                    self.stepper.module = compiled if is_compiled else self.subject.module
+                    pairs[is_compiled].append(self._clocked())
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            pairs = {True: [], False: []}
+            self.stepper.module = compiled
+            self.stepper.start_again(fresh=False)
+            give_back()
+        finally:
+            self.stepper.module = compiled
+        return Compilation(
+            compiling_ns=compiling, compiled_step_ns=tuple(pairs[True][short:] or times),
+            uncompiled_step_ns=tuple(pairs[False][short:]),
+        )  # fmt: skip
 
     def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
         """Return the wall times of unprofiled steps on the profiled batch and on the others.
@@ -452,6 +492,7 @@ class StepRunner:
             gradients=dict(self.instruments.gradients),
             shared=self.training.shared_weights(self.subject.module),
             texts=self.texts,
+            compilation=self.compilation,
             warnings=(*self.instruments.warnings, *self.warnings),
         )  # fmt: skip
 

@@ -80,6 +80,12 @@ def compilations() -> int:
     return 0 if utils is None else int(utils.counters["frames"]["total"])
 
 
+def compiling_ns() -> int:
+    """Return how long `torch.compile` has compiled in this process, by torch's own record."""
+    times = getattr(sys.modules.get("torch._dynamo.utils"), "cumulative_time_spent_ns", None) or {}
+    return int(sum(times.get(name, 0) for name in ("entire_frame_compile", "entire_backward_compile")))
+
+
 def mode_keeps_compiled() -> bool:
     """Return whether a dispatch mode can keep compiled code compiled in this torch."""
     from torch.utils._python_dispatch import TorchDispatchMode

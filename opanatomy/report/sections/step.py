@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from math import ceil
+from statistics import median
 from typing import Final
 
 from opanatomy.analysis.costs import Costs, costs_of, is_whole_trace, steps_of, steps_of_window
@@ -287,6 +289,7 @@ def one_step(anatomy: Anatomy) -> Section:
     facts = facts_of(
         ("step", joined((_wall(anatomy), _samples(step)))),
         ("steps", _spread(anatomy)),
+        ("compiling", _compiling(anatomy)),
         ("whole run", _whole_run(anatomy)),
         ("phases", phases_of(step) if on_cpu else None),
         ("framework", _framework(anatomy)),
@@ -295,6 +298,23 @@ def one_step(anatomy: Anatomy) -> Section:
         ("reached", _reached(anatomy)),
     )
     return Section(title="One step", facts=facts)
+
+
+def _compiling(anatomy: Anatomy) -> Phrase | None:
+    """Return what compiling took, what it saves of a step, and after how many steps it has paid for itself."""
+    made = anatomy.compilation
+    if made is None:
+        return None
+    once = phrase("{} once", Time(made.compiling_ns))
+    if not made.uncompiled_step_ns:
+        return joined((once, "a step that is not compiled does not fit into memory"), by="; ")
+    plain, compiled = median(made.uncompiled_step_ns), median(made.compiled_step_ns)
+    beside = phrase("a step takes {}, without compiling {}", Time(compiled), Time(plain))
+    if min(made.uncompiled_step_ns) > max(made.compiled_step_ns):
+        pays = phrase("paid for after {}", Count(ceil(made.compiling_ns / (plain - compiled)), "step"))
+    else:
+        pays = phrase("never paid for" if plain <= compiled else "that is no clear difference")
+    return joined((once, beside, pays), by="; ")
 
 
 #: A part of the run is named on the first screen from this part of its time on.
