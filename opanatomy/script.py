@@ -399,18 +399,27 @@ def _had_children() -> bool:
 
 
 def _after_import(name: str, done: Callable[[], None]) -> None:
-    """Call `done` once a module was imported, before its importer goes on."""
+    """Call `done` once a module was imported, before its importer goes on.
+
+    Whoever only asks whether there is such a module changes nothing.
+    """
 
     class Finder:
+        is_asking = False
+
         def find_spec(self, wanted: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-            if wanted != name:
+            if wanted != name or self.is_asking:
                 return None
-            sys.meta_path.remove(finder)
-            spec = importlib.util.find_spec(name)
+            self.is_asking = True
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                self.is_asking = False
             if spec is not None and spec.loader is not None:
                 run: Any = spec.loader.exec_module
 
                 def exec_module(module: Any) -> None:
+                    sys.meta_path.remove(finder)
                     run(module)
                     done()
 

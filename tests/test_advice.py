@@ -15,7 +15,7 @@ from opanatomy.__main__ import main
 from opanatomy.analysis.advice import RULES, ordered, with_advice
 from opanatomy.records.anatomy import Advice, Anatomy
 from opanatomy.records.communication import Straggler
-from opanatomy.records.workload import TextFigures
+from opanatomy.records.workload import CompilerEvent, RunClock, TextFigures
 from tests.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
 from tests.test_report_verdict import of_ranks
 from tests.test_snapshots import a_step
@@ -492,6 +492,28 @@ def test_memory_in_pieces_is_advised_where_it_would_have_been_enough(tmp_path: P
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
+
+
+def test_what_the_whole_run_shows(tmp_path: Path) -> None:
+    """Of ten steps of 1,000 us the sums, as the mean step's: 3 of 10 ms collecting is 300 us, 5 ms compiling 500 us."""
+    anatomy = launch_bound().analyze(tmp_path)
+    event = CompilerEvent(place="train.py:3 forward", reason="a print", count=2)
+    run = RunClock(
+        steps=10, wall_ns=10_000 * US, median_ns=900 * US, input_ns=9_000 * US, collections=4,
+        collecting_ns=3_000 * US, compiling_ns=5_000 * US, graph_breaks=(event,), recompilations=(event,),
+    )  # fmt: skip
+    advice = {each.id: each for each in with_advice(replace(anatomy, run=run)).advice}
+    assert (advice["garbage_collection"].gain_ns, advice["garbage_collection"].step_ns) == (300 * US, 1000 * US)
+    assert advice["garbage_collection"].figures["times"].value == 4
+    assert (advice["compilation"].gain_ns, advice["compilation"].subject) == (500 * US, "train.py:3 forward")
+    assert advice["compilation"].figures["reason"].text == advice["graph_breaks"].figures["reason"].text == "a print"
+    assert "input" not in advice  # a device may work while the host waits for its loader: its idle time has to say it
+    on_cpu = replace(anatomy, run=run, environment=replace(anatomy.environment, device_kind="cpu"))
+    waits = {each.id: each for each in with_advice(on_cpu).advice}["input"]
+    assert (waits.gain_ns, waits.step_ns) == (900 * US, 1000 * US)
+    quiet = replace(run, collecting_ns=190 * US, recompilations=(), graph_breaks=())
+    ids = {each.id for each in with_advice(replace(anatomy, run=quiet)).advice}
+    assert not ids & {"garbage_collection", "compilation", "graph_breaks"}
 
 
 def test_every_rule_is_shown_by_a_trace_above() -> None:

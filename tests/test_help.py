@@ -94,7 +94,7 @@ def test_nothing_and_help_show_the_help_with_the_first_commands_first(capsys: py
         assert (captured.out, captured.err) == (text, "")
     names = re.findall(r"^    (\w+)  ", whole[whole.index("commands:") : whole.index("options:")], re.MULTILINE)
     assert sorted(names) == VERBS
-    assert names[:2] == ["profile", "analyze"]
+    assert names[:3] == ["profile", "run", "analyze"]
 
 
 # --------------------------------------------------------------------------------------------------------- completion

@@ -287,6 +287,8 @@ REST = [
     "spread",
     "waiting",
     "generation",
+    "run",
+    "compilation",
     "breakdown",
     "host",
     "chains",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -28,22 +30,30 @@ OF_THE_MODEL: Final = ("weights", "buffers", "gradients", "forward_activations",
 
 
 class Script(Struct, frozen=True, kw_only=True):
-    """A script, and which of its lines are the loop's head and the end of a step, for a recorder set by hand."""
+    """A script, and for a recorder set by hand the lines that are the loop's head and the end of a step.
+
+    Where a framework has the loop, `edits` are patterns and what takes their place: `{record}` is the recorder.
+    """
 
     name: str
     loop: str = r"for step\b.*:"
-    end: str = r"optimizer\.step\(.*\)"
+    end: str = r"optimizer\.step\(\)"
+    edits: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     stdin: str = ""
     code: int = 0
+    #: Nothing is recorded, for this reason.
+    refused: str | None = None
+    file: str = "{}.py"
 
 
 ROWS: Final = "".join(f"{place / 10} {place % 3} {place % 5} 1\n" for place in range(40))
+OF_TRAINER: Final = ((r"callbacks=\[Print\(\)", "callbacks=[Print(), {callback}"),)
 IN_CI: Final = (
     Script(name="plain_loop"),
     Script(name="accumulation", loop=r"for number\b.*:", end=r"scaler\.step\(optimizer\)"),
-    Script(name="transformers_trainer", loop=r"^trainer\.train", end=""),
+    Script(name="transformers_trainer", edits=OF_TRAINER),
     Script(name="gan", end=r"of_generator\.step\(\)"),
     Script(name="lbfgs", end=r"loss = optimizer\.step\(closure\)"),
     Script(name="compiled"),
@@ -53,6 +63,36 @@ IN_CI: Final = (
     Script(
         name="reads_stdin", arguments=("--lr", "0.1", "--", "-m", "b", "--"), stdin=ROWS, code=3, loop=r"for line\b.*:"
     ),
+)  # fmt: skip
+#: Those of make test-scripts, which installs what they import.
+OTHERS: Final = (
+    Script(name="with_accelerate", loop=r"for inputs\b.*:", edits=(
+        (r"^( *)(for inputs\b.*:)$", r"\1recorder = {record}\n\1recorder.start()\n\1\2"),
+        (r"^( *)(scheduler\.step\(\))$", r"\1\2\n\1accelerator.sync_gradients and recorder.step()"),
+    )),
+    Script(name="fsdp2", launcher=ON_TWO_RANKS),
+    Script(name="with_lightning", edits=(
+        (r"^(trainer = lightning\.Trainer\()$", "recorder = {record}\n\\1callbacks=[type('Hand', "
+         "(lightning.Callback,), {{'on_train_start': lambda *_: recorder.start(), 'on_train_batch_end': lambda *_:"
+         " recorder.step()}})()],"),
+    )),
+    Script(name="with_fastai", edits=(
+        (r"cbs=\[Print\(\)\]", "cbs=[Print(), type('Hand', (Callback,), {{'recorder': {record}, 'before_fit': lambda"
+         " self: self.recorder.start(), 'after_step': lambda self: self.recorder.step()}})()]"),
+    )),
+    Script(name="timm_like", loop=r"for update\b.*:"),
+    Script(name="trl_like", edits=OF_TRAINER),
+    Script(name="with_peft"),
+    Script(name="rl", loop=r"for iteration\b.*:"),
+    Script(name="killed", code=-signal.SIGTERM),
+    Script(name="forks", edits=(
+        (r"^( *)(for step\b.*:)$", r"\1recorder = {record}\n\1recorder.start()\n\1\2"),
+        (r"^    (optimizer\.step\(\))$", r"    \1\n    recorder.step()"),
+    )),
+    Script(name="profiles_itself", refused="the script profiles itself"),
+    Script(name="package", arguments=("0.1",), file="-m", edits=()),
+    Script(name="thread"),
+    Script(name="notebook"),
 )  # fmt: skip
 
 
@@ -64,29 +104,38 @@ def python(*words: str | Path, cwd: Path, stdin: str = "", **options: Any) -> su
     )  # fmt: skip
 
 
+def words_of(script: Script) -> tuple[str | Path, ...]:
+    """The script as Python takes it, with its arguments."""
+    named = ("-m", script.name) if script.file == "-m" else (SCRIPTS / f"{script.name}.py",)
+    return *named, *script.arguments
+
+
 def under(script: Script, cwd: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """What the script did under `opanatomy run`, as its launcher starts it."""
     words = (*script.launcher, *UNDER, "--trace", "step.json.gz", "-o", "report.json", *options)
-    return python(*words, SCRIPTS / f"{script.name}.py", *script.arguments, cwd=cwd, stdin=script.stdin)
+    return python(*words, *words_of(script), cwd=cwd, stdin=script.stdin)
 
 
 def by_hand(script: Script, warmup: int, cwd: Path) -> list[Anatomy]:
     """The anatomy of the same steps, by a recorder whose calls stand in a copy of the script."""
-    text = (SCRIPTS / f"{script.name}.py").read_text()
-    if script.end:
-        record = f"recorder = __import__('opanatomy').record(trace='hand.json.gz', steps=3, warmup={warmup})"
-        made = re.sub(rf"^( *)({script.loop})$", rf"\1{record}\n\1recorder.start()\n\1\2", text, count=1, flags=re.M)
-        made, ends = re.subn(rf"^( *)({script.end})$", r"\1\2\n\1recorder.step()", made, flags=re.M)
-        assert ends == 1
+    record = f"__import__('opanatomy').record(trace='hand.json.gz', steps=3, warmup={warmup})"
+    steps = f"steps=range({warmup + 1}, {warmup + 4})"
+    callback = f"__import__('opanatomy').TrainerCallback({steps}, check=True, output='hand.txt')"
+    edits = script.edits or (
+        (rf"^( *)({script.loop})$", r"\1recorder = {record}\n\1recorder.start()\n\1\2"),
+        (rf"^( *)({script.end})$", r"\1\2\n\1recorder.step()"),
+    )
+    file = SCRIPTS / ("package/training.py" if script.file == "-m" else f"{script.name}.py")
+    text = file.read_text()
+    for pattern, instead in edits:
+        text, made = re.subn(pattern, instead.format(record=record, callback=callback), text, flags=re.M)
+        assert made == 1, pattern
+    if script.file == "-m":
+        (cwd / script.name / file.name).write_text(text)
+        done = python(*words_of(script), cwd=cwd)
     else:
-        steps = f"steps=range({warmup + 1}, {warmup + 4})"
-        made = text.replace(
-            "callbacks=[Print()",
-            f"callbacks=[Print(), __import__('opanatomy').TrainerCallback({steps}, check=True, output='hand.txt')",
-        )
-    assert made != text
-    (cwd / "hand.py").write_text(made)
-    done = python(*script.launcher, "hand.py", *script.arguments, cwd=cwd, stdin=script.stdin)
+        (cwd / "hand.py").write_text(text)
+        done = python(*script.launcher, "hand.py", *script.arguments, cwd=cwd, stdin=script.stdin)
     traces = sorted(cwd.glob("hand*.json.gz"))
     assert traces, done.stderr
     return [opanatomy.analyze(trace) for trace in traces]
@@ -121,33 +170,43 @@ def counted(anatomy: Anatomy) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("script", IN_CI, ids=lambda script: script.name)
+@pytest.mark.parametrize(
+    "script",
+    [*IN_CI, *(pytest.param(script, marks=pytest.mark.exhaustive) for script in OTHERS)],
+    ids=lambda script: script.name,
+)
 def test_a_script_is_what_it_is(script: Script, tmp_path: Path) -> None:
     """Its output to the bit, exit code and traceback are those without; its steps are those of a recorder by hand."""
     folders = [tmp_path / name for name in ("bare", "under", "hand")]
     for folder in folders:
         folder.mkdir()
-    bare = python(
-        *script.launcher, SCRIPTS / f"{script.name}.py", *script.arguments, cwd=folders[0], stdin=script.stdin
-    )
+        if script.file == "-m":
+            shutil.copytree(SCRIPTS / script.name, folder / script.name)
+    bare = python(*script.launcher, *words_of(script), cwd=folders[0], stdin=script.stdin)
     followed = under(script, folders[1])
     assert bare.returncode == script.code, bare.stderr
     assert (followed.returncode, followed.stdout) == (bare.returncode, bare.stdout), followed.stderr
     mine = [line for line in followed.stderr.splitlines() if line.startswith(("opanatomy: ", "report: "))]
-    recorded = re.search(r"steps (\d+) to (\d+) of the script recorded", followed.stderr)
-    assert recorded, followed.stderr
-    assert len(mine) == 2, mine
     if not script.launcher:  # whose own lines have times
         rest = [line for line in followed.stderr.splitlines() if line not in mine]
         assert rest == bare.stderr.splitlines()
-    names = {path.name for path in folders[1].rglob("*.*")} - {path.name for path in folders[0].rglob("*.*")}
     traces = sorted(folders[1].glob("step*.json.gz"))
-    assert names == {"report.json", *(trace.name for trace in traces)}
+    if script.refused:
+        assert script.refused in mine[0]
+        assert not traces
+        return
+    recorded = re.search(r"steps (\d+) to (\d+) of the script recorded", followed.stderr)
+    assert recorded, followed.stderr
+    ends = script.code >= 0  # a signal leaves the trace alone
+    assert len(mine) == 1 + ends, mine
+    own = {path.name for path in folders[1].rglob("*.*") if path.suffix != ".pyc"}
+    expected = {path.name for path in folders[0].rglob("*.*") if path.suffix != ".pyc"}
+    assert own - expected == {*["report.json"] * ends, *(trace.name for trace in traces)}
     anatomies = [opanatomy.analyze(trace) for trace in traces]
     hand = by_hand(script, int(recorded[1]) - 1, folders[2])
     assert len(anatomies) == len(hand) == (2 if script.launcher else 1)
-    for found, expected in zip(anatomies, hand, strict=True):
-        assert counted(found) == counted(expected)
+    for found, by in zip(anatomies, hand, strict=True):
+        assert counted(found) == counted(by)
         assert len(found.step.steps) == 3
         assert set(PASSES) <= set(found.step.phase_ns)
         assert sum(check.compared for check in found.checks)

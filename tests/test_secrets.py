@@ -55,7 +55,7 @@ def formats_of(verb: str) -> list[str]:
     return [word for word in re.findall(r"[a-z]+", names) if word != "or"]
 
 
-EVERY = [(verb, name) for verb in verbs() if verb not in ("techniques", "compare") for name in formats_of(verb)]
+EVERY = [(verb, name) for verb in verbs() if verb not in ("techniques", "compare", "run") for name in formats_of(verb)]
 
 
 def test_the_formats_are_those_of_the_help() -> None:
@@ -256,10 +256,15 @@ def mcp_(sources: Path, name: str) -> Commands:
     return [([VARIABLES["MAIL_PASS"]], 2)]
 
 
+def run_(sources: Path, name: str) -> Commands:
+    """What it writes of a script is tested in test_run.py."""
+    return [([str(sources / f"{NAMED}.py")], 2), (["--trace", f"{NAMED}.txt", str(sources / "old.json")], 2)]
+
+
 #: A verb that is not here fails the test of it.
 COMMANDS: dict[str, Callable[[Path, str], Commands]] = {
     "profile": profile, "analyze": analyze, "explain": explain, "ceilings": ceilings_,
-    "techniques": techniques, "compare": compare, "catalog": catalog, "mcp": mcp_,
+    "techniques": techniques, "compare": compare, "catalog": catalog, "mcp": mcp_, "run": run_,
 }  # fmt: skip
 
 
@@ -271,7 +276,7 @@ def run(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
         return int(str(error.code))
 
 
-@pytest.mark.parametrize(("verb", "name"), [*EVERY, ("techniques", "json"), ("compare", "json")])
+@pytest.mark.parametrize(("verb", "name"), [*EVERY, ("techniques", "json"), ("compare", "json"), ("run", "json")])
 def test_no_secret_is_written(
     verb: str, name: str, planted: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -206,6 +206,9 @@ def _input(view: View) -> Iterator[Advice]:
         waits = "the step waits {gain} for its input, in the mean of the run's {steps}"
     if not gain:
         return
+    figures = {"gain": ns(gain), "call": name(call or "")}
+    if run is not None and share is not None:
+        figures["steps"] = count(run.steps, "step")
     single = "SingleProcess" in (call or "")
     workers = "DataLoader(num_workers=4, persistent_workers=True)" if single else "more workers of the DataLoader"
     pinned = () if view.on_cpu else ("pin_memory=True",)
@@ -215,7 +218,7 @@ def _input(view: View) -> Iterator[Advice]:
     yield Advice(
         id="", gain_ns=gain, step_ns=step_ns, subject=call,
         why=waits + (", most of it in {call}" if call else ""),
-        figures={"gain": ns(gain), "call": name(call or ""), "steps": count(run.steps if run else 0, "step")},
+        figures=figures,
         tries=tries, section="idle" if not view.on_cpu else "host" if share is None else "whole-run",
     )  # fmt: skip
 

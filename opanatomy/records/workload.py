@@ -562,7 +562,7 @@ class RunClock(Record, frozen=True, kw_only=True):
     collections: int
     collecting_ns: int
     compiling_ns: int
-    #: Steps of more than twice the median: how many, and the longest of them.
+    #: Steps of more than twice the time that three quarters of all take at most: how many, and the longest of them.
     slow_steps: int = 0
     slow: tuple[SlowStep, ...] = ()
     graph_breaks: tuple[CompilerEvent, ...] = ()

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=6)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=200)
 loader = DataLoader(TensorDataset(torch.randn(128 * 8, 32), torch.randint(10, (128 * 8,))), batch_size=8, shuffle=True)
 accumulate = 4
 updates = 0

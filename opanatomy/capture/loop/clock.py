@@ -19,8 +19,9 @@ from opanatomy.capture.loop.phases import replaced
 from opanatomy.capture.step.ranges import compiling_ns
 from opanatomy.records.workload import CompilerEvent, RunClock, SlowStep
 
-#: A step of more than so many medians is a slow one, and so many of them are kept.
+#: A slow step takes more than so many times what this part of the steps take at most; so many of them are kept.
 _SLOW: Final = 2
+_MOST: Final = 0.75
 _KEPT: Final = 5
 #: Reasons are sentences; torch adds hints, context and an address.
 _LONGEST_REASON: Final = 200
@@ -80,11 +81,11 @@ class Clock:
         walls, inputs, collecting, compiling = self._parts
         if not walls:
             return None
-        usual = median(walls)
+        usual = sorted(walls)[int(_MOST * (len(walls) - 1))]
         slow = [place for place, wall in enumerate(walls) if wall > _SLOW * usual]
         longest = sorted(sorted(slow, key=lambda place: -walls[place])[:_KEPT])
         return RunClock(
-            steps=len(walls), wall_ns=sum(walls), median_ns=round(usual), input_ns=sum(inputs),
+            steps=len(walls), wall_ns=sum(walls), median_ns=round(median(walls)), input_ns=sum(inputs),
             collections=self._collections, collecting_ns=sum(collecting), compiling_ns=sum(compiling),
             slow_steps=len(slow),
             slow=tuple(

@@ -13,13 +13,14 @@ from opanatomy.options import PAGE, REDACT, REPORT, SCRIPT, Kind, Option
 
 DESCRIPTION: Final = (
     "Run a training script, unchanged, and report some of its steps at its end. Its output, exit code, signals and"
-    " results are those it has without this; the report goes to stderr."
+    " results are those it has without this; the report goes to stderr. Several ranks: torchrun ... -m opanatomy run"
+    " train.py, accelerate launch ... -m opanatomy run train.py."
 )
 OPTIONS: Final = SCRIPT
 EXAMPLES: Final = (
     ("a script with its arguments", "opanatomy run train.py --lr 1e-4"),
     ("steps 101 to 103, then stop", "opanatomy run --after 100 --stop -o step.html train.py"),
-    ("the ranks of a training", "torchrun --nproc-per-node 2 -m opanatomy run train.py"),
+    ("five steps of a module", "opanatomy run --steps 5 -m project.train --lr 1e-4"),
 )
 
 

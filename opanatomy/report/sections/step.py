@@ -289,7 +289,7 @@ def one_step(anatomy: Anatomy) -> Section:
     facts = facts_of(
         ("step", joined((_wall(anatomy), _samples(step)))),
         ("steps", _spread(anatomy)),
-        ("compiling", _compiling(anatomy)),
+        ("torch.compile", _compiling(anatomy)),
         ("whole run", _whole_run(anatomy)),
         ("phases", phases_of(step) if on_cpu else None),
         ("framework", _framework(anatomy)),

@@ -1,0 +1,25 @@
+"""A Learner of fastai."""
+
+import torch
+from fastai.callback.core import Callback
+from fastai.data.core import DataLoaders
+from fastai.data.load import DataLoader
+from fastai.learner import Learner
+from torch import nn
+
+
+class Print(Callback):
+    """Print each loss."""
+
+    def after_loss(self):
+        """Print it to the last bit."""
+        print(self.iter, self.loss.item().hex())
+
+
+torch.manual_seed(0)
+rows = [(torch.randn(32), torch.randint(10, ())) for _ in range(240)]
+loaders = DataLoaders(DataLoader(rows, bs=8, num_workers=0), DataLoader(rows[:8], bs=8, num_workers=0))
+model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 10))
+learner = Learner(loaders, model, loss_func=nn.CrossEntropyLoss(), cbs=[Print()], train_bn=False)
+with learner.no_bar(), learner.no_logging():
+    learner.fit(1, lr=1e-3)
