@@ -391,11 +391,12 @@ def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict
 
 
 def _had_children() -> bool:
+    """Return whether processes that the script started did as much as the script."""
     try:
         import resource
     except ImportError:
         return False
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > 0
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 def _after_import(name: str, done: Callable[[], None]) -> None:

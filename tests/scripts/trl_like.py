@@ -1,11 +1,12 @@
 """Supervised fine-tuning by trl, with a model and a tokenizer made here."""
 
-from datasets import Dataset
+from datasets import Dataset, disable_progress_bars
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
 set_seed(0)
+disable_progress_bars()
 words = ["<pad>", "<eos>", "<unk>", *(f"word{place}" for place in range(60))]
 tokenizer = PreTrainedTokenizerFast(
     tokenizer_object=Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>")),
