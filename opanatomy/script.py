@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib.util
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -70,6 +71,7 @@ class Script:
         #: Why nothing is recorded, or nothing more.
         self._reason: str | None = None
         self._replayed = 0
+        self._warning: str | None = None
         #: Whether a profiler that is made now is ours.
         self._is_ours = False
         #: Skipped and irregular updates before the step.
@@ -79,7 +81,7 @@ class Script:
 
     def torch_is_there(self) -> None:
         """Follow torch's optimizers, loaders and profilers."""
-        with self._harmless():
+        with self._harmless(), self._ours():
             import torch
 
             from opanatomy.capture.loop.clock import Clock
@@ -144,11 +146,12 @@ class Script:
                     recorder.end_step()
                 stops = recorder.is_over() and self._recorded(recorder)
             else:
-                self._note(took)
-                recorder = self._begun()
+                recorder = self._begun(took)
             if recorder is not None and not recorder.is_over():
                 with self._ours():
                     recorder.begin_step(self._steps + 1, None)
+                    if self._warning is not None:
+                        recorder.warn(self._warning)
         clock.goes_on()
         if stops:
             self._stop()
@@ -174,23 +177,27 @@ class Script:
         self.end()
         os._exit(0)
 
-    def _note(self, took: int | None) -> None:
-        from opanatomy.capture.step.ranges import compilations
-
-        self._compiled.append(compilations())
-        if took is not None:
-            self._times.append(took)
-
-    def _begun(self) -> StepRecorder | None:
-        """Return the recorder that begins with the next step, if it is time."""
-        plan = self._plan_now()
-        if plan is None or self._steps + 1 < plan.begin:
+    def _begun(self, took: int | None) -> StepRecorder | None:
+        """Return the recorder that begins with the next step, if it is time, after one that took so long."""
+        if self._plan is None:
+            with self._ours():
+                self._plan = self._plan_now(took)
+        if self._plan is None or self._steps + 1 < self._plan.begin:
             return None
+        with self._ours():
+            return self._made(self._plan)
+
+    def _made(self, plan: StepPlan) -> StepRecorder:
         from opanatomy.api import StepRecorder
         from opanatomy.options import RunOptions
 
-        given = self._settings
-        options = RunOptions(steps=given["steps"], memory=given["memory"], check=given["check"], redact=given["redact"])
+        given, plain = self._settings, not _in_compiled_code()
+        options = RunOptions(
+            steps=given["steps"], memory=given["memory"] and plain, check=given["check"] and plain,
+            redact=given["redact"],
+        )  # fmt: skip
+        if not plain:
+            self._warning = "the optimizer's step runs inside compiled code: no step of it is watched a second time"
         recorder = StepRecorder(
             {}, options, Path(given["trace"]), force=given["force"], numbered=given["numbered"], plan=plan,
             command=given["command"],
@@ -200,21 +207,23 @@ class Script:
         self._before = self._seen(self._updates)
         return recorder
 
-    def _plan_now(self) -> StepPlan | None:
-        """Return which steps are recorded; `None` while that is not decided."""
-        if self._plan is None:
-            from opanatomy.capture.distributed.group import place_in_group
-            from opanatomy.capture.loop.numbered_steps import TIMED
+    def _plan_now(self, took: int | None) -> StepPlan | None:
+        """Return which steps are recorded; `None` while that is not decided, after a step that took so long."""
+        from opanatomy.capture.distributed.group import place_in_group
+        from opanatomy.capture.loop.numbered_steps import TIMED
+        from opanatomy.capture.step.ranges import compilations
 
-            after = self._settings["after"]
-            if after is None and place_in_group() is not None:
-                after = _OF_RANKS
-            if after is None:
-                if not self._is_steady():
-                    return None
-                after = self._steps + 1 + TIMED + self._warms()
-            self._plan = _plan(after, self._settings["steps"], self._steps, warm=self._warms())
-        return self._plan
+        self._compiled.append(compilations())
+        if took is not None:
+            self._times.append(took)
+        after = self._settings["after"]
+        if after is None and place_in_group() is not None:
+            after = _OF_RANKS
+        if after is None:
+            if not self._is_steady():
+                return None
+            after = self._steps + 1 + TIMED + self._warms()
+        return _plan(after, self._settings["steps"], self._steps, warm=self._warms())
 
     def _warms(self) -> bool:
         import torch
@@ -243,12 +252,17 @@ class Script:
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
-        """Mark what runs inside as ours: a profiler that begins is."""
+        """Mark what runs inside as ours, a profiler that begins too; the random numbers after it are the script's."""
+        numpy = sys.modules.get("numpy.random")
+        states = random.getstate(), None if numpy is None else numpy.get_state()
         self._is_ours = True
         try:
             yield
         finally:
             self._is_ours = False
+            random.setstate(states[0])
+            if numpy is not None:
+                numpy.set_state(states[1])
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -342,14 +356,14 @@ class Script:
         if updates is None:
             return "the script did not import torch in this process"
         if not updates.count:
-            reasons = ["no torch optimizer made a step in the script's own process"]
+            reason = "no torch optimizer made a step in the script's own process"
             if updates.inside_backward:
-                reasons = ["its optimizers step in the middle of backward, where no step of the training ends"]
+                reason = "its optimizers step in the middle of backward, where no step of the training ends"
             elif self._replayed:
-                reasons = [f"{self._replayed} CUDA graphs were replayed, which hide the optimizer's step"]
+                reason = f"{self._replayed} CUDA graphs were replayed, which hide the optimizer's step"
             elif _had_children():
-                reasons.append("it started others, where a training is not followed")
-            return "; ".join(reasons) + " - opanatomy.record() in the loop records it"
+                reason += "; it started others, whose ranks torchrun ... -m opanatomy run train.py follows"
+            return f"{reason} - opanatomy.record() in the loop records it"
         if not updates.length:
             return f"the order of its optimizers' {updates.count} updates repeats in no regular steps"
         first = self._plan.first if self._plan is not None else None
@@ -388,6 +402,20 @@ def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict
     subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False
     )
+
+
+def _in_compiled_code() -> bool:
+    """Return whether compiled code made the call: what is entered there, such as a mode, torch takes off at its end.
+
+    One of torch's frames is that which keeps it from compiling ours.
+    """
+    frame: Any = sys._getframe()
+    seen = 0
+    while frame is not None:
+        code = frame.f_code
+        seen += code.co_filename.endswith("eval_frame.py") and code.co_name in ("_fn", "compile_wrapper")
+        frame = frame.f_back
+    return seen > 1
 
 
 def _had_children() -> bool:

@@ -7,10 +7,11 @@ accumulated have one update, a GAN has two a step, one that trains its critic fi
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.loop.phases import replaced
@@ -125,9 +126,13 @@ class Updates:
 
                 if self.is_over or torch.compiler.is_compiling():
                     return inner(optimizer, *args, **kwargs)
-                with self._update(optimizer):
-                    self._ran = True
+                is_followed = _apart(self._begin_update)()
+                self._ran = True
+                try:
                     return inner(optimizer, *args, **kwargs)
+                finally:
+                    if is_followed:
+                        _apart(self._end_update)(optimizer)
 
             setattr(step, _OURS, True)
             return step
@@ -140,26 +145,27 @@ class Updates:
             if self.is_over:
                 return original(scaler, optimizer, *args, **kwargs)
             self._ran = False
-            with self._update(optimizer):
-                done = original(scaler, optimizer, *args, **kwargs)
+            is_followed = self._begin_update()
+            try:
+                return original(scaler, optimizer, *args, **kwargs)
+            finally:
                 self.skipped += not self._ran
-                return done
+                if is_followed:
+                    self._end_update(optimizer)
 
         return step
 
-    @contextmanager
-    def _update(self, optimizer: Any) -> Iterator[None]:
-        """Follow one update; those inside of it (of a container, of a scaler) are parts of it."""
+    def _begin_update(self) -> bool:
+        """Begin an update, or a part of a container's or a scaler's; return whether this thread is followed."""
         here = threading.get_ident()
         self._thread = self._thread or here
         if here != self._thread:
-            yield
-            return
+            return False
         self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
+        return True
+
+    def _end_update(self, optimizer: Any) -> None:
+        self._depth -= 1
         if not self._depth:
             self._updated(optimizer)
 
@@ -174,6 +180,12 @@ class Updates:
         waited = sum(id(other) not in self._stepped for other in self._alive)
         if self._cycle.ends_with(id(optimizer), len(self._stepped) + waited):
             self._ended()
+
+
+def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of ours as one that `torch.compile` does not look into, where it runs the optimizer's step."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return function if dynamo is None else dynamo.disable(function)
 
 
 _OURS: Final = "_opanatomy_follows"

@@ -31,11 +31,11 @@ def _start() -> None:
         os.environ["PYTHONPATH"] = settings["path"]
     if settings["process"] != os.getpid():
         return
-    root = os.path.abspath(os.path.join(here, *[os.pardir] * 4))
-    if root not in sys.path:
-        sys.path.append(root)
+    path = list(sys.path)
+    sys.path.append(os.path.abspath(os.path.join(here, *[os.pardir] * 4)))
     from opanatomy.script import follow
 
+    sys.path[:] = path
     follow(settings)
 
 
