@@ -47,6 +47,8 @@ NOT_RUN: Final = {
     "opanatomy techniques google-bert/bert-large-uncased": "takes an hour: reports/techniques has it, kept current",
     "opanatomy techniques gpt2 --only amp,checkpointing": "takes a minute: tests/test_techniques.py measures",
     "opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw --for": "tests/test_fit.py runs it",
+    "opanatomy run train.py --ms": "its times differ: reports/slow-loader.txt is its output",
+    "opanatomy run -m project.train": "tests/test_run.py runs a package",
     "opanatomy compare --run": "ten runs, each a process from nothing: tests/test_several_runs.py",
 }  # fmt: skip
 #: Snippets that run elsewhere: they need a training.
@@ -56,6 +58,7 @@ SNIPPETS_NOT_RUN: Final = {
 }
 #: What printed a block of text where that is not what runs here.
 PRINTED_BY: Final = {
+    "opanatomy run train.py --ms": REPORTS / "slow-loader.txt",
     "make profile": REPORTS / "bert-large-uncased.txt",
     "opanatomy techniques google-bert/bert-large-uncased": REPORTS / "techniques" / "bert-large-uncased.txt",
     "opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw --for": (
@@ -105,6 +108,7 @@ def _config(path: Path) -> None:
 #: The files that a reader has, and what stands for them.
 STAND_INS: Final[dict[str, Callable[[Path], object]]] = {
     "trace.json.gz": _copy(TRACES / "bert_cpu.json.gz"),
+    "train.py": _copy(ROOT / "tests" / "scripts" / "workers.py"),
     "resnet50.json.gz": _copy(TRACES / "gpu_v100_resnet_2021.json.gz"),
     "step.rank0.trace.json.gz": _copy(TRACES / "gpu_v100_dlrm_rank0of8.json.gz"),
     "step.rank1.trace.json.gz": _copy(TRACES / "gpu_v100_dlrm_rank1of8.json.gz"),

@@ -27,10 +27,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--ms", type=float, default=0)
+    parser.add_argument("--lr", type=float, default=0.01)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr)
     loader = DataLoader(Rows(arguments.ms / 1e3), batch_size=4, num_workers=arguments.workers)
     for step, inputs in enumerate(loader):
         loss = nn.functional.mse_loss(model(inputs), inputs)
