@@ -34,6 +34,7 @@ WITH_SHARED = pytest.mark.skipif(
     not SHARED.exists(), reason="the folder of shared snapshots is not next to the checkout"
 )
 ACTIVATIONS, WEIGHTS, STATE, GRADIENTS = "forward_activations", "weights", "optimizer_state", "gradients"
+CASTS = "autocast_weight_casts"
 
 
 @cache
@@ -104,7 +105,9 @@ def test_components_are_those_that_torch_knows(name: str) -> None:
     begin = int(device.time_us[device.action == 0][0])
     first = min(begin, int(device.time_us[device.action == 2][0]))
     forward = by_component(kept(name, f"{known['forward_ended'] - first}us"))
-    assert forward[ACTIVATIONS] == pytest.approx(known["saved"], abs=8_192)  # less the tokens, which are inputs
+    casts = forward.get(CASTS, 0)  # autograd keeps those too
+    assert (casts > 0) == (name == "training_amp")
+    assert forward[ACTIVATIONS] + casts == pytest.approx(known["saved"], abs=8_192)  # less the tokens, which are inputs
 
 
 def test_what_memory_ran_out_on_is_told() -> None:
@@ -154,6 +157,8 @@ def test_a_strangers_step_is_taken_apart() -> None:
     found = by_component(memory)
     assert found[WEIGHTS] == 423_183_360 * 4  # float32
     assert found[STATE] == 2 * found[WEIGHTS]
+    # Autocast's copies, in 16 bits: four matrices of attention and three of the feed-forward a layer, and the head.
+    assert found[CASTS] == 2 * (24 * (4 * 1024**2 + 3 * 1024 * 4096) + 10_000 * 1024)
     lines: dict[str, int] = {}
     for part in memory.parts:
         if part.of == "line" and part.name:

@@ -45,13 +45,14 @@ WEIGHTS: Final = "weights"
 OPTIMIZER_STATE: Final = "optimizer_state"
 GRADIENTS: Final = "gradients"
 FORWARD_ACTIVATIONS: Final = "forward_activations"
+WEIGHT_CASTS: Final = "autocast_weight_casts"
 TEMPORARY_BUFFERS: Final = "temporary_buffers"
 WORKSPACE: Final = "blas_workspace"
 COMMUNICATION: Final = "communication_buffers"
 OTHER_BLOCKS: Final = "other"
 #: The components in the order in which they are stacked.
 COMPONENTS: Final = (
-    BEFORE_WINDOW, WEIGHTS, OPTIMIZER_STATE, GRADIENTS, FORWARD_ACTIVATIONS, WORKSPACE, COMMUNICATION,
+    BEFORE_WINDOW, WEIGHTS, WEIGHT_CASTS, OPTIMIZER_STATE, GRADIENTS, FORWARD_ACTIVATIONS, WORKSPACE, COMMUNICATION,
     TEMPORARY_BUFFERS, OTHER_BLOCKS,
 )  # fmt: skip
 
@@ -76,6 +77,7 @@ class Rule(IntEnum):
     BLAS_SIZED = auto()
     EXCHANGED = auto()
     MOVED_MODULE = auto()
+    WEIGHT_CAST = auto()
     WEIGHT_SIZED = auto()
     WEIGHTS_BEFORE = auto()
     STATE_REPLACED = auto()
@@ -106,6 +108,7 @@ RULES: Final = {
     Rule.BLAS_SIZED: (WORKSPACE, "never freed, one or two of a stream, as large as a library's workspace"),
     Rule.EXCHANGED: (COMMUNICATION, "allocated by torch.distributed or its backend"),
     Rule.MOVED_MODULE: (WEIGHTS, "allocated while a module was built or moved, never freed"),
+    Rule.WEIGHT_CAST: (WEIGHT_CASTS, "allocated by autocast in forward, freed later, half as large as a weight"),
     Rule.WEIGHT_SIZED: (WEIGHTS, "allocated before the first forward, never freed, as large as a gradient"),
     Rule.WEIGHTS_BEFORE: (WEIGHTS, "allocated before the recording, never freed, the first as large as each gradient"),
     Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later step of it"),

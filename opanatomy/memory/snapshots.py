@@ -37,6 +37,7 @@ from opanatomy.memory.inferred import (
     COMPONENTS,
     OTHER_BLOCKS,
     RULES,
+    WEIGHTS,
     Placing,
     Rule,
     components_at,
@@ -92,6 +93,7 @@ _OF_EXCHANGE: Final = re.compile(r"[\\/]torch[\\/]distributed[\\/]")
 _OPTIMIZERS: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _CHECKPOINT: Final = re.compile(r"[\\/]torch[\\/]utils[\\/]checkpoint\.py$")
 _STEP: Final = "Optimizer.step#"
+_CASTS: Final = "at::autocast::cached_cast"
 #: The outermost frames of threads that the program began.
 _OUTERMOST: Final = frozenset({"<module>", "_bootstrap", "_run_code", "_bootstrap_inner"})
 _NO_PHASE: Final = -1
@@ -107,6 +109,7 @@ class Place(Struct, frozen=True, kw_only=True):
     #: The rule that holds of the stack alone, whatever the block's life.
     rule: int = -1
     moves_module: bool = False
+    casts: bool = False
 
 
 def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
@@ -127,6 +130,7 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
         phase=_phase(stack, python, calls), rule=rule,
         moves_module=any(_MODULE_CALL.search(frame.filename) and frame.name == "_apply" for frame in python)
         or any(frame.name == "__init__" and "torch/nn/" in frame.filename for frame in python),
+        casts=any(_CASTS in frame.name for frame in before_python),
     )  # fmt: skip
 
 
@@ -212,6 +216,7 @@ class _Stacks(Struct, frozen=True, kw_only=True):
     phase: Int64
     rule: Int64
     moves_module: Bool
+    casts: Bool
     #: Whether a stack is of Python alone: then autograd's threads have none.
     of_python: bool
 
@@ -231,6 +236,7 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
         phase=np.array([place.phase for place in places], dtype=np.int64),
         rule=np.array([place.rule for place in places], dtype=np.int64),
         moves_module=np.array([place.moves_module for place in places], dtype=bool),
+        casts=np.array([place.casts for place in places], dtype=bool),
         of_python=all(_OF_PYTHON.search(frame.filename) for frame in snapshot.frames),
     )  # fmt: skip
 
@@ -468,7 +474,20 @@ def _placed(
     if backwards and not (rule == Rule.GRADIENT).any():
         _by_number(blocks, rule, backwards)
     _broken_off(blocks, rule, whole, stack, order)
+    _casts(blocks, rule, whole, stacks.casts[stack])
     return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
+
+
+def _casts(blocks: Blocks, rule: Int64, whole: Passes, casts: Bool) -> None:
+    """Tell autocast's copies of weights from those of activations: one a forward for each weight, half its size."""
+    of_weights = Counter(blocks.bytes[COMPONENT_OF[rule] == COMPONENTS.index(WEIGHTS)].tolist())
+    seen: Counter[tuple[int, int]] = Counter()
+    forward = whole.at(blocks.alloc)
+    for block in np.flatnonzero(casts & np.isin(rule, (Rule.ACTIVATION, Rule.BROKEN_OFF, Rule.FORWARD_KEPT))).tolist():
+        size = int(blocks.bytes[block])
+        if seen[int(forward[block]), size] < of_weights[2 * size]:
+            seen[int(forward[block]), size] += 1
+            rule[block] = Rule.WEIGHT_CAST
 
 
 def _broken_off(blocks: Blocks, rule: Int64, whole: Passes, stack: Int64, order: Int64) -> None:

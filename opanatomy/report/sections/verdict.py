@@ -245,7 +245,8 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
     lines = [part for part in memory.parts if part.of == "line" and part.component == most.component and part.name]
     by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name or "") if lines else ""
     share = Share(most.at_peak_bytes or 0, memory.peak_bytes)
-    fills = phrase("{} take {} of it{}.", most.component.replace("_", " ").capitalize(), share, by)
+    name = most.component.replace("_", " ").capitalize()
+    fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
     if failure is None:
         text = phrase("{} were allocated at most, in {}. {}", Bytes(memory.peak_bytes), memory.peak_at or "?", fills)
         return Finding(name="memory-peak", text=text)
