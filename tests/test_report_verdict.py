@@ -200,11 +200,17 @@ def test_nothing_to_explain() -> None:
 
 def test_the_commands() -> None:
     """One for both findings where both are sections of the report; a model that a command can name is tried with
-    techniques, one that was changed is not; without a trace there is nothing to look at again."""
+    techniques as it was run, one that was changed by more than a command is not; without a trace there is nothing to
+    look at again."""
     bert = replace(anatomies.bert_on_cpu(), advice=())  # which has commands of its own
     techniques = "opanatomy techniques google-bert/bert-large-uncased --batch 4"
-    assert headline(bert)[1] == [techniques]
-    changed = replace(bert, workload=replace(bert.workload, changes=("num_hidden_layers=2",)))
+    assert headline(bert)[1] == [f"{techniques} --optimizer adamw"]
+    line = "opanatomy profile google-bert/bert-large-uncased --layers=2 --lora --memory --steps 3 -o x.json --amp bf16"
+    other = replace(bert, provenance=replace(bert.provenance, command=line))
+    tried = "opanatomy techniques google-bert/bert-large-uncased --layers=2 --lora --amp bf16"
+    assert headline(other)[1] == [tried]
+    work = replace(bert.workload, changes=("num_hidden_layers=2",))
+    changed = replace(bert, workload=work, provenance=replace(bert.provenance, command="python train.py"))
     assert "--section" in headline(changed)[1][0]
     waits = made((CONTRACTION, 40), operators=60)
     assert headline(waits, "'my traces/a.json'")[1] == [

@@ -48,6 +48,8 @@ class Script(Struct, frozen=True, kw_only=True):
     file: str = "{}.py"
 
 
+#: A factor of an optimizer's, which is another one in each step.
+FACTOR: Final = re.compile(r"-?\d+(?:\.\d+(?:e-?\d+)?|e-?\d+)")
 #: The time and process of a line of torch's log.
 TIMED: Final = re.compile(r"[-\d]+ \d\d:\d\d:\d\d(?:\.\d+)? [:\d]+")
 ROWS: Final = "".join(f"{place / 10} {place % 3} {place % 5} 1\n" for place in range(40))
@@ -151,7 +153,7 @@ def counted(anatomy: Anatomy) -> Mapping[str, Any]:
     for row in anatomy.operators:
         if row.phase not in PASSES:  # what lies between the steps is no step's to the callback
             continue
-        key = (row.operator, row.signature, row.phase)
+        key = (row.operator, FACTOR.sub("x", row.signature), row.phase)
         calls, flops = classes.get(key, (0, 0))
         classes[key] = (calls + row.calls / steps, flops + (row.flops or 0) / steps)
     workload = anatomy.workload

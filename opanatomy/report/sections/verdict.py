@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.memory.theory import nearly_full
+from opanatomy.options import PROFILE, RUN, TECHNIQUES, Kind, Option
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.report.section import (
@@ -102,36 +103,44 @@ def compared_run(anatomy: Anatomy, option: str) -> str | None:
     """Return the command that runs the model as it is and with an option, in turns; `None` as above."""
     if not is_run_of_profile(anatomy) or anatomy.workload.world_size is not None:
         return None
-    run = _without_report(shlex.split(anatomy.provenance.command or "")[2:])
+    run = _with_options(shlex.split(anatomy.provenance.command or "")[2:], RUN)
     return f"opanatomy compare --run {shlex.quote(f'profile {run}')} --run {shlex.quote(f'profile {run} {option}')}"
 
 
 def _run_of(anatomy: Anatomy) -> str | None:
     work = anatomy.workload
-    if work.model is None or work.model_source not in _NAMED_MODELS or work.changes:
+    if work.model is None or work.model_source not in _NAMED_MODELS:
+        return None
+    if is_run_of_profile(anatomy):
+        return _with_options(shlex.split(anatomy.provenance.command or "")[2:], _OF_EXPERIMENT)
+    if work.changes:
         return None
     batch = "" if work.batch is None else f" --batch {work.batch}"
     length = "" if work.sequence_length in (None, 512) else f" --seq {work.sequence_length}"
     return f"{shlex.quote(work.model)}{batch}{length}"
 
 
-#: Options of `profile` that say where its report goes, with and without a value.
-_OF_REPORT: Final = frozenset(
-    ("-o", "--output", "-f", "--format", "--trace", "--section", "--top", "--sort", "--fail-if", "--suggest")
-)
-_SWITCHES_OF_REPORT: Final = frozenset(("--force", "--no-trace", "--brief", "--full", "--check", "--debug"))
+#: Options of a step that an experiment has, too.
+_OF_EXPERIMENT: Final = tuple(option for option in RUN if option in TECHNIQUES)
 
 
-def _without_report(words: Sequence[str]) -> str:
-    """Return the words of a `profile` line without those about its report."""
-    kept: list[str] = []
-    skip = False
+def _with_options(words: Sequence[str], kept: Collection[Option]) -> str:
+    """Return the words of a `profile` line with these of its options only, and what is no option."""
+    known = {flag: option for option in PROFILE for flag in option.flags}
+    names = {option.name for option in kept}
+    wanted: list[str] = []
+    option: Option | None = None  # whose value may follow
     for word in words:
-        if skip or word in _SWITCHES_OF_REPORT or word.partition("=")[0] in _OF_REPORT:
-            skip = not skip and word in _OF_REPORT
-            continue
-        kept.append(word)
-    return shlex.join(kept)
+        flag = word.partition("=")[0]
+        if word.startswith("-") and flag in known:
+            option = known[flag]
+            wanted += [word] * (option.name in names)
+            if option.kind is Kind.SWITCH or "=" in word:
+                option = None
+        else:
+            wanted += [word] * (option is None or option.name in names)
+            option = None
+    return shlex.join(wanted)
 
 
 def pattern_of(names: Sequence[str]) -> str:
