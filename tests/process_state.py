@@ -14,6 +14,9 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import dataloader
 
+#: The mark of a function that follows updates.
+OURS = "_opanatomy_follows"
+
 
 def process() -> dict[str, Any]:
     """What a recording puts in place of torch's own, or hangs into it."""
@@ -24,7 +27,8 @@ def process() -> dict[str, Any]:
         "zero_grad": (torch.optim.Optimizer.zero_grad, nn.Module.zero_grad),
         "loader": (dataloader._BaseDataLoaderIter.__next__, dataloader.DataLoader.__iter__),
         **{f"optimizer.{name}": value for name, value in vars(torch.optim.Optimizer).items()},
-        "steps": {kind: vars(kind)["step"].__code__ for kind in torch.optim.Optimizer.__subclasses__()},
+        # torch puts its own function in their place when the first optimizer of a class is made.
+        "steps": [kind for kind in torch.optim.Optimizer.__subclasses__() if hasattr(vars(kind)["step"], OURS)],
         "profilers": (torch.autograd.profiler.profile.__init__, torch.profiler.profiler._KinetoProfile.__init__),
         "graphs": torch.cuda.CUDAGraph.replay,
         "collector": list(gc.callbacks),

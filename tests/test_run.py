@@ -16,9 +16,10 @@ import pytest
 from msgspec import Struct
 
 import opanatomy
+from opanatomy.capture.loop.updates import Cycle
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
-from tests.command import ENVIRONMENT
+from tests.command import ENVIRONMENT, run_code
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
 UNDER: Final = ("-m", "opanatomy", "run")
@@ -218,3 +219,133 @@ def test_a_script_is_what_it_is(script: Script, tmp_path: Path) -> None:
         assert set(PASSES) <= set(found.step.phase_ns)
         assert sum(check.compared for check in found.checks)
         assert not [row for check in found.checks for row in check.differences if row.cause is None]
+
+
+def test_nothing_is_left_in_the_process_of_a_script(tmp_path: Path) -> None:
+    """After its end the script's process has what torch and Python put there, and nothing of ours."""
+    code = """
+import random, sys
+from pathlib import Path
+from tests.process_state import process
+before = process()
+from opanatomy.script import Script
+import torch
+settings = dict(folder=".", trace=str(Path("step.json").absolute()), numbered=False, command="opanatomy run", steps=1,
+                after=6, stop=False, memory=False, check=True, redact=False, force=False, words=["--brief"])
+script = Script(settings)
+script.torch_is_there()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+while_it_runs = process()
+script.end()
+after = process()
+same = [name for name in before if name not in ("variables",) and before[name] != after[name]]
+print([name for name in same], before.keys() == after.keys(), bool(while_it_runs["steps"]), Path("step.json").exists())
+"""
+    done = run_code(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[] True True True"
+
+
+@pytest.mark.parametrize(
+    ("keys", "known", "steps"),
+    [
+        ("aaaa", 1, [0, 1, 2, 3]),
+        ("abababab", 2, [3, 5, 7]),  # a GAN: known once its order came twice
+        ("aaaaabaaaaabaaaaab", 2, [11, 17]),  # a critic that trains five times as often
+        ("aaabaaabaaab", 2, [7, 11]),
+        ("xy" + "ab" * 33, 4, [63, 65, 67]),  # after 64 two that stepped once are not waited for any longer
+    ],
+)
+def test_steps_are_cycles_of_updates(keys: str, known: int, steps: list[int]) -> None:
+    cycle = Cycle()
+    waited = [known if set(keys[: place + 1]) >= set(keys) - {"x", "y"} else known + 1 for place in range(len(keys))]
+    ended = [place for place, key in enumerate(keys) if cycle.ends_with(ord(key), waited[place])]
+    assert ended == steps
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "run: which script? - opanatomy run [options] train.py"),
+        (("none.py",), "run: no script none.py - options of the script go behind its name"),
+        (("--trace", "step.txt", "train.py"), "the name must end in .json or .json.gz"),
+        (("-o", "taken.json", "train.py"), "cannot write taken.json: it exists already"),
+        (("--steps", "0", "train.py"), "--steps"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """And nothing of the script has run."""
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    (tmp_path / "taken.json").touch()
+    done = python(*UNDER, *words, cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert said in " ".join(done.stderr.split())
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "ran").exists()
+
+
+LOOP: Final = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range({steps}):
+    model(torch.ones(2, 4)).sum().backward()
+    {update}
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "update", "said"),
+    [
+        (3, "optimizer.step()", "the script ended after 3 steps, and they were not steady yet - give --after 1"),
+        (30, "pass", "no torch optimizer made a step in the script's own process - opanatomy.record() in the loop"),
+    ],
+)
+def test_why_nothing_is_recorded_is_said(steps: int, update: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP.format(steps=steps, update=update))
+    done = python(*UNDER, "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert said in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_the_steps_that_are_asked_for_and_the_end_after_them(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP.format(steps=40, update="optimizer.step()"))
+    done = python(*UNDER, "--steps", "2", "--after", "8", "--stop", "-f", "json", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "steps 9 to 10 of the script recorded" in done.stderr
+    anatomy = opanatomy.analyze(tmp_path / "train.trace.json.gz")
+    assert len(anatomy.step.steps) == 2
+    assert anatomy.step.unprofiled_count == 3
+
+
+def test_no_secret_of_a_script_is_written(tmp_path: Path) -> None:
+    """One in its arguments, and in a reason that torch.compile notes; its own output is the script's."""
+    secret = "hunter2-of-the-database"
+    lines = LOOP.format(steps=30, update="optimizer.step()").splitlines()
+    lines[3:4] = [
+        "import os",
+        "class Model(torch.nn.Linear):",
+        "    def forward(self, x):",
+        f"        torch._dynamo.graph_break('{secret}')",
+        "        return super().forward(x)",
+        "model = torch.compile(Model(4, 4), backend='eager')",
+    ]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    words = (*UNDER, "--trace", "step.json", "train.py", f"--password={secret}")
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env={**os.environ, **ENVIRONMENT, "DATABASE_PASSWORD": secret},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert secret not in done.stderr
+    assert secret not in (tmp_path / "step.json").read_text()
+    (broken,) = opanatomy.analyze(tmp_path / "step.json").run.graph_breaks  # type: ignore[union-attr]
+    assert "train.py:" in broken.place

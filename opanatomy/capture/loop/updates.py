@@ -19,7 +19,7 @@ from opanatomy.capture.loop.phases import replaced
 if TYPE_CHECKING:
     import torch
 
-#: The order of updates is looked for in so many; after them a step lies between two updates of the first optimizer.
+#: After so many updates their order is that of the last ones that repeat, whatever else was there.
 _LONGEST: Final = 64
 
 
@@ -46,14 +46,13 @@ class Cycle:
 
     def _learned(self, known: int) -> bool:
         keys = self._keys
+        late = len(keys) >= _LONGEST  # then optimizers that stepped earlier, or never, are not waited for
         if known <= 1:
             self.keys = (keys[0],)
-        elif len(keys) >= _LONGEST:
-            self.keys = tuple(keys[: keys.index(keys[0], 1)]) if keys.count(keys[0]) > 1 else tuple(keys)
-        elif len(set(keys)) >= known:
-            for length in range(len(set(keys)), len(keys) // 2 + 1):
+        elif len(set(keys)) >= known or late:
+            for length in range(1 if late else len(set(keys)), len(keys) // 2 + 1):
                 cycle = keys[-length:]
-                if cycle == keys[-2 * length : -length] and set(cycle) == set(keys):
+                if cycle == keys[-2 * length : -length] and (late or set(cycle) == set(keys)):
                     begin = next(place for place in range(len(keys)) if _repeats(keys[place:], length))
                     self.keys = tuple(keys[begin : begin + length])
                     self._place = (len(keys) - 1 - begin) % length
