@@ -57,6 +57,8 @@ class Cycle:
                     self.keys = tuple(keys[begin : begin + length])
                     self._place = (len(keys) - 1 - begin) % length
                     break
+            if late and not self.keys and len(keys) >= 2 * _LONGEST:
+                self.keys = (keys[-1],)  # no order at all: each update is a step
         return bool(self.keys)
 
 
@@ -125,13 +127,14 @@ class Updates:
 
                 if self.is_over or torch.compiler.is_compiling():
                     return inner(optimizer, *args, **kwargs)
-                is_followed = _apart(self._begin_update)()
+                begin, end = self._apart()
+                is_followed = begin()
                 self._ran = True
                 try:
                     return inner(optimizer, *args, **kwargs)
                 finally:
                     if is_followed:
-                        _apart(self._end_update)(optimizer)
+                        end(optimizer)
 
             setattr(step, _OURS, True)
             return step
@@ -154,6 +157,13 @@ class Updates:
 
         return step
 
+    def _apart(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return what begins and ends an update, as `torch.compile` does not look into it where it runs the step."""
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is None or _evaluates_frames() is None:
+            return self._begin_update, self._end_update
+        return dynamo.disable(self._begin_update), dynamo.disable(self._end_update)
+
     def _begin_update(self) -> bool:
         """Begin an update, or a part of a container's or a scaler's; return whether this thread is followed."""
         here = threading.get_ident()
@@ -164,27 +174,29 @@ class Updates:
         return True
 
     def _end_update(self, optimizer: Any) -> None:
+        from torch._C import _current_graph_task_id
+
         self._depth -= 1
-        if not self._depth:
-            self._updated(optimizer)
-
-    def _updated(self, optimizer: Any) -> None:
-        import torch
-
-        if torch._C._current_graph_task_id() != -1:
+        if self._depth:
+            return
+        if _current_graph_task_id() != -1:
             self.inside_backward += 1
             return
         self.count += 1
-        self._stepped.add(id(optimizer))
-        waited = sum(id(other) not in self._stepped for other in self._alive)
-        if self._cycle.ends_with(id(optimizer), len(self._stepped) + waited):
+        known = 0
+        if not self._cycle.keys:
+            self._stepped.add(id(optimizer))
+            known = len(self._stepped | {id(other) for other in self._alive})
+        if self._cycle.ends_with(id(optimizer), known):
             self._ended()
 
 
-def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of ours as one that `torch.compile` does not look into, where it runs the optimizer's step."""
-    dynamo = sys.modules.get("torch._dynamo")
-    return function if dynamo is None else dynamo.disable(function)
+def _evaluates_frames() -> Any:
+    """Return what torch.compile has put in place to look at each frame that runs now; `None` outside of its code."""
+    from torch._C._dynamo import eval_frame
+
+    # A torch without this says nothing: as if inside.
+    return getattr(eval_frame, "get_eval_frame_callback", lambda: True)()
 
 
 _OURS: Final = "_opanatomy_follows"

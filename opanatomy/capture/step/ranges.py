@@ -82,8 +82,8 @@ def compilations() -> int:
 
 def compiling_ns() -> int:
     """Return how long `torch.compile` has compiled in this process, by torch's own record."""
-    times = getattr(sys.modules.get("torch._dynamo.utils"), "cumulative_time_spent_ns", None) or {}
-    return int(sum(times.get(name, 0) for name in ("entire_frame_compile", "entire_backward_compile")))
+    times = getattr(sys.modules.get("torch._dynamo.utils"), "cumulative_time_spent_ns", None)
+    return int(times.get("entire_frame_compile", 0) + times.get("entire_backward_compile", 0)) if times else 0
 
 
 def mode_keeps_compiled() -> bool:
