@@ -102,12 +102,16 @@ OTHERS: Final = (
 )  # fmt: skip
 
 
-def python(*words: str | Path, cwd: Path, stdin: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
-    """What a Python of its own did with these words."""
-    return subprocess.run(
-        [sys.executable, *map(str, words)], cwd=cwd, env={**os.environ, **ENVIRONMENT}, input=stdin,
-        capture_output=True, text=True, timeout=240, check=False, **options,
-    )  # fmt: skip
+def python(*words: str | Path, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """What a Python of its own did with these words; gloo's threads may abort a process that is done, then again."""
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, *map(str, words)], cwd=cwd, env={**os.environ, **ENVIRONMENT}, input=stdin,
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        if "terminate called without an active exception" not in done.stderr:
+            break
+    return done
 
 
 def words_of(script: Script) -> tuple[str | Path, ...]:
@@ -118,13 +122,13 @@ def words_of(script: Script) -> tuple[str | Path, ...]:
 
 def under(script: Script, cwd: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """What the script did under `opanatomy run`, as its launcher starts it."""
-    words = (*script.launcher, *UNDER, "--trace", "step.json.gz", "-o", "report.json", *options)
+    words = (*script.launcher, *UNDER, "--force", "--trace", "step.json.gz", "-o", "report.json", *options)
     return python(*words, *words_of(script), cwd=cwd, stdin=script.stdin)
 
 
 def by_hand(script: Script, warmup: int, cwd: Path) -> list[Anatomy]:
     """The anatomy of the same steps, by a recorder whose calls stand in a copy of the script."""
-    record = f"__import__('opanatomy').record(trace='hand.json.gz', steps=3, warmup={warmup})"
+    record = f"__import__('opanatomy').record(trace='hand.json.gz', force=True, steps=3, warmup={warmup})"
     steps = f"steps=range({warmup + 1}, {warmup + 4})"
     callback = f"__import__('opanatomy').TrainerCallback({steps}, check=True, output='hand.txt')"
     edits = script.edits or (

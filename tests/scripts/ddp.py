@@ -27,4 +27,5 @@ with open(f"losses.{rank}", "w") as file:
     file.write("\n".join(losses))
 if rank == 0:
     print(*losses, sep="\n")
+dist.barrier()
 dist.destroy_process_group()
