@@ -459,6 +459,34 @@ def set_aside(anatomy: Anatomy) -> list[str | None]:
     return [row.set_aside for row in anatomy.step.steps]
 
 
+def on_the_cpu(*steps: tuple[float, float, str]) -> TraceBuilder:
+    """Steps of the CPU: the time of a call, of a range before it, and the name of that range."""
+    trace, begin = TraceBuilder(), 0.0
+    for busy, waited, name in steps:
+        trace.step(begin, busy + waited + 20)
+        trace.host(name, begin, waited, category="user_annotation")
+        trace.host("aten::relu", begin + waited + 10, busy, shapes=[[8]], types=["float"])
+        begin += busy + waited + 20
+    return trace
+
+
+def test_a_step_of_the_same_calls_does_as_much(tmp_path: Path) -> None:
+    """Where another process has taken the processor from one call, the others are not hardly any work."""
+    held_up = on_the_cpu((10, 5, "mine"), (300, 5, "mine"), (11, 5, "mine")).analyze(tmp_path)
+    assert set_aside(held_up) == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("mine", [None, PAUSE, None]), ("enumerate(DataLoader)#_Iter.__next__", [None, None, None])],
+)
+def test_waiting_for_input_is_no_pause(name: str, expected: list[str | None], tmp_path: Path) -> None:
+    anatomy = on_the_cpu((100, 10, name), (100, 900, name), (100, 10, name)).analyze(tmp_path)
+    assert set_aside(anatomy) == expected
+    if expected[1] is None:
+        assert [row.loading_ns for row in anatomy.step.steps] == [10 * US, 900 * US, 10 * US]
+
+
 def test_a_step_with_a_pause_is_named_and_gives_no_figure(tmp_path: Path) -> None:
     anatomy = steps([1_000, 9_000, 1_100]).analyze(tmp_path)
     assert set_aside(anatomy) == [None, PAUSE, None]

@@ -108,14 +108,18 @@ def _idle_ns(row: StepRow) -> int:
 def why_set_aside(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
     """Return why each step does not count; `None` if it does.
 
-    Besides disturbed steps those that do hardly anything are set aside, and if most make the same calls those that make
-    others. If these have a phase that most lack (every fourth step updates the weights) all count.
+    Besides disturbed steps those that do hardly anything are set aside (on the CPU if by other calls), and if most make
+    the same calls those that make others. If these have a phase that most lack (every fourth step updates the weights)
+    all count.
     """
     reasons = disturbed(rows, kinds)
     left = [place for place, reason in enumerate(reasons) if reason is None]
-    most = max((rows[place].kernel_time_ns or 0 for place in left), default=0)
+    longest = max(left, key=lambda place: rows[place].kernel_time_ns or 0, default=0)
+    kind_of = {place: number for number, kind in enumerate(kinds) for place in kind}
     for place in left:
-        if (rows[place].kernel_time_ns or 0) < _HARDLY * most:
+        # A processor is taken away from an operator, a device from no kernel: then it is the longest that was held up.
+        alike = rows[place].framework_ns is not None and kind_of.get(place) == kind_of.get(longest)
+        if not alike and (rows[place].kernel_time_ns or 0) < _HARDLY * (rows[longest].kernel_time_ns or 0):
             reasons[place] = HARDLY_ANY
     like = [[place for place in kind if reasons[place] is None] for kind in kinds]
     main = max(like, key=lambda kind: (len(kind), sum(rows[place].wall_ns for place in kind)), default=[])

@@ -1315,10 +1315,11 @@ WORDS: Final = Chapter(
              " several kinds of steps; `compare` takes the kinds that are most alike on both sides."),
         term("set aside | disturbed", "step that does not count in means",
              "Other steps' work fills more than 1 % of it; or it holds a pause; or it has less than a tenth of the"
-             " work of the step with most; or most steps make the same calls and it makes others (unless these have a"
-             " phase that most lack, as when every fourth step updates the weights). The line `steps` and"
-             " `step.steps[].set_aside` have the reason. If all steps hold other steps' work, all count. Of several"
-             " ranks a step counts that counts on each. `compare` sets aside for the first two reasons alone."),
+             " work of the step with most (on the CPU if it makes other calls, too); or most steps make the same calls"
+             " and it makes others (unless these have a phase that most lack, as when every fourth step updates the"
+             " weights). The line `steps` and `step.steps[].set_aside` have the reason. If all steps hold other steps'"
+             " work, all count. Of several ranks a step counts that counts on each. `compare` sets aside for the first"
+             " two reasons alone."),
         term("pause | holds a pause | a pause is in it",
              "step more than twice as long as the shortest like it, and idle for most of the difference",
              "Something else stopped it: waiting for input is no pause."),
