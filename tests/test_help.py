@@ -51,7 +51,8 @@ def test_help_fits_and_begins_with_three_examples(
     monkeypatch.setenv("COLUMNS", "80")
     lines = help_of(capsys, *words).splitlines()
     assert max(map(len, lines)) <= 80
-    assert re.fullmatch(rf"usage: {' '.join(('opanatomy', *words))} .*\[options\]", lines[0])
+    order = r"\[options\] SCRIPT \[\.\.\.\]" if words == ("run",) else r".*\[options\]"  # a script's own come last
+    assert re.fullmatch(rf"usage: {' '.join(('opanatomy', *words))} {order}", lines[0])
     shown = [line for line in lines if re.match(r"  opanatomy ", line)]
     assert len(shown) == 3
     assert lines.index("examples:") < lines.index(shown[0]) < lines.index("options:")

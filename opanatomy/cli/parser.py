@@ -83,13 +83,18 @@ def described(description: str, examples: Sequence[tuple[str, str]]) -> str:
 
 
 def usage_of(positionals: Iterable[argparse.Action]) -> str:
-    """Return the usage in one line: arguments without a flag, then that there are options."""
-    return " ".join(("%(prog)s", *map(_written, positionals), "[options]"))
+    """Return the usage in one line: arguments without a flag, then that there are options; of a script's own before."""
+    positionals = tuple(positionals)
+    ends = any(action.nargs == argparse.REMAINDER for action in positionals)
+    words = [*map(_written, positionals)]
+    return " ".join(("%(prog)s", "[options]", *words) if ends else ("%(prog)s", *words, "[options]"))
 
 
 def _written(action: argparse.Action) -> str:
     name = str(action.metavar or action.dest)
-    return {"*": f"[{name} ...]", "+": f"{name} [...]", "?": f"[{name}]"}.get(str(action.nargs), name)
+    return {"*": f"[{name} ...]", "+": f"{name} [...]", "?": f"[{name}]", "...": f"{name} [...]"}.get(
+        str(action.nargs), name
+    )
 
 
 EXAMPLES: Final = (

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.cli.output import destination, in_folder, stem_of, typed_command
     from opanatomy.trace.files import output_file
 
-    given = [word for word in arguments.script if word != "--"] if arguments.script[:1] == ["--"] else arguments.script
+    given = arguments.script[arguments.script[:1] == ["--"] :]
     if not given:
         raise UsageError("run: which script? - opanatomy run [options] train.py [its arguments]")
     if not arguments.module and not os.path.exists(given[0]):
