@@ -616,7 +616,10 @@ class Recorder:
         if run is not None and self._trace is not None:
             from opanatomy.capture.run.export import with_run
 
-            with_run(self._trace, run, everything=self._options.redact)
+            try:
+                with_run(self._trace, run, everything=self._options.redact)
+            except OSError as error:  # the trace is there without it, and an error of the loop goes on
+                warnings.warn(f"record: the clock of the whole loop is not in {self._trace}: {error}", stacklevel=3)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:

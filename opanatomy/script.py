@@ -329,12 +329,12 @@ class Script:
         assert own is not None
         if place is None:
             return [own]
-        wanted = [Path(self._settings["trace"]) for _ in range(place.world_size)]
+        target = Path(self._settings["trace"])
         found: dict[int, Path] = {place.rank: own}
         until = time.monotonic() + _GRACE_S
-        while len(found) < len(wanted) and time.monotonic() < until:
-            for rank, path in enumerate(wanted):
-                name = name_of_rank(path, rank)
+        while len(found) < place.world_size and time.monotonic() < until:
+            for rank in range(place.world_size):
+                name = name_of_rank(target, rank)
                 stem = name.name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
                 known = [file for file in name.parent.glob(f"{stem}*.json*") if file.stat().st_mtime >= self._began_s]
                 if known and rank not in found:

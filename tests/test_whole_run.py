@@ -234,15 +234,31 @@ def test_of_ranks_the_one_that_waits_most(tmp_path: Path) -> None:
     assert together.anatomy(name="three").run == replace(run, input_ns=200)
 
 
-def test_impossible_numbers_are_left_out(tmp_path: Path) -> None:
+SLOW = {"number": 3, "wall_ns": -1, "input_ns": 0, "collecting_ns": 0, "compiling_ns": 0}
+
+
+@pytest.mark.parametrize("wrong", [{"slow": [SLOW]}, {"steps": 0}, {"input_ns": 10**15}, {"wall_ns": -5}])
+def test_impossible_numbers_are_left_out(wrong: dict[str, Any], tmp_path: Path) -> None:
     trace = tmp_path / "step.json"
     anatomy, _ = trained(DataLoader(Rows(14, 0), batch_size=2), trace)
     assert anatomy.run is not None
     content = json.loads(trace.read_text())
-    content["opanatomy"]["run"]["slow"] = [
-        {"number": 3, "wall_ns": -1, "input_ns": 0, "collecting_ns": 0, "compiling_ns": 0}
-    ]
+    content["opanatomy"]["run"] |= wrong
+    content["opanatomy"]["compilation"] = {"compiling_ns": 1, "compiled_step_ns": [], "uncompiled_step_ns": [3]}
     (tmp_path / "wrong.json").write_text(json.dumps(content))
-    wrong = opanatomy.analyze(tmp_path / "wrong.json")
-    assert wrong.run is None
-    assert any("numbers that cannot be" in warning and "run" in warning for warning in wrong.warnings)
+    read = opanatomy.analyze(tmp_path / "wrong.json")
+    assert read.run is read.compilation is None
+    assert any("numbers that cannot be" in text and "run, compilation" in text for text in read.warnings)
+
+
+def test_a_clock_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trace is there without it, and an error of the loop is not another one."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("opanatomy.capture.run.export.with_run", full)
+    with pytest.warns(UserWarning, match=r"the clock of the whole loop is not in .*: no space left"):
+        anatomy, _ = trained(DataLoader(Rows(14, 0), batch_size=2), tmp_path / "step.json")
+    assert anatomy.run is None
+    assert anatomy.step.count == 1

@@ -15,7 +15,15 @@ from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
 from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, isin
-from opanatomy.records.workload import Capture, Environment, MemoryObservations, StepObservations, Workload
+from opanatomy.records.workload import (
+    Capture,
+    Compilation,
+    Environment,
+    MemoryObservations,
+    RunClock,
+    StepObservations,
+    Workload,
+)
 from opanatomy.trace.salvage import NOT_DECODABLE, Damaged, EventDecoder, last_boundary, mend, single_events
 from opanatomy.trace.schema import Event
 
@@ -251,10 +259,10 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
         parts[key] = tuple(value for value in getattr(capture, key) if 0 < value <= _MAX_COUNTED)
         if len(parts[key]) < len(getattr(capture, key)):
             wrong.append(key)
-    if capture.run is not None and not all(map(_all_possible, (capture.run, *capture.run.slow))):
+    if capture.run is not None and not _run_is_possible(capture.run):
         parts["run"] = None
         wrong.append("run")
-    if capture.compilation is not None and not _all_possible(capture.compilation):
+    if capture.compilation is not None and not _compilation_is_possible(capture.compilation):
         parts["compilation"] = None
         wrong.append("compilation")
     if not wrong:
@@ -281,6 +289,18 @@ def _possible_memory(memory: MemoryObservations, wrong: list[str]) -> MemoryObse
     wrong.extend(f"memory.{name}" for name in sorted(impossible))
     changed |= dict.fromkeys(impossible)
     return replace(_possible(memory, wrong), **changed)
+
+
+def _run_is_possible(run: RunClock) -> bool:
+    """Return whether the sums of a run are those of steps; of none there is no mean."""
+    parts = (run, *run.slow, *run.graph_breaks, *run.recompilations)
+    return run.steps > 0 and 0 <= run.input_ns <= run.wall_ns and all(map(_all_possible, parts))
+
+
+def _compilation_is_possible(made: Compilation) -> bool:
+    """Return whether steps with and without compiling took time, and there are those with it."""
+    times = (*made.compiled_step_ns, *made.uncompiled_step_ns)
+    return bool(made.compiled_step_ns) and _all_possible(made) and all(0 < ns <= _MAX_COUNTED for ns in times)
 
 
 def _step_is_possible(step: StepObservations) -> bool:

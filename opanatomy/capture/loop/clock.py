@@ -28,7 +28,7 @@ _LONGEST_REASON: Final = 200
 
 
 class Clock:
-    """The clock of a run. `installed` begins it; after it, `step_ended` is called at the end of each step.
+    """The clock of a run. `install` begins it; after it, `step_ended` is called at the end of each step.
 
     What it costs is two readings of the clock a batch, a step and a collection. Only the thread that ends the steps
     waits for their input.

@@ -379,13 +379,13 @@ def _without_operator(step: Step) -> str:
 
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield the wait for a loader: of the whole run where that is known, else of the recorded steps on the CPU."""
-    share, over = input_of_run(anatomy), ", over the whole run"
+    share, over, section = input_of_run(anatomy), ", over the whole run", "whole-run,host"
     if share is None:
         loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
-        share, over = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, ""
+        share, over, section = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, "", "host"
     if share:
         text = phrase("The step waits {} of its time for its input{}.", Share(share, 1), over)
-        yield Finding(name="input", text=text, further=NextCommand(section="whole-run,host"), share=share)
+        yield Finding(name="input", text=text, further=NextCommand(section=section), share=share)
 
 
 def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
