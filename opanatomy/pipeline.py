@@ -24,7 +24,7 @@ from opanatomy.analysis.build import (
     measured_steps,
     text_figures,
 )
-from opanatomy.analysis.causality import check_causality
+from opanatomy.analysis.causality import check_causality, check_waits
 from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
 from opanatomy.analysis.host import host_rows
@@ -347,6 +347,7 @@ def summary_of_trace(
     checks = (
         *_checks(trace, attribution, calls, table, len(steps.rows)),
         *((attribution.annotated,) if attribution.annotated else ()),
+        *check_waits(anatomy.timeline),
         *check_memory(anatomy.memory),
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )

@@ -14,11 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 import opanatomy
+from opanatomy.analysis.checks import require_agreement
 from opanatomy.errors import GateError, UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison, FigureRow, GateResult, Side, Spread
 from opanatomy.records.memory import Memory, MemoryComponent
-from opanatomy.report import format_of, read_anatomy
+from opanatomy.report import format_of, read_anatomy, terminal_report
 from opanatomy.report.formats import format_named
 from opanatomy.report.gates import Of, gates_of, gates_of_one, judged, judged_report, require_met
 from opanatomy.report.metrics import ALIASES, metric_named, metrics_of
@@ -26,6 +27,7 @@ from opanatomy.report.section import Page
 from tests import anatomies
 from tests.command import run
 from tests.documented import current_and_renewed
+from tests.made_trace import GEMM, H100, MATRICES, TraceBuilder
 
 ROOT = Path(__file__).parent.parent
 TRACES = Path(__file__).parent / "traces"
@@ -324,6 +326,56 @@ def test_a_lower_bound_of_a_report_is_one_in_its_gates() -> None:
         met, failed = judged_report(bound, gates_of(["mfu < 30%", "mfu < 40%"]))
         assert (met.met, failed.met, failed.unknown) == (True, False, unknown)
         assert f"- MFU: {'≥ ' if unknown else ''}36.9 %" in format_named("digest").write(bound, Page())
+
+
+@pytest.mark.parametrize(
+    ("text", "met", "unknown"),
+    [("idle_share > 40%", False, True), ("idle_share > 99%", True, False), ("idle_share > 1%", False, False),
+     ("busy < 3ms", False, True), ("busy < 5ms", False, False), ("busy < 50us", True, False), ("mfu < 90%", False, True)],
+)  # fmt: skip
+def test_what_was_not_recorded_may_be_idle_or_busy(text: str, met: bool, unknown: bool, tmp_path: Path) -> None:
+    """Of 5 ms 0.1 are busy, 0.1 idle, and in 4.8 the host waits for what is not in the trace."""
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
+    trace.step(0, 5_000)
+    trace.host("aten::mm", 5, 15, **MATRICES)
+    trace.run(GEMM, 10, 100, 100)
+    trace.launch(50, 0, name="cudaDeviceSynchronize", duration=4_950)
+    anatomy = trace.analyze(tmp_path)
+    (result,) = judged_report(anatomy, gates_of((text,)))
+    assert (result.met, result.unknown) == (met, unknown)
+    with pytest.raises(GateError, match=r"the host waited 4\.800 ms for device work that is not in the trace"):
+        require_agreement(anatomy)
+
+
+@pytest.mark.parametrize("kernels", [0, 30, 50])
+def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path) -> None:
+    """Of 50 launches so many have their kernel in the trace: with none nothing of the device is known."""
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100], "cuda_runtime_version": 12_090})
+    trace.step(0, 1_500)
+    for call in range(50):
+        trace.host("aten::mm", 20 * call, 15, **MATRICES)
+        trace.launch(20 * call + 5, call + 1)
+        if call >= 50 - kernels:
+            trace.kernel(GEMM, 20 * call + 12, 10, call + 1)
+    anatomy = trace.analyze(tmp_path)
+    launching = anatomy.timeline.launching
+    assert launching is not None
+    assert launching.lost_calls == 50 - kernels
+    figures = metrics_of(anatomy)
+    bounds = {name for name, metric in figures.items() if metric.lower_bound}
+    of_work = {"flops", "bytes", "kernels", "busy_ns", "mfu", "class.tensor_contraction.flops", "phase.forward.time_ns"}
+    assert of_work & bounds == (of_work if kernels == 30 else set())
+    assert {"busy_ns", "idle_ns", "idle_share"} & figures.keys() == (
+        {"busy_ns", "idle_ns", "idle_share"} if kernels else set()
+    )
+    text, digest = terminal_report(anatomy, width=80), format_named("digest").write(anatomy, Page())
+    assert ("MFU ≥" in text) is ("≥" in digest) is (kernels == 30)
+    assert ("CUDA 12.6 to 13.0 loses kernels" in " ".join(text.split())) is (kernels == 30)
+    compared = opanatomy.compare(anatomy, anatomy)
+    assert bool(compared.not_comparable) is (kernels < 50)
+    if kernels < 50:
+        with pytest.raises(GateError):
+            require_agreement(anatomy)
 
 
 @pytest.mark.parametrize("make", [anatomies.bert_on_cpu, anatomies.llama_on_gpu])

@@ -273,8 +273,8 @@ CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
        for name in ("cudaLaunchKernel", "cuModuleLoadData")},
     "lazy loading": (other("overhead", "Lazy Function Loading"), "slow_launch", 3_980,
                      "while one slow call launched or loaded a kernel (Lazy Function Loading, 3.98 ms)"),
-    "synchronization": (call("cudaStreamSynchronize"), "synchronization", 3_980,
-                        "while the host waited for the device (cudaStreamSynchronize, 1 call)"),
+    "synchronization": (call("cudaMemcpy"), "synchronization", 3_980,
+                        "while the host waited for the device (cudaMemcpy, 1 call)"),
     **{name: (other("user_annotation", name), "input", 3_980,
      f"while the host loaded or copied input (all of it {name})")
        for name in (LOADER, LIGHTNING)},
@@ -371,6 +371,45 @@ def test_a_graph_whose_nodes_were_not_recorded_is_no_idle_time(
     assert timeline.busy_ns + timeline.unrecorded_ns + timeline.idle_ns == timeline.window_ns == 10_000 * US
     share = f"{unrecorded / 100:.1f} % not recorded: launches whose work is not in the trace"
     assert share in page(anatomy, brief=True)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "unrecorded", "idle"),
+    [
+        (1_000, 5_000, 3_980, 40),  # the wait lasts 3,980 us past A, and B starts 20 us after it
+        (1_000, 1_200, 0, 4_020),  # it returns as late as waits do
+        (3_000, 4_000, 1_000, 3_020),  # it begins while nothing that is recorded runs
+        (9_900, 10_400, 0, 4_020),  # it lasts past the end of the step
+    ],
+)
+def test_a_wait_past_the_last_recorded_work_is_no_idle_time(
+    begin: int, end: int, unrecorded: int, idle: int, tmp_path: Path
+) -> None:
+    """The host waits for the device: that is at work, whatever the trace has of it."""
+    trace = gap(lambda trace: trace.launch(begin, 0, name="cudaDeviceSynchronize", duration=end - begin))
+    timeline = (anatomy := trace.analyze(tmp_path)).timeline
+    assert (timeline.unrecorded_ns, timeline.idle_ns) == (unrecorded * US, idle * US)
+    assert timeline.awaited_ns == timeline.unrecorded_ns
+    said = f"{unrecorded / 100:.1f} % not recorded: the host waited for work that is not in the trace"
+    assert (said in page(anatomy, brief=True)) is bool(unrecorded)
+    assert sum(len(check.unexplained) for check in anatomy.checks) == bool(unrecorded)
+    assert timeline.lacks_work is bool(unrecorded)
+
+
+@pytest.mark.parametrize(("waits", "unrecorded", "idle"), [(True, 3_040, 30), (False, 0, 3_070)])
+def test_time_around_a_graphs_nodes_while_the_host_waits_is_no_idle_time(
+    waits: bool, unrecorded: int, idle: int, tmp_path: Path
+) -> None:
+    """Launched from 0 to 10, waited for from 20 on; nodes run from 1,000 to 3,000, 10 us apart, and from 5,060."""
+    trace = made(steps=((0, 10_000),))
+    trace.launch(0, 99, name="cudaGraphLaunch", duration=10)
+    for start, end in ((1_000, 2_000), (2_010, 3_000), (5_060, 10_000)):
+        trace.kernel(GEMM, start, end - start, 99)
+    if waits:
+        trace.launch(20, 0, name="cudaStreamSynchronize", duration=9_985)
+    timeline = trace.analyze(tmp_path).timeline
+    assert (timeline.unrecorded_ns, timeline.idle_ns) == (unrecorded * US, idle * US)
+    assert timeline.busy_ns + (timeline.unrecorded_ns or 0) + timeline.idle_ns == timeline.window_ns == 10_000 * US
 
 
 def test_a_trace_that_is_cut_off_has_no_idle_time_after_the_cut(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.calls import TraceCalls
 from opanatomy.classification.operators import classify_operator
 from opanatomy.records.anatomy import CLASSES as CLASSES_OF_KERNELS
-from opanatomy.records.anatomy import CLOCKS, EVENTS, LAUNCHES, ORDER, Check, Difference
+from opanatomy.records.anatomy import CLOCKS, EVENTS, LAUNCHES, ORDER, WAITS, Check, Difference, Timeline
 from opanatomy.records.columns import (
     KERNEL,
     MEMCPY,
@@ -475,6 +475,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
     starting = np.flatnonzero(launches_of_work(events.trace) & inside)
     lost = lost_launches(events.trace, window)
+    known = _loses_kernels(events.trace.environment.cuda)
     last = int(events.launch_ns.max())
     ends = host.start_ns + host.duration_ns
     around = enclosing_rows(
@@ -496,9 +497,17 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
                        phase=PHASES[int(phase[first])] if operator >= 0 else None, ours=0, other=len(rows),
                        cause=CUT_OFF if after[first] else None, time_ns=lost_ns,
                        evidence=f"the trace lacks the device work of {len(rows):,} launch"
-                                f"{'' if len(rows) == 1 else 'es'}{' of graphs' if is_graph else ''}{of_time}")
+                                f"{'' if len(rows) == 1 else 'es'}{' of graphs' if is_graph else ''}{of_time}{known}")
         )  # fmt: skip
     return _check(LAUNCHES, "the launches", "launches", len(starting), len(lost) + len(unlike), differences)
+
+
+def _loses_kernels(cuda: str | None) -> str:
+    """Return what is known of the CUDA release that recorded the trace (pytorch#192021); empty if nothing is."""
+    release = re.match(r"(\d+)\.(\d+)", cuda or "")
+    if release is None or not (12, 6) <= (int(release[1]), int(release[2])) <= (13, 0):
+        return ""
+    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels as a session begins (here {cuda})"
 
 
 def _usual_ns(events: _Events, operator: int) -> int:
@@ -509,6 +518,19 @@ def _usual_ns(events: _Events, operator: int) -> int:
     alike = rows[(around >= 0) & (at(calls.host.name, around) == operator)] if len(around) else rows
     chosen = alike if len(alike) else np.flatnonzero(events.time_ns > 0)
     return int(events.time_ns[chosen].mean()) if len(chosen) else 0
+
+
+# ----- waits of the host and the work that they are for
+
+
+def check_waits(timeline: Timeline) -> tuple[Check, ...]:
+    """Return a check that fails if the host waited for work that is not in the trace; no check if it did not."""
+    launching, awaited_ns = timeline.launching, timeline.awaited_ns
+    if launching is None or not awaited_ns:
+        return ()
+    evidence = f"the host waited {_ms(awaited_ns)} for device work that is not in the trace"
+    difference = Difference(operator="the device", time_ns=awaited_ns, evidence=evidence)
+    return (_check(WAITS, "the host's waits", "waits", launching.synchronizing_calls, 1, [difference]),)
 
 
 # ----- duplicate events

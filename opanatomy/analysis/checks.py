@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from opanatomy.analysis.costs import nothing_recorded
 from opanatomy.analysis.self_checks import without_data
 from opanatomy.attribution.calls import TraceCalls
 from opanatomy.attribution.collectives import BACKENDS
@@ -594,6 +595,8 @@ def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
 
 def require_agreement(anatomy: Anatomy) -> None:
     """Raise `GateError` if figures on at least 1 % of the work are not confirmed and no cause is known."""
+    if nothing_recorded(anatomy):
+        raise GateError("check: no device work was recorded, so nothing of the device can be checked")
     alarms = anatomy.alarms
     if not alarms:
         return
@@ -605,9 +608,12 @@ def require_agreement(anatomy: Anatomy) -> None:
     figures = (
         f"{'unknown' if value is None else format(value, ',')} {check.unit}" for value in (first.ours, first.other)
     )
+    said = f"{' here and '.join(figures)} by {check.source}"
+    if first.ours is None and first.other is None and first.evidence:
+        said = first.evidence
     raise GateError(
         f"check: {count:,} figure{'s are' if count > 1 else ' is'} not confirmed; the first:"
-        f" {check.quantity} of {first.operator}{where}, {' here and '.join(figures)} by {check.source}"
+        f" {check.quantity} of {first.operator}{where}, {said}"
         f"{_and(below_alarm(anatomy))} - "
         + as_asked("see the top of the report", "leave check out, and see Anatomy.checks")
     )

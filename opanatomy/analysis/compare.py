@@ -573,7 +573,11 @@ def _without_kernels(anatomy: Anatomy) -> str | None:
         return None
     environment = anatomy.environment
     if environment.device_kind not in ("cpu", None):
-        return None if anatomy.ledger.device_work_ns else "no kernels: what the device did was not recorded"
+        if not anatomy.ledger.device_work_ns:
+            return "no kernels: what the device did was not recorded"
+        if anatomy.timeline.lacks_work:
+            return "only some of its device work: calls, FLOPs, bytes and times of kernels are lower bounds"
+        return None
     if environment.host_only:
         return "times of the host alone, of work that a GPU did: they are launch times"
     return None

@@ -30,6 +30,12 @@ def is_whole_trace(anatomy: Anatomy) -> bool:
     return any(row.number is None for row in anatomy.step.steps)
 
 
+def nothing_recorded(anatomy: Anatomy) -> bool:
+    """Return whether the trace has launches and no device work: busy and idle time are not known then."""
+    timeline = anatomy.timeline
+    return bool(timeline.window_ns) and not timeline.busy_ns and timeline.unrecorded_ns == timeline.window_ns
+
+
 class Costs(Struct, frozen=True, kw_only=True):
     """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
 
@@ -46,6 +52,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     idle_ns: float
     causes: tuple[IdleRow, ...]
     unrecorded_ns: float
+    #: The part of it in which the host waited for work that is not in the trace.
+    awaited_ns: float
     input_ns: float
     framework_ns: float
     profiler_ns: float
@@ -70,6 +78,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
         idle_ns=0 if on_cpu else timeline.idle_ns,
         causes=timeline.causes,
         unrecorded_ns=timeline.unrecorded_ns or 0,
+        awaited_ns=timeline.awaited_ns or 0,
         input_ns=input_ns,
         framework_ns=framework_ns - input_ns,
         profiler_ns=_of_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0,

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, overlap, union, within, without
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, overlap, together, union, within, without
 from opanatomy.records.anatomy import PYTHON_STACK, IdleRow
 from opanatomy.records.columns import (
     MEMCPY,
@@ -41,6 +41,8 @@ _SLOW_NS: Final = 200_000
 _HELD_UP_NS: Final = 100_000
 #: Work that starts within this time after its launch returned did not wait for the device.
 _LATENCY_NS: Final = 20_000
+#: A wait returns this soon after the device's last work; the longest delay in sixty real traces is 187 us.
+_RETURNS_NS: Final = 250_000
 #: While the stack is recorded, Python functions follow each other at least this closely.
 _STACK_NS: Final = 20_000
 #: A silence of the host up to this long is Python between two operators; a longer one is unexplained.
@@ -54,6 +56,8 @@ _ALLOCATES: Final = re.compile(
 WAITS: Final = re.compile(
     r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
 )
+_SYNCHRONIZES: Final = re.compile(r"^(?:cuda|hip|cu|ur|ze|aclrt)\w*Synchronize|^ur(?:EventWait|QueueFinish)")
+_GRAPH: Final = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 _LOADS: Final = re.compile(
     r"(?:Module|Library|Kernel)(?:Load|GetFunction)|Func[GS]etAttribute|GraphInstantiate|StreamCreate"
     r"|GetDeviceProperties|Lazy Function Loading|Module Loading"
@@ -111,6 +115,8 @@ class Idle(Struct, frozen=True):
     drained: Intervals
     #: Not idle: work whose records are missing ran here, or may have.
     unrecorded: Intervals
+    #: The part of it in which the host waited for such work.
+    awaited: Intervals
     charged: tuple[_Charged, ...]
     activity: _Host
 
@@ -163,18 +169,65 @@ class _Gaps(Struct, frozen=True):
         """Return some of the gaps."""
         return self.start_ns[rows], self.end_ns[rows]
 
+    def without(self, time: Intervals) -> _Gaps:
+        """Return what is left of the gaps outside of this time."""
+        if not len(time[0]):
+            return self
+        start, end = without((self.start_ns, self.end_ns), time)
+        gap = np.searchsorted(self.start_ns, start, side="right") - 1
+        return _Gaps(
+            start, end, *(column[gap] for column in (self.last, self.following, self.launched_ns, self.launch))
+        )
+
 
 def idle_by_device(launched: LaunchedWork, window: tuple[int, int]) -> dict[int, Idle]:
     """Return the idle time of each device in the window; other steps' work is not idle time."""
-    host = _Host(launched)
-    return {device: _idle_of(launched, rows, window, host) for device, rows in rows_by_value(launched.work.device)}
+    host, awaited = _Host(launched), awaited_work(launched)
+    return {
+        device: _idle_of(launched, rows, window, host, awaited) for device, rows in rows_by_value(launched.work.device)
+    }
 
 
-def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host: _Host) -> Idle:
+def awaited_work(launched: LaunchedWork) -> Intervals:
+    """Return when the host waited for device work that is not in the trace: no recorded work runs, and the wait lasts.
+
+    A wait that lasts past the last recorded work is for work without a record. So is the time before a graph's node
+    and between two of them while the host waits: nodes of some kinds, and the later rounds of a loop, have no records.
+    A last wait that nothing is launched or recorded after is the profiler's own.
+    """
+    work, calls = launched.work, launched.launches
+    waits = np.flatnonzero(rows_named(_SYNCHRONIZES, launched.names, calls.name))
+    if not len(waits) or not len(work.start_ns):
+        return waits, waits
+    begin, end = _span(calls, waits)
+    busy = union(work.start_ns, work.duration_ns)
+    launches = calls.start_ns[starts_work(launched.names, calls)]
+    last = max(int(busy[1][-1]), int(launches.max(initial=0)))
+    before = np.searchsorted(busy[0], end, side="left") - 1
+    since = np.maximum(np.where(before >= 0, busy[1][np.maximum(before, 0)], begin), begin)
+    long = (end - since > _RETURNS_NS) & (begin < last)
+    awaited = union(since[long], (end - since)[long])
+    graphs = rows_named(_GRAPH, launched.names, calls.name)
+    nodes = np.flatnonzero((launched.launch >= 0) & graphs[launched.launch]) if graphs.any() else waits[:0]
+    if not len(nodes):
+        return awaited
+    nodes = nodes[np.argsort(work.start_ns[nodes], kind="stable")]
+    again = np.append(False, launched.launch[nodes[1:]] == launched.launch[nodes[:-1]])
+    returned = (calls.start_ns + calls.duration_ns)[launched.launch[nodes]]
+    before = np.searchsorted(busy[1], work.start_ns[nodes], side="right") - 1
+    since = np.maximum(np.where(before >= 0, busy[1][np.maximum(before, 0)], returned), returned)
+    idle = work.start_ns[nodes] - since
+    unseen = idle > np.where(again, _LATENCY_NS, _RETURNS_NS)
+    return together(awaited, overlap(union(since[unseen], idle[unseen]), union(begin, end - begin)))
+
+
+def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host: _Host, awaited: Intervals) -> Idle:
     """Return the idle time of the device whose work is in these rows."""
     work = launched.work
     rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
     gaps, unrecorded = _gaps(launched, rows, window)
+    unseen = overlap(gaps.of(np.ones(len(gaps.start_ns), dtype=bool)), awaited)
+    gaps, unrecorded = gaps.without(awaited), together(unrecorded, unseen)
     stream = work.stream[rows]
     host_bound = gaps.launched_ns >= gaps.start_ns
     known = gaps.launched_ns >= 0
@@ -193,7 +246,7 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
     ]
     return Idle(
         host=gaps.of(host_bound), stream=gaps.of(crossed), other=gaps.of(behind | ~known),
-        drained=gaps.of(host_bound & host.waits(gaps.start_ns, gaps.launch)), unrecorded=unrecorded,
+        drained=gaps.of(host_bound & host.waits(gaps.start_ns, gaps.launch)), unrecorded=unrecorded, awaited=unseen,
         charged=tuple(part for part in charged if len(part.time[0])), activity=host,
     )  # fmt: skip
 

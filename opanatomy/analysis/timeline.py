@@ -76,6 +76,7 @@ def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
         longest_queue=_longest_queue(launched, begun),
         kernels=len(kernel_ns), kernel_ns=int(kernel_ns.sum()),
         tiny_kernels=int(tiny.sum()), tiny_kernel_ns=int(kernel_ns[tiny].sum()), tiny_below_ns=TINY_NS,
+        lost_calls=int(within[launched_work.hidden].sum()),
     )  # fmt: skip
 
 
@@ -351,6 +352,9 @@ def timeline_of(
         exposed_memcpy_ns=time.mean(_exposed(time, device, time.copies) for device in time.devices),
         outside_ns=_sum(row.outside_ns for row in rows), unrecorded_ns=_sum(row.unrecorded_ns for row in rows),
         host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+        awaited_ns=time.mean(
+            int(within(device.idle.awaited, time.step_start, time.step_end).sum()) for device in time.devices
+        ),
         drained_ns=time.mean(
             int(within(device.idle.drained, time.step_start, time.step_end).sum()) for device in time.devices
         ),

@@ -80,7 +80,8 @@ class Launching(Record, frozen=True, kw_only=True):
 
     A launch starts one kernel, or all kernels of a graph. Its delay lasts from the start of the host call to the start
     of the first kernel. A launch waits in the queue for that time, so `delay_ns` over the window is the mean length of
-    the queue. Only launches recorded on both the host and the device have a delay (`delayed`).
+    the queue. Only launches recorded on both the host and the device have a delay (`delayed`). The trace lacks the
+    device work of `lost_calls`: calls, FLOPs, bytes and times of device work are then lower bounds.
     """
 
     #: Calls that launch kernels or graphs, and the host time inside them.
@@ -100,6 +101,7 @@ class Launching(Record, frozen=True, kw_only=True):
     tiny_kernels: int
     tiny_kernel_ns: int
     tiny_below_ns: int
+    lost_calls: int = 0
 
 
 class Timeline(Record, frozen=True, kw_only=True):
@@ -108,12 +110,13 @@ class Timeline(Record, frozen=True, kw_only=True):
     window = busy + outside + unrecorded + idle, and idle = host_idle + stream_idle + other_idle = the sum of `causes`,
     exactly. `busy_ns` is the union of the steps' device work, `outside_ns` the time in which the device only did work
     of other steps, `unrecorded_ns` the time from a launch whose work is missing from the trace to the next recorded
-    work. Idle time is host-bound if the next work was launched after the device fell idle, a stream wait if it was
-    already launched and another stream worked last, and other in all other cases. `drained_ns` is the idle time in gaps
-    that began while the host waited for the device, with nothing queued. Communication and memcpy are exposed while no
-    other work of the device runs; `computation_ns` is the union of the work that is neither. With several devices these
-    are means over the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all
-    devices. In a trace without steps, `around_ns` is its time before and after all device work.
+    work, and (`awaited_ns` of it) the time in which the host waited for work that is not in the trace. Idle time is
+    host-bound if the next work was launched after the device fell idle, a stream wait if it was already launched and
+    another stream worked last, and other in all other cases. `drained_ns` is the idle time in gaps that began while the
+    host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work of the
+    device runs; `computation_ns` is the union of the work that is neither. With several devices these are means over
+    the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
+    without steps, `around_ns` is its time before and after all device work.
     """
 
     window_ns: int
@@ -127,6 +130,7 @@ class Timeline(Record, frozen=True, kw_only=True):
     stream_idle_ns: int | None = None
     other_idle_ns: int | None = None
     unrecorded_ns: int | None = None
+    awaited_ns: int | None = None
     drained_ns: int | None = None
     around_ns: int | None = None
     causes: tuple[IdleRow, ...] = ()
@@ -136,6 +140,16 @@ class Timeline(Record, frozen=True, kw_only=True):
     launching: Launching | None = None
     devices: tuple[DeviceRow, ...] = ()
     streams: tuple[StreamRow, ...] = ()
+
+    @property
+    def lacks_work(self) -> bool:
+        """Return whether what is counted of device work is a lower bound: 1 % of the launches or of the time has none.
+
+        The trace lacks the work of these launches, or work that the host waited for in this time.
+        """
+        lost = 0 if self.launching is None else self.launching.lost_calls
+        calls = 0 if self.launching is None else self.launching.calls
+        return 0 < lost >= MINOR * calls or 0 < (self.awaited_ns or 0) >= MINOR * self.window_ns
 
 
 class LinkedTime(Record, frozen=True, kw_only=True):
@@ -414,6 +428,7 @@ CLASSES: Final = "classes of kernels"
 ORDER: Final = "order on streams"
 CLOCKS: Final = "clocks of host and device"
 LAUNCHES: Final = "device work of launches"
+WAITS: Final = "recorded work"
 EVENTS: Final = "device events"
 
 
@@ -1070,14 +1085,15 @@ Better: TypeAlias = Literal["lower", "higher"]
 class Metric(Struct, frozen=True, kw_only=True):
     """One figure in its unit (ns, bytes, flop, fraction, ...), and the better direction; `None` if neither is better.
 
-    With `lower_bound` the figure is at least `value`. `exact` marks FLOPs and bytes, which are counted and do not vary
-    as measurements do.
+    With `lower_bound` the figure is at least `value`, and at most `at_most` if that is known. `exact` marks FLOPs and
+    bytes, which are counted and do not vary as measurements do.
     """
 
     value: int | float
     unit: str
     better: Better | None
     lower_bound: bool = False
+    at_most: int | float | None = None
     exact: bool = False
 
 

@@ -118,10 +118,10 @@ class FigureRow(Record, frozen=True, kw_only=True):
     """One figure on all sides; `None` for a side that does not have it.
 
     `better` is "lower" or "higher". `all_steps` marks a figure that is known only of all steps together, steps of other
-    kinds included, not of like steps. `lower_bounds` says of each side whether its value is a lower bound; empty if
-    none is. `exact` marks counts of FLOPs and bytes, in which any change is a real one. `ranges` is "apart" or
-    "overlapping" if both of two sides have several measured samples; `p` is that of a Mann-Whitney test, given if there
-    are enough runs for a claim.
+    kinds included, not of like steps. `lower_bounds` says of each side whether its value is a lower bound, and
+    `at_most` how large it is at most where that is known; empty if none is. `exact` marks counts of FLOPs and bytes,
+    in which any change is a real one. `ranges` is "apart" or "overlapping" if both of two sides have several measured
+    samples; `p` is that of a Mann-Whitney test, given if there are enough runs for a claim.
     """
 
     name: str
@@ -130,6 +130,7 @@ class FigureRow(Record, frozen=True, kw_only=True):
     values: tuple[float | None, ...]
     all_steps: bool = False
     lower_bounds: tuple[bool, ...] = ()
+    at_most: tuple[float | None, ...] = ()
     exact: bool = False
     spreads: tuple[Spread | None, ...] = ()
     ranges: str | None = None

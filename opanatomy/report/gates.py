@@ -221,6 +221,7 @@ def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, 
         name: FigureRow(
             name=name, unit=metric.unit, better=metric.better, values=(metric.value,),
             lower_bounds=(True,) if metric.lower_bound else (),
+            at_most=() if metric.at_most is None else (metric.at_most,),
         )
         for name, metric in metrics_of(anatomy).items()
     }  # fmt: skip
@@ -284,6 +285,9 @@ def _holds(gate: Gate, row: FigureRow, side: int) -> bool | None:
         holds = gate.holds(Fraction(value) - Fraction(before), limit)
     least, most = _bounds(gate, row, side)
     above = gate.comparison in (">", ">=")
+    if least and gate.of is Of.VALUE and row.at_most and (most_value := row.at_most[side]) is not None:
+        # Both ends decide: the condition holds of the whole range, or of none of it.
+        return holds if holds is gate.holds(Fraction(most_value), gate.value) else None
     # A lower bound above the limit is certain to be above, and not below; for an upper bound it is the other way.
     return None if (least and holds is not above) or (most and holds is above) else holds
 

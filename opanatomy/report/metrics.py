@@ -1,8 +1,9 @@
 """Return every headline figure of an anatomy as one flat dictionary, for loggers, gates and benchmarks.
 
 Figures are of one step, in base units: means over the steps that count. A record's sum over them is divided by their
-number: the mean step of a rank. Unknown figures are left out. `mfu` and `hfu` are lower bounds if `mfu_covered` is
-below 1, and so is `waiting_ns` if ranks are missing: `Metric.lower_bound` says so.
+number: the mean step of a rank. Unknown figures are left out. `Metric.lower_bound` marks lower bounds: `mfu` and `hfu`
+if `mfu_covered` is below 1, `waiting_ns` if ranks are missing, busy and idle time if some of the window is not
+recorded, and all that is counted of device work if the trace lacks that of some launches.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from difflib import get_close_matches
 from typing import Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from opanatomy.analysis.costs import costs_of
+from opanatomy.analysis.costs import costs_of, nothing_recorded
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
 from opanatomy.records.communication import Waiting
@@ -260,24 +262,41 @@ def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
         () if anatomy.waiting is None else _waiting(anatomy.waiting), _advice(anatomy), _ledger(anatomy),
         _checks(anatomy),
     )  # fmt: skip
-    bounds = _lower_bounds(anatomy)
-    return {name: _metric(name, value, name in bounds) for part in parts for name, value in part if value is not None}
+    metrics = {name: _metric(name, value) for part in parts for name, value in part if value is not None}
+    return metrics | dict(_bounded(anatomy, metrics))
 
 
-def _lower_bounds(anatomy: Anatomy) -> set[str]:
-    """Return the figures whose true value may be larger."""
-    covered, waiting = anatomy.device.mfu_covered, anatomy.waiting
-    names = {"mfu", "hfu"} if covered is not None and covered < 1 else set()
-    return names | {"waiting_ns"} if waiting is not None and waiting.is_lower_bound else names
+#: Figures that are at most so much larger as time is not recorded, and what of device work lost launches add to.
+_BUSY_AND_IDLE: Final = ("busy_ns", "idle_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")
+_OF_WORK: Final = re.compile(
+    r"mfu|hfu|flops|bytes|kernels|(?:kernel_time|busy|computation|(?:exposed_)?communication|headroom)_ns|utilization"
+    r"|(?:class|phase)\.\w+\.(?:time_ns|flops|bytes|headroom_ns)"
+)
 
 
-def _metric(name: str, value: Number, lower_bound: bool) -> Metric:
+def _bounded(anatomy: Anatomy, metrics: dict[str, Metric]) -> Iterator[tuple[str, Metric]]:
+    """Yield the figures whose true value may be larger, and how large it is at most where that is known."""
+    timeline, covered, waiting = anatomy.timeline, anatomy.device.mfu_covered, anatomy.waiting
+    for name, metric in metrics.items():
+        if (
+            (timeline.lacks_work and _OF_WORK.fullmatch(name))
+            or (name in ("mfu", "hfu") and covered is not None and covered < 1)
+            or (name == "waiting_ns" and waiting is not None and waiting.is_lower_bound)
+        ):
+            yield name, replace(metric, lower_bound=True)
+    if timeline.unrecorded_ns and (unrecorded := metrics.get("unrecorded_ns")):
+        for name in metrics.keys() & _BUSY_AND_IDLE:
+            yield name, replace(metrics[name], lower_bound=True, at_most=metrics[name].value + unrecorded.value)
+        if share := metrics.get("idle_share"):
+            unknown = timeline.unrecorded_ns / costs_of(anatomy).whole_ns
+            yield "idle_share", replace(share, lower_bound=True, at_most=share.value + unknown)
+
+
+def _metric(name: str, value: Number) -> Metric:
     definition = definition_of(name)
     if definition is None:
         raise ValueError(f"no metric is called {name}")
-    return Metric(
-        value=value, unit=definition.unit, better=definition.better, lower_bound=lower_bound, exact=definition.exact
-    )
+    return Metric(value=value, unit=definition.unit, better=definition.better, exact=definition.exact)
 
 
 def _per(amount: Number | None, count: Number | None) -> Number | None:
@@ -316,20 +335,21 @@ def _phases(anatomy: Anatomy) -> Iterator[Named]:
 def _window(anatomy: Anatomy) -> Iterator[Named]:
     """Yield busy and idle time: for several ranks the record has the mean over them of their whole windows."""
     timeline, ranks, costs = anatomy.timeline, max(len(anatomy.ranks), 1), costs_of(anatomy)
-    on_accelerator = timeline.outside_ns is not None
+    on_accelerator, unknown = timeline.outside_ns is not None, nothing_recorded(anatomy)
 
     def each(ns: int | None) -> Number | None:
-        return None if ns is None else _per(ns * ranks, anatomy.step.count)
+        return None if ns is None or (unknown and not ns) else _per(ns * ranks, anatomy.step.count)
 
     if on_accelerator:
         yield "window_ns", each(timeline.window_ns)
         yield "idle_ns", each(timeline.idle_ns)
-        yield "idle_share", _per(costs.idle_ns, costs.whole_ns)
+        yield "idle_share", None if unknown else _per(costs.idle_ns, costs.whole_ns)
     yield "busy_ns", each(timeline.busy_ns) if on_accelerator else anatomy.step.busy_ns
     for name in ("outside", "unrecorded", "host_idle", "stream_idle", "other_idle", "computation", "communication",
                  "exposed_communication", "memcpy", "exposed_memcpy"):  # fmt: skip
         yield f"{name}_ns", each(getattr(timeline, f"{name}_ns"))
-    yield "exposed_communication_share", _per(timeline.exposed_communication_ns, costs.whole_ns)
+    exposed = None if unknown else _per(timeline.exposed_communication_ns, costs.whole_ns)
+    yield "exposed_communication_share", exposed
 
 
 def _launching(anatomy: Anatomy) -> Iterator[Named]:
@@ -340,8 +360,9 @@ def _launching(anatomy: Anatomy) -> Iterator[Named]:
     yield "launch_time_ns", _per(launching.call_ns, steps)
     yield "launch_delay_ns", _per(launching.delay_ns, launching.delayed)
     yield "synchronizing_ns", _per(launching.synchronizing_ns, steps)
-    yield "kernels", _per(launching.kernels, steps)
-    yield "tiny_kernels", _per(launching.tiny_kernels, steps)
+    if not nothing_recorded(anatomy):
+        yield "kernels", _per(launching.kernels, steps)
+        yield "tiny_kernels", _per(launching.tiny_kernels, steps)
 
 
 def _work(anatomy: Anatomy) -> Iterator[Named]:

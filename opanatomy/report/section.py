@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
@@ -69,12 +69,14 @@ class Count(Struct, frozen=True):
     number: float | None
     noun: str = ""
     assumed: bool = False
+    at_least: bool = False
 
 
 class Ratio(Struct, frozen=True):
     """A quotient without a unit."""
 
     value: float | None
+    at_least: bool = False
 
 
 class Share(Struct, frozen=True):
@@ -361,9 +363,9 @@ def has_foreign_work(anatomy: Anatomy) -> bool:
     return (timeline.outside_ns or 0) >= _FOREIGN * timeline.window_ns > 0
 
 
-def calls_of(calls: float) -> Count | Ratio:
+def calls_of(calls: float, *, at_least: bool = False) -> Count | Ratio:
     """Return how often something ran in a mean step: a whole number if all steps have as many."""
-    return Ratio(calls) if calls % 1 else Count(int(calls))
+    return Ratio(calls, at_least) if calls % 1 else Count(int(calls), at_least=at_least)
 
 
 # Sums over rows of an anatomy, in which unknown values stay apart from 0.
@@ -386,17 +388,20 @@ class Total(Struct, frozen=True, kw_only=True):
     costed_ns: float
     bound_ns: float | None
     bounded_ns: float
+    #: Whether the trace lacks some of the work, so that sums are lower bounds.
+    lacks_work: bool = False
 
     def per_step(self, steps: int) -> Total:
         """Return the mean over so many steps."""
         if steps == 1:
             return self
-        return Total(**{name: value and value / steps for name, value in asdict(self).items()})
+        sums = {name: value and value / steps for name, value in asdict(self).items() if name != "lacks_work"}
+        return Total(**sums, lacks_work=self.lacks_work)
 
     @property
     def flops_are_all(self) -> bool:
         """Return whether `flops` are those of all the work, not of the part that has a formula."""
-        return self.costed_ns >= self.time_ns
+        return self.costed_ns >= self.time_ns and not self.lacks_work
 
     @property
     def flops_cover(self) -> bool:
@@ -429,6 +434,7 @@ class Total(Struct, frozen=True, kw_only=True):
 def amounts(part: Total) -> tuple[Flops, Bytes]:
     """Return the FLOPs and the bytes, lower bounds if some of the time has no formula; none if most has none."""
     flops = known_flops(part.flops, part.costed_ns, part.time_ns)
+    flops = replace(flops, at_least=flops.at_least or part.lacks_work)
     return flops, Bytes(None if flops.flops is None else part.bytes, at_least=flops.at_least)
 
 
@@ -439,8 +445,8 @@ def known_flops(flops: float | None, costed_ns: float, time_ns: float) -> Flops:
     return Flops(flops, at_least=costed_ns < time_ns)
 
 
-def total(rows: Iterable[SummedRow]) -> Total:
-    """Return the sum of class rows or of operator rows."""
+def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
+    """Return the sum of class rows or of operator rows, lower bounds if the trace lacks some of the work."""
     rows = tuple(rows)
     bounded = [row for row in rows if row.bound_ns is not None]
     return Total(
@@ -451,6 +457,7 @@ def total(rows: Iterable[SummedRow]) -> Total:
         costed_ns=sum(_costed_ns(row) for row in rows),
         bound_ns=_known(row.bound_ns for row in rows),
         bounded_ns=sum(row.bounded_ns for row in bounded),
+        lacks_work=lacks_work,
     )
 
 

@@ -195,7 +195,7 @@ def coverage(part: section.Share) -> str:
 
 def _count(things: section.Count) -> str:
     number = noun(things.number, things.noun) if things.noun else count(things.number)
-    return f"~{number}" if things.assumed else number
+    return _bound(things, things.number) + (f"~{number}" if things.assumed else number)
 
 
 #: The units that a column may have for its cells.
@@ -208,7 +208,7 @@ _WRITTEN: Final[dict[type, Callable[[Any], str]]] = {
     section.ByteRate: lambda cell: byte_rate(cell.bytes_per_second),
     section.Rate: lambda cell: rate(cell.per_second, cell.what),
     section.Count: _count,
-    section.Ratio: lambda cell: ratio(cell.value),
+    section.Ratio: lambda cell: _bound(cell, cell.value) + ratio(cell.value),
     section.Share: lambda cell: share(cell.part, cell.whole, decimals=cell.decimals) + coverage(cell),
     section.Change: lambda cell: change(cell.new, cell.old),
     section.TimeChange: lambda cell: duration_change(cell.ns),

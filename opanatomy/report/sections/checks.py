@@ -16,6 +16,7 @@ from opanatomy.records.anatomy import (
     EVENTS,
     LAUNCHES,
     ORDER,
+    WAITS,
     Anatomy,
     Check,
     Difference,
@@ -68,10 +69,11 @@ _FIGURE: Final[Mapping[str, str]] = {
     ORDER: "The operators and phases of {}",
     CLOCKS: "When {} began and ended, idle time and its causes",
     LAUNCHES: "The time of {}",
+    WAITS: "The busy time of {}",
     EVENTS: "The time of {}",
 }
 #: Checks whose evidence is the sentence on what is wrong.
-_SAID: Final = (CLASSES, ORDER, CLOCKS, LAUNCHES, EVENTS)
+_SAID: Final = (CLASSES, ORDER, CLOCKS, LAUNCHES, WAITS, EVENTS)
 _QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flops, "B": Bytes, "ns": Time}
 
 

@@ -51,11 +51,12 @@ def classes(anatomy: Anatomy) -> Section | None:
     if not anatomy.classes:
         return None
     steps = steps_of(anatomy)
-    whole = total(anatomy.classes).per_step(steps)
+    lacking = anatomy.timeline.lacks_work
+    whole = total(anatomy.classes, lacks_work=lacking).per_step(steps)
     phases = [phase for phase in Phase if any(row.phase is phase for row in anatomy.classes)]
     groups: list[tuple[OperatorClass | None, Sequence[ClassRow]]] = [*by_class(anatomy), (None, anatomy.classes)]
     lines = [
-        _Line(item, total(rows).per_step(steps),
+        _Line(item, total(rows, lacks_work=lacking).per_step(steps),
               {phase: sum(row.time_ns for row in rows if row.phase is phase) / steps for phase in phases})
         for item, rows in groups
     ]  # fmt: skip
@@ -65,7 +66,7 @@ def classes(anatomy: Anatomy) -> Section | None:
 
     columns: Columns[_Line] = {
         Column(header="class", holds=ColumnKind.NAMES, least=13): lambda line: line.operator_class or "total",
-        Column(header="calls", drop_order=12): lambda line: calls_of(line.part.calls),
+        Column(header="calls", drop_order=12): lambda line: calls_of(line.part.calls, at_least=lacking),
         Column(header="time"): lambda line: Time(line.part.time_ns),
         Column(header="share"): lambda line: Share(line.part.time_ns, whole.time_ns),
         **{
@@ -99,7 +100,9 @@ def classes(anatomy: Anatomy) -> Section | None:
 def _notes(parts: list[Total]) -> tuple[Note, ...]:
     notes = []
     covered = [part for part in parts if part.flops_cover]
-    if any(not part.flops_are_all for part in covered):
+    if parts[-1].lacks_work:
+        notes.append(Note(text="≥ the trace lacks some of the device work", column="time"))
+    elif any(not part.flops_are_all for part in covered):
         notes.append(Note(text=note("classes", "≥"), column="FLOP"))
     if covered and any(part.flops is not None and not part.flops_cover for part in parts):
         text = "- most of it has none" if notes else "- most of the time has no formula"

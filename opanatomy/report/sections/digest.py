@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from opanatomy.analysis.costs import costs_of, is_whole_trace, steps_of, steps_of_window
+from opanatomy.analysis.costs import costs_of, is_whole_trace, nothing_recorded, steps_of, steps_of_window
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
@@ -103,7 +103,7 @@ def _step(anatomy: Anatomy) -> Facts:
     if anatomy.generation is not None:
         yield "first token", _time(anatomy.generation.first_token_ns)
         yield "next token", _time(anatomy.generation.token_ns)
-    bound = "≥ " if anatomy.device.mfu_covered not in (None, 1) else ""
+    bound = "≥ " if anatomy.device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work else ""
     yield "MFU", None if anatomy.device.mfu is None else phrase(bound + "{}", Share(anatomy.device.mfu, 1))
 
 
@@ -117,12 +117,12 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
     timeline, steps = anatomy.timeline, steps_of(anatomy)
     work_ns = total(anatomy.classes).time_ns / steps
     if anatomy.environment.device_kind != "cpu":
-        in_window, costs = steps_of_window(anatomy), costs_of(anatomy)
+        in_window, costs, unknown = steps_of_window(anatomy), costs_of(anatomy), nothing_recorded(anatomy)
         whole_ns = costs.whole_ns / in_window
         yield "mean step" if not costs.of_trace else "from the first to the last device work", _time(whole_ns)
         yield "not in it, other steps' work", _time((timeline.outside_ns or 0) / in_window or None)
         for label, part_ns in (
-            ("device busy", timeline.busy_ns), ("device idle", costs.idle_ns),
+            ("device busy", None if unknown else timeline.busy_ns), ("device idle", None if unknown else costs.idle_ns),
             *((f"idle, {label_of(row)}", row.time_ns) for row in costs.causes[:_CAUSES]),
             ("not recorded", costs.unrecorded_ns or None), ("communication", timeline.communication_ns),
             ("exposed communication", timeline.exposed_communication_ns),
@@ -130,7 +130,7 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
             yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
     yield "device work", _time(work_ns)
     for operator_class, rows in by_class(anatomy):
-        yield "class", _class(operator_class, total(rows).per_step(steps), work_ns)
+        yield "class", _class(operator_class, total(rows, lacks_work=timeline.lacks_work).per_step(steps), work_ns)
     yield "no rule knows", _part(anatomy.ledger.unknown_ns / steps or None, work_ns)
     times: tuple[tuple[str, list[tuple[Name | Phrase, int]], int], ...] = (
         ("operator", _operators(anatomy), _OPERATORS),

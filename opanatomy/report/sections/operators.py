@@ -61,7 +61,7 @@ def operators(anatomy: Anatomy, page: Page) -> Section | None:
     steps = steps_of(anatomy)
     whole_ns = total(anatomy.classes).time_ns / steps
     figures: Columns[Total] = {
-        Column(header="calls", drop_order=5): lambda part: calls_of(part.calls),
+        Column(header="calls", drop_order=5): lambda part: calls_of(part.calls, at_least=anatomy.timeline.lacks_work),
         Column(header="time"): lambda part: Time(part.time_ns),
         Column(header="share"): lambda part: Share(part.time_ns, whole_ns),
         Column(header="FLOP/s", unit="FLOP/s", drop_order=1): lambda part: FlopRate(part.rate(part.flops)),

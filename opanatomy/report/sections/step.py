@@ -122,9 +122,9 @@ def _unrecorded(costs: Costs) -> Phrase | None:
     """Return the time whose records are missing, if it is much."""
     if costs.unrecorded_ns < _SAID * costs.whole_ns or not costs.unrecorded_ns:
         return None
-    return phrase(
-        "{} not recorded: launches whose work is not in the trace", Share(costs.unrecorded_ns, costs.whole_ns)
-    )
+    awaited = 2 * costs.awaited_ns > costs.unrecorded_ns
+    why = "the host waited for work that is not in the trace" if awaited else "launches whose work is not in the trace"
+    return phrase("{} not recorded: {}", Share(costs.unrecorded_ns, costs.whole_ns), why)
 
 
 def _causes(costs: Costs) -> Phrase | str:
@@ -512,14 +512,13 @@ def _reached(anatomy: Anatomy) -> Phrase | None:
     device = anatomy.device
     if device.mfu is None:
         return None
-    lower_bound = device.mfu_covered not in (None, 1)
+    partly = device.mfu_covered not in (None, 1)
+    lower_bound = partly or anatomy.timeline.lacks_work
     sign, peak = "≥ " if lower_bound else "", f" of the {device.mfu_dtype} peak" if device.mfu_dtype else ""
     reached = (("MFU", device.mfu), ("HFU", device.hfu))
     shares = joined(phrase("{} {}{}", name, sign, Share(part, 1)) for name, part in reached if part is not None)
     plain = " in the plain step" if anatomy.step.unprofiled_wall_ns is not None else ""
-    known = (
-        phrase("FLOPs known for {} of the contractions' time", Share(device.mfu_covered, 1)) if lower_bound else None
-    )
+    known = phrase("FLOPs known for {} of the contractions' time", Share(device.mfu_covered, 1)) if partly else None
     return joined((phrase("{}{}{}", shares or "", peak, plain), known, _in_other_types(anatomy)), by="; ")
 
 

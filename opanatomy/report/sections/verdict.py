@@ -298,6 +298,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
 def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield every part of the step's time that is above zero."""
     yield from _idle(anatomy, costs)
+    yield from _unrecorded(anatomy, costs)
     yield from _input(anatomy, costs)
     yield from _framework(anatomy, costs)
     yield from _communication(anatomy, costs)
@@ -321,6 +322,19 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         name="idle", text=phrase("{}{}", text, ends), evidence=_too_slow(anatomy, costs),
         further=NextCommand(section="idle"), share=share * (1 - slowed),
     )  # fmt: skip
+
+
+def _unrecorded(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
+    """Yield the time in which the device worked, or may have, without a record of it."""
+    if not costs.unrecorded_ns:
+        return
+    share = costs.unrecorded_ns / costs.whole_ns
+    lost = 0 if anatomy.timeline.launching is None else anatomy.timeline.launching.lost_calls
+    lacking = phrase("the work of {}", Count(lost, "launch")) if lost else "work that the host waited for"
+    text = phrase(
+        "What the device did in {} of {} is not known: the trace lacks {}.", Share(share, 1), _whole(costs), lacking
+    )
+    yield Finding(name="not-recorded", text=text, further=NextCommand(section="idle"), share=share)
 
 
 def _profilers_idle(anatomy: Anatomy, costs: Costs) -> float:
