@@ -331,7 +331,8 @@ def test_a_lower_bound_of_a_report_is_one_in_its_gates() -> None:
 @pytest.mark.parametrize(
     ("text", "met", "unknown"),
     [("idle_share > 40%", False, True), ("idle_share > 99%", True, False), ("idle_share > 1%", False, False),
-     ("busy < 3ms", False, True), ("busy < 5ms", False, False), ("busy < 50us", True, False), ("mfu < 90%", False, True)],
+     ("busy < 3ms", False, True), ("busy < 5ms", False, False), ("busy < 50us", True, False),
+     ("mfu < 90%", False, True)],
 )  # fmt: skip
 def test_what_was_not_recorded_may_be_idle_or_busy(text: str, met: bool, unknown: bool, tmp_path: Path) -> None:
     """Of 5 ms 0.1 are busy, 0.1 idle, and in 4.8 the host waits for what is not in the trace."""

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import opanatomy
+from opanatomy.__main__ import main as command
 from opanatomy.api import held
 from opanatomy.cli.main import main
 from opanatomy.records.anatomy import Machine, Measured
@@ -19,7 +20,9 @@ from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from tests import anatomies
 from tests.experiments import experiment
+from tests.made_trace import GEMM, H100, MAP, TraceBuilder
 
+SNAPSHOTS = Path(__file__).parent / "snapshots"
 ALEXNET = Path(__file__).parent / "traces" / "gpu_a100_alexnet.json.gz"
 MEASURED = Measured(machine=Machine(device="x", kind="cpu"))
 TEXT = json_report(anatomies.bert_on_cpu())
@@ -258,3 +261,37 @@ def test_a_report_in_a_folder_of_ranks_is_left_out_in_words(folder: Path, capsys
         text for text in json.loads(capsys.readouterr().out)["caveats"] if "trace.report.json is left out" in text
     )
     assert "not a trace but a report of opanatomy" in warning
+
+
+# -------------------------------------------------------------------------------------------------------- unlike things
+
+
+def test_a_snapshot_and_a_trace_are_not_compared_and_one_beside_traces_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
+    trace.step(0, 1_000)
+    trace.run(GEMM, 10, 20, 500)
+    snapshot = tmp_path / "oom.pickle.gz"
+    snapshot.write_bytes((SNAPSHOTS / "out_of_memory.pickle.gz").read_bytes())
+    path = trace.write(tmp_path / "rank0.json")
+    assert command(["compare", str(path), str(snapshot)]) == 2
+    said = "a memory snapshot (oom.pickle.gz) and a step (rank0.json) have nothing to compare"
+    assert said in capsys.readouterr().err
+    assert command(["analyze", str(tmp_path), "--section", "warnings"]) == 0
+    assert "left out beside the traces of the folder: oom.pickle.gz" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_may_be_wrong_is_among_the_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two kernels have each other's ids: `--check` fails, and the warnings say why."""
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
+    trace.step(0, 1_000)
+    for call, (name, kernel) in enumerate((("aten::mm", MAP), ("aten::relu", GEMM))):
+        trace.host(name, 100 * call, 50)
+        trace.run(kernel, 100 * call + 10, 400 * call + 100, 300)
+    path = trace.write(tmp_path / "swapped.json")
+    assert command(["analyze", str(path), "--check", "--section", "warnings"]) == 3
+    assert "The class of work of relu in forward may be wrong" in " ".join(capsys.readouterr().out.split())
+    trace.events = trace.events[:-3]
+    assert command(["analyze", str(trace.write(tmp_path / "good.json")), "--check", "--section", "warnings"]) == 0
+    assert "no warnings" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
+from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Breakdown, LikeStep, Metric, OperatorRow, StepKind
 from opanatomy.records.comparison import (
     BreakdownSums,
@@ -745,8 +746,15 @@ _PEAKS: Final = ("allocator_peak_bytes", _RESIDENT)
 def compared(sides: Sequence[SideInput]) -> Comparison:
     """Compare the sides, and explain the difference of two. Copies of a run count as one.
 
-    Sides that cannot be compared have figures only.
+    Sides that cannot be compared have figures only; a memory snapshot beside a step raises `UsageError`.
     """
+    runs = [(side.called(run), _is_snapshot(run.anatomy)) for side in sides for run in side.runs]
+    snapshots, traces = ([name for name, of_memory in runs if of_memory is kind] for kind in (True, False))
+    if snapshots and traces:
+        raise UsageError(
+            f"a memory snapshot ({_names_of(snapshots)}) and a step ({_names_of(traces)}) have nothing to compare -"
+            " give two snapshots, or two traces"
+        )
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)
     breakdowns = [_breakdown(side) for side in sides]

@@ -118,8 +118,8 @@ COLUMNS: Final = Chapter(
              "In the letters of the literature: b batch, s length, h hidden, a heads, L layers, V vocabulary."),
         term("and {} more", "sum of the rows not listed; --top lists more, -f json all"),
         term("≥", "some of the time has no formula",
-             "The figure is a lower bound. It is left out if most of the time has no formula. Where the trace lacks some of"
-             " the device work, calls, FLOPs, bytes and MFU are lower bounds too.",
+             "The figure is a lower bound. It is left out if most of the time has no formula. Where the trace lacks"
+             " some of the device work, calls, FLOPs, bytes and MFU are lower bounds too.",
              note="≥ some of the time has no formula"),
         term("-", "not known, or nothing to compare with"),
         term("(n %)", "reached in the n % of the time whose bound is known",
@@ -1229,8 +1229,8 @@ STEP: Final = Chapter(
              "The host waited, so nothing was queued.", formula="timeline.drained_ns / timeline.idle_ns",
              paths="timeline.drained_ns, timeline.idle_ns"),
         term("not recorded", "the device worked, or may have, and the trace lacks the work: neither busy nor idle",
-             "From a launch whose work is missing to the next work (a graph whose nodes were not recorded, a file that is"
-             " cut off), or while the host waits past the last recorded work.",
+             "From a launch whose work is missing to the next work (a graph whose nodes were not recorded, a file that"
+             " is cut off), or while the host waits past the last recorded work.",
              formula=f"timeline.unrecorded_ns / {_OF_STEP}",
              paths="timeline.unrecorded_ns, timeline.awaited_ns, timeline.window_ns, timeline.outside_ns"),
         term("host-bound | host bound", "idle, and the next work was launched after the device fell idle",

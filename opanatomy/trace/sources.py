@@ -168,10 +168,21 @@ def _in_zip(path: Path) -> list[Source]:
 
 
 def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
-    """Return a line for each zip with members skipped because of their names; system files are not counted."""
+    """Return a line for each folder whose memory snapshots are skipped beside traces, and for each zip with members
+    skipped because of their names; system files are not counted."""
     lines = []
     for path in paths:
-        if isinstance(path, Address) or os.path.isdir(path) or not _is_zip(path):
+        if isinstance(path, Address):
+            continue
+        if os.path.isdir(path):
+            found = (one.relative_to(path) for pattern in ("*", "*/*") for one in path.glob(pattern))
+            names = [one.as_posix() for one in found if _is_trace(one.parts, _SNAPSHOT_ENDINGS)]
+            if names:
+                more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+                said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_NAMED])
+                lines.append(f"left out beside the traces of the folder: {said}{more} - analyze memory snapshots alone")
+            continue
+        if not _is_zip(path):
             continue
         parts = {name: PurePosixPath(name).parts for name in _members(path)}
         names = [name for name in parts if not _is_trace(parts[name]) and not set(parts[name]) & _OF_SYSTEMS]

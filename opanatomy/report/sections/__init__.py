@@ -108,7 +108,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("more-advice", advice.more_advice, "advice", open=True),
         Part("ledger", checks.ledger, "ledger"),
         Part("source", _of(run.source), "source"),
-        Part("warnings", _of(run.warnings), "warnings", open=True),
+        Part("warnings", run.warnings, "warnings", open=True),
     ),
     Comparison: (
         Part("title", _of(comparison.title), open=True),
@@ -198,5 +198,6 @@ def _nothing(name: str, before: Iterable[Section]) -> tuple[Section, ...]:
     """Return a section that says that one is empty, unless a part of it is there already."""
     if any(name in (section.name, section.heading) for section in before):
         return ()
-    note = Note(text="nothing: this report does not have what it would be made of", tone=NoteStyle.REMARK)
+    nothing = "no warnings" if name == "warnings" else "not available: the report has no data for this section"
+    note = Note(text=nothing, tone=NoteStyle.REMARK)
     return (Section(name=name, title=name.capitalize(), heading=name, open=True, notes=(note,)),)

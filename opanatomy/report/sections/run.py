@@ -16,6 +16,7 @@ from opanatomy.report.section import (
     Flops,
     Note,
     NoteStyle,
+    Page,
     Phrase,
     Rate,
     Row,
@@ -27,6 +28,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
+from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 
 #: The makers of devices by torch's names of their kinds.
 _MAKERS: Final = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
@@ -80,9 +82,11 @@ def source(anatomy: Anatomy) -> Section:
     return Section(title="Source", facts=facts)
 
 
-def warnings(anatomy: Anatomy) -> Section:
-    """Return the warnings about the trace, or about how it was taken."""
-    facts = tuple(Fact(label="warning", text=text, warning=True) for text in anatomy.warnings if text)
+def warnings(anatomy: Anatomy, page: Page) -> Section:
+    """Return the warnings about the trace, or about how it was taken; if asked for by name also what comes first on a
+    whole page: what changes the reading of every figure, and figures that may be wrong."""
+    ahead = (*anatomy.caveats, *exceeded_texts(anatomy), *alarm_texts(anatomy)) if page.sections else ()
+    facts = tuple(Fact(label="warning", text=text, warning=True) for text in (*ahead, *anatomy.warnings) if text)
     return Section(title="Warnings", facts=facts)
 
 
