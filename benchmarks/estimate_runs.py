@@ -110,6 +110,7 @@ def run(name: str, device: str) -> dict[str, Any]:
 
     model, settings = RUNS[name]
     cuda = device == "cuda"
+    torch.set_num_threads(1)  # several processes build their models at once
     module, inputs = build(model, tiny=not cuda)
     sizes = {key: list(value.shape) for key, value in inputs.items()}
     facts: dict[str, Any] = {
@@ -220,7 +221,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(RUNS)}")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--ahead", type=int, default=6, metavar="N", help="processes that build their models ahead")
+    parser.add_argument(
+        "--ahead", type=int, default=os.cpu_count(), metavar="N", help="processes that build their models ahead"
+    )
     arguments = parser.parse_intermixed_args()
     if arguments.one:
         print(json.dumps(run(arguments.one, arguments.device), default=str))
