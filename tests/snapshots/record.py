@@ -24,7 +24,8 @@ from tests.snapshots.decoder import MEDIUM, SMALL, AdamW, decoder
 
 Facts = dict[str, Any]
 STATS = frozenset({
-    "requested_bytes.all.peak", "requested_bytes.all.current", "allocated_bytes.all.peak", "active_bytes.all.current",
+    "requested_bytes.all.peak", "requested_bytes.all.current", "allocated_bytes.all.peak",
+    "allocated_bytes.all.current", "active_bytes.all.current", "reserved_bytes.all.peak",
     "reserved_bytes.all.current", "inactive_split_bytes.all.current",
 })  # fmt: skip
 
@@ -35,6 +36,9 @@ def now_us() -> int:
 
 
 def start(**options: Any) -> None:
+    """Begin to record; the peaks that torch tells are counted from here."""
+    torch.cuda.init()
+    torch.cuda.reset_peak_memory_stats()
     torch.cuda.memory._record_memory_history(max_entries=options.pop("max_entries", 1_000_000), **options)
 
 
@@ -98,7 +102,6 @@ def training(
         if warm and step == warm:
             torch.cuda.synchronize()
             facts["allocated_before"] = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
             start(**options)
         last = step == warm + steps - 1
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -206,6 +209,34 @@ def streams() -> Facts:
     return finish(facts, module, optimizer)
 
 
+def pending_free() -> Facts:
+    """Tensors let go on their own stream while another has yet to read them: `active_pending_free` at the end."""
+    facts: Facts = {"began": now_us()}
+    start(stacks="python")
+    module, (tokens, targets) = decoder(SMALL, 2, 128)
+    module, tokens, targets = module.cuda(), tokens.cuda(), targets.cuda()
+    optimizer = torch.optim.AdamW(module.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        module(tokens, targets).backward()
+        optimizer.step()
+    side = torch.cuda.Stream()
+    read = torch.zeros((), device="cuda")
+    sent = [torch.randn(size, device="cuda") for size in (1_000, 300_000, 5_000_000)]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1_000_000_000)
+        for one in sent:
+            read.add_(one[0])
+            one.record_stream(side)
+    facts["sent"] = sum(one.nbytes for one in sent)
+    del sent, one
+    facts = finish(facts, module, optimizer)
+    blocks = (block for segment in facts["snapshot"]["segments"] for block in segment["blocks"])
+    facts["pending"] = sum(block["size"] for block in blocks if block["state"] == "active_pending_free")
+    return facts
+
+
 def _llama(**settings: Any) -> torch.nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -280,6 +311,9 @@ RECORDINGS: dict[str, tuple[str, Callable[[], Facts]]] = {
     "python_stacks": ("", lambda: training(own=False, stacks="python")),
     "no_stacks": ("", lambda: training(own=False, context=None)),
     "state_context": ("", lambda: training(own=False, context="state")),
+    "no_history": ("", lambda: training(own=False, enabled=None)),
+    "odd_sizes": ("", lambda: training((2, 252, 999, 3), 3, 101, own=False, stacks="python")),
+    "pending_free": ("", pending_free),
     "cut_off": ("", lambda: training(own=False, steps=4, max_entries=1_500)),
     "expandable": (EXPANDABLE, lambda: training(own=False)),
     "inference": ("", inference),
