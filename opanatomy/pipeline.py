@@ -441,6 +441,9 @@ def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anato
     """Return the anatomy with bounds, headroom and utilization by its device's ceilings (or why these are unknown), and
     with advice."""
     environment = anatomy.environment
+    if environment.host_only:
+        why_not = "no ceilings: what the device did is not in these figures"
+        return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not)))
     known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
     if known.ceilings is None:
         return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not)))

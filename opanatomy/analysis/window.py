@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.build import MeasuredSteps
 from opanatomy.analysis.idle import LOADS_DATA
-from opanatomy.analysis.intervals import Intervals, LaunchedWork, union
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, union, within
 from opanatomy.analysis.step import step_at
 from opanatomy.analysis.timeline import StepWindow
 from opanatomy.attribution.attribute import Attribution
@@ -35,7 +35,7 @@ from opanatomy.records.columns import (
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment, MachineLoad
 from opanatomy.trace.devices import environment_of as environment_of_header
-from opanatomy.trace.devices import has_accelerator, unlike
+from opanatomy.trace.devices import has_accelerator, unlike, unused_gpu
 from opanatomy.trace.read import Trace
 
 # ----- what a reader should know before trusting the figures of a trace
@@ -47,6 +47,8 @@ _NO_FORWARD: Final = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fu
 _STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
 #: The part of the device time without a launch record from which on a warning says so; the ledger always does.
 _MUCH_UNLAUNCHED: Final = 0.01
+#: Calls that wait for a device.
+_WAITS: Final = re.compile(r"Synchronize|StreamWaitEvent")
 _CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture"))
 
 
@@ -56,15 +58,17 @@ def environment_of(trace: Trace) -> Environment:
     if trace.on_device:
         device = _other_device(trace)
         return environment if device is None else replace(environment, **device)
-    if environment.device_kind == "cpu":
+    if trace.capture is not None and environment.device_kind == "cpu":
         return environment
+    # Neither the name nor the ceilings of a GPU without an event belong to these times.
+    cpu = replace(
+        environment, device=None, device_kind="cpu", device_count=None, device_memory_bytes=None, multiprocessors=None
+    )
     if _without_events(trace) is None:
-        return replace(environment, device_kind="cpu")
-    # Neither the name nor the ceilings of a GPU without an event, nor those of the processor, belong to these times.
-    return replace(
-        environment, device=None, device_kind="cpu", host_only=True, device_count=environment.device_count or 1,
-        device_memory_bytes=None, multiprocessors=None, processor=None,
-    )  # fmt: skip
+        return cpu
+    # Nor do those of the processor.
+    unread = next((rows.name for rows in trace.unread if rows.of_device), None)
+    return replace(cpu, device=unread, host_only=True, device_count=environment.device_count or 1, processor=None)
 
 
 def caveats_of(trace: Trace) -> tuple[str, ...]:
@@ -104,18 +108,42 @@ def _other_device(trace: Trace) -> dict[str, Any] | None:
 
 
 def _without_events(trace: Trace) -> str | None:
-    """Return what shows an accelerator in a trace without its events; `None` if the capture says it ran on the CPU."""
+    """Return what shows an accelerator in a trace without its events; `None` if the step ran on the CPU."""
     if trace.on_device or (trace.capture is not None and trace.environment.device_kind == "cpu"):
         return None
     if trace.capture is not None and trace.environment.device is not None:
         return f"is of a GPU ({trace.environment.device})"
-    operators = unique(trace.host.name).values.tolist()
-    return has_accelerator(trace.metadata, trace.memory, [trace.names[number] for number in operators])
+    if unread := next((rows.name for rows in trace.unread if rows.of_device), None):
+        return f"has rows of {unread}"
+    return has_accelerator(trace.memory, _operator_names(trace)) or _wait_in_operator(trace)
+
+
+def _operator_names(trace: Trace) -> list[str]:
+    """Return the names of operators, the one with the longest sum of durations first."""
+    operators = trace.host.annotation == 0
+    numbers = unique(trace.host.name[operators])
+    times = np.bincount(numbers.inverse, trace.host.duration_ns[operators], len(numbers.values))
+    return [trace.names[number] for number in numbers.values[np.argsort(-times, kind="stable")].tolist()]
+
+
+def _wait_in_operator(trace: Trace) -> str | None:
+    """Return that an operator waits for a device; the waits of a profiler, or of a script, are around operators."""
+    launches, host = trace.launches, trace.host
+    waits = np.flatnonzero(rows_named(_WAITS, trace.names, launches.name))
+    operators = host.annotation == 0
+    inside = within(union(host.start_ns[operators], host.duration_ns[operators]), launches.start_ns[waits],
+                    launches.start_ns[waits] + 1)  # fmt: skip
+    first = next(iter(waits[inside > 0].tolist()), None)
+    return None if first is None else f"has {trace.names[launches.name[first]]} inside an operator"
 
 
 def _of_devices(trace: Trace) -> Iterator[str]:
-    missing = _without_events(trace)
-    if missing is not None:
+    missing, unread = _without_events(trace), [rows for rows in trace.unread if rows.of_device]
+    if unread:
+        host = "" if len(trace.work.name) else " All times are those of the host, which launches and waits"
+        rows = " and ".join(each.text for each in unread[:3])
+        yield f"device rows of {rows} are not read: no figure here is of that device.{host}"
+    elif missing is not None:
         yield (
             f"only the host was recorded: the trace {missing} and has no event of a GPU. All times are those of the"
             " host, which launches and waits; what the device did is not known - record it with its activities"
@@ -126,6 +154,8 @@ def _of_devices(trace: Trace) -> Iterator[str]:
             f"no device work was recorded, only {_launches(int(starts_work(trace.names, trace.launches).sum()))} of it:"
             " what the device did, and when it was idle, is not known - record it again where CUPTI (roctracer) works"
         )
+    elif trace.capture is None and not trace.on_device and (line := unused_gpu(trace.metadata, _operator_names(trace))):
+        yield line
     elif trace.capture is None and (line := unlike(trace.devices)):
         yield line
     if trace.capture is not None and _other_device(trace):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, rows_by_value, unique
 from opanatomy.records.workload import Environment
@@ -21,8 +22,50 @@ _CPU: Final = 0
 #: Operators for which torch has no CPU kernel, and the collectives of GPU libraries.
 _OF_ACCELERATOR: Final = re.compile(
     r"^aten::_?(?:cudnn_(?!is_acceptable)|miopen_|flash_attention_|efficient_attention_|thnn_fused_|fused_dropout$"
-    r"|cslt_sparse_mm|scaled_dot_product_(?:flash|efficient|cudnn)_attention(?!_for_cpu))|^(?:nccl|rccl):|^flash_attn::"
+    r"|record_stream$|cslt_sparse_mm|scaled_dot_product_(?:flash|efficient|cudnn)_attention(?!_for_cpu))|^(?:nccl|rccl|hccl|xccl):"
+    r"|^flash_attn::|^(?:npu|hpu|mtia|mlu|musa)::|^aclnn[A-Z]"
 )
+#: Operators that torch has for the CPU alone.
+_OF_CPU: Final = re.compile(r"^aten::_?(?:mkldnn_|mkl_linear|nnpack_)|_for_cpu$|^(?:mkldnn|fbgemm)::")
+#: Words by which processes and categories of an accelerator's rows are called.
+_ACCELERATOR: Final = re.compile(
+    r"(?<![a-z])(?:ascend|npu|gpu|xpu|hpu|tpu|ipu|vpu|mtia|mps|metal|mlu|gcu|dcu|musa|neuron|neuroncore|habana|gaudi"
+    r"|cuda|hip|rocm|sycl|hccl|accelerator|hardware|device|kernel)s?(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+class UnreadRows(Struct, frozen=True, kw_only=True):
+    """The intervals of one process, or of one category, that no rule reads; `of_device` if they are an accelerator's.
+
+    A flow from an operator to a device counts as one without a duration.
+    """
+
+    name: str
+    events: int
+    duration_ns: int
+    of_device: bool
+
+    @property
+    def text(self) -> str:
+        """Return the name with the number of events and their time."""
+        time = f", {self.duration_ns / 1e6:,.3f} ms" if self.duration_ns else ""
+        return f"{self.name} ({self.events:,} event{'' if self.events == 1 else 's'}{time})"
+
+
+def unread_rows(
+    category: str | None, process: Sequence[str], events: int, duration_ns: int, *, of_device: bool, beside_host: bool
+) -> UnreadRows:
+    """Return what intervals without a rule are, by their category and by the names and labels of their process.
+
+    `of_device` if their arguments show a device. What a process is called says nothing of rows `beside_host` events.
+    """
+    texts = [text for text in (*(() if beside_host else process), category) if text]
+    called = next((text for text in texts if _ACCELERATOR.search(text)), None)
+    name = called or next(iter(texts), None) or next(iter(process), "a process without a name")
+    return UnreadRows(
+        name=name[:60], events=events, duration_ns=duration_ns, of_device=of_device or called is not None
+    )
 
 
 def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice, ...]:
@@ -78,18 +121,36 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     )
 
 
-def has_accelerator(metadata: dict[str, Any], memory: MemoryEvents, names: Sequence[str]) -> str | None:
-    """Return what proves that there was an accelerator if no event is device work; else `None`.
+def has_accelerator(memory: MemoryEvents, names: Sequence[str]) -> str | None:
+    """Return what proves that an accelerator took part if no event is device work; else `None`.
 
     `names` are those of all operators: some run on no CPU.
     """
-    named = [str(entry["name"]) for entry in entries_of(metadata) if isinstance(entry.get("name"), str)]
-    if named:
-        return f"names a GPU ({named[0] or 'without a name'})"
     if (memory.device_type > _CPU).any():
         return "has memory events of a GPU"
     operator = next((name for name in names if _OF_ACCELERATOR.search(name)), None)
     return None if operator is None else f"has {operator}, which runs on no CPU,"
+
+
+def unused_gpu(metadata: dict[str, Any], names: Sequence[str]) -> str | None:
+    """Return a sentence on the GPU of the machine that a trace of the CPU was recorded on; `None` if it names none.
+
+    `names` are those of all operators: some run on the CPU alone.
+    """
+    gpus = [str(entry["name"]) for entry in entries_of(metadata) if isinstance(entry.get("name"), str)]
+    if not gpus:
+        return None
+    gpu = f"the machine's GPU ({gpus[0]})" if gpus[0] else "the machine's GPU"
+    operator = next((name for name in names if _OF_CPU.search(name)), None)
+    if operator is not None:
+        return (
+            f"{gpu} was not used: nothing was launched on it, and {operator.removeprefix('aten::')} runs on the CPU"
+            ' alone - move model and batch to it (.to("cuda"))'
+        )
+    return (
+        f"nothing was launched on {gpu}: all times are those of the CPU - move model and batch to it"
+        ' (.to("cuda")); if they are there, record its activities too (ProfilerActivity.CUDA)'
+    )
 
 
 def _kinds(device: TraceDevice) -> tuple[object, ...]:

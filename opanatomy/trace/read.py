@@ -1,4 +1,4 @@
-"""Read a trace file into a `Trace`: events of every schema since 2021, sorted into columns."""
+"""Read a trace file into a `Trace`: events of every schema since 2018, sorted into columns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from opanatomy.records.columns import (
 )
 from opanatomy.records.signature import Signature
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment
-from opanatomy.trace.devices import devices_of, environment_of
+from opanatomy.trace.devices import UnreadRows, devices_of, environment_of, unread_rows
 from opanatomy.trace.salvage import NOT_DECODABLE
 from opanatomy.trace.schema import (
     ANNOTATION,
@@ -49,6 +49,8 @@ from opanatomy.trace.schema import (
     INSTANT,
     KERNEL,
     LAUNCH,
+    LEGACY_FLOW,
+    LEGACY_OPERATORS,
     MEMCPY,
     MEMORY,
     MEMSET,
@@ -285,6 +287,10 @@ class Collector:
         self._work = Table(DeviceWork, fractions=("blocks_per_sm", "occupancy"))
         self._memory = Table(MemoryEvents)
         self._profiler = Table(ProfilerEvents)
+        #: The names and labels of each process, and by process and category the number of intervals that no rule
+        #: reads, their nanoseconds, and how many of them have the arguments of device work.
+        self._processes: dict[int | str | None, list[str]] = {}
+        self._unread: dict[tuple[int | str | None, str | None], tuple[int, int, int]] = {}
         self._flow_starts: list[Event] = []
         self._flow_ends: list[Event] = []
         #: The events of a batch by table, and the places of annotations among the host's.
@@ -370,6 +376,21 @@ class Collector:
             backward_ns=np.array([nanoseconds(event.ts) for event in ends], dtype=np.int64),
         )
 
+    def unread(self) -> tuple[UnreadRows, ...]:
+        """Return the intervals that no rule reads, those with the longest sum first."""
+        hosts = {process for process, _ in self.threads}
+        rows: dict[str, UnreadRows] = {}
+        for (process, category), (events, ns, tasks) in self._unread.items():
+            called = [*self._processes.get(process, ()), *([process] if isinstance(process, str) else [])]
+            one = unread_rows(
+                category, called, events, ns, of_device=tasks > 0, beside_host=process in hosts
+            )  # fmt: skip
+            if (known := rows.get(one.name)) is not None:
+                events, ns = events + known.events, ns + known.duration_ns
+                one = replace(one, events=events, duration_ns=ns, of_device=one.of_device or known.of_device)
+            rows[one.name] = one
+        return tuple(sorted(rows.values(), key=lambda one: (-one.duration_ns, -one.events, one.name)))
+
     def raw_signatures(self) -> list[RawArguments]:
         """Return the distinct arguments, as `HostEvents.signature` numbers them."""
         split = (key.split(_BETWEEN) for key in self._signatures)
@@ -393,6 +414,8 @@ class Collector:
             kind = self._kinds[event.cat]
             if kind == FOREIGN and self._on_stream(event):
                 kind = KERNEL
+            elif kind == FOREIGN or event.cat is None:
+                kind = self._uncategorized(event)
             if kind in (PYTHON, OVERHEAD):
                 self._of_profiler.append(event)
                 return
@@ -404,11 +427,34 @@ class Collector:
                 self._take_annotation(event)
             else:
                 self._batch[kind].append(event)
+        elif event.ph == "M":
+            self._take_process(event)
         elif event.ts is not None:
             if event.name == MEMORY:
                 self._instants.append(event)
             elif event.cat in DIFFERENTIATION_FLOWS and event.id is not None:
                 (self._flow_starts if event.ph == "s" else self._flow_ends).append(event)
+            elif event.ph == "s" and event.cat is not None and event.cat.startswith(LEGACY_FLOW):
+                self._count_unread(event, f"{event.cat.removeprefix(LEGACY_FLOW)} (flows)")
+
+    def _take_process(self, event: Event) -> None:
+        """Keep the name or the labels of a process."""
+        args = event.args or _NO_ARGS
+        text = _decode(bytes(args.process_name if event.name == "process_name" else args.process_labels))
+        if event.name in ("process_name", "process_labels") and isinstance(text, str) and text:
+            self._processes.setdefault(event.pid, []).append(text)
+
+    def _uncategorized(self, event: Event) -> int:
+        """Return the kind of an interval whose category says nothing, and count it if no rule reads it."""
+        if event.cat is None and event.pid == LEGACY_OPERATORS:
+            return OPERATOR
+        self._count_unread(event, event.cat)
+        return IGNORED
+
+    def _count_unread(self, event: Event, category: str | None) -> None:
+        events, ns, tasks = self._unread.get((event.pid, category), (0, 0, 0))
+        task = event.args is not None and (bool(event.args.task_type) or event.args.stream is not None)
+        self._unread[event.pid, category] = events + 1, ns + max(nanoseconds(event.dur), 0), tasks + task
 
     def _take_annotation(self, event: Event) -> None:
         self._annotations.append(len(self._host_events))
@@ -605,6 +651,8 @@ class Trace(Struct, kw_only=True):
     graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     #: The devices that worked, the busiest first.
     devices: tuple[TraceDevice, ...] = ()
+    #: Intervals that no rule reads: an accelerator's, or another program's.
+    unread: tuple[UnreadRows, ...] = ()
     #: Whether the trace has an accelerator's work, or launches whose work was not recorded. Calls that only ask or wait
     #: do not count: a profiler that looks for a device makes them too.
     on_device: bool = False
@@ -651,9 +699,10 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
     host = without_negative(collector.host(), stream.warnings)
     launches = without_negative(collector.launches(), stream.warnings)
     work = without_negative(collector.work(), stream.warnings)
-    check_content(stream.path, host, launches, work, [*stream.caveats, *stream.warnings])
     names = list(collector.names)
     starting = starts_work(names, launches)
+    unread = collector.unread()
+    check_content(stream.path, host, starting, work, unread, [*stream.caveats, *stream.warnings])
     told_share(stream.cut_off, launches.correlation[starting], work.correlation, stream.caveats)
     raw_signatures = collector.raw_signatures()
     if capture and capture.list_arguments:
@@ -684,6 +733,7 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
         host_collectives=collector.host_collectives(host),
         graph_host_ns=collector.graph_host_ns(),
         devices=devices,
+        unread=unread,
         on_device=len(work.name) > 0 or bool(starting.any()),
     )
 
@@ -697,6 +747,8 @@ def _tell(collector: Collector, warnings: list[str]) -> None:
         many = "1 graph host node" if len(nodes) == 1 else f"{len(nodes):,} graph host nodes"
         took = f"{int(nodes[:, 1].sum()) / 1e6:,.3f} ms"
         warnings.append(f"{many} ({took}): callbacks on the host that a graph waited for, no device work")
+    for rows in [rows for rows in collector.unread() if not rows.of_device and rows.duration_ns][:3]:
+        warnings.append(f"not read, as no rule knows it: {rows.text}")
     for category, count in sorted(collector.foreign.items())[:5]:
         warnings.append(f"{count:,} events of the unknown category {category[:40]} were read as kernels")
 

@@ -35,11 +35,19 @@ CATEGORIES: Final = {
     "cuda_sync": IGNORED, "cuda_event": IGNORED, "xpu_sync": IGNORED, "cuda_profiler_range": IGNORED, "trace": IGNORED,
     "cpu_instant_event": IGNORED, "external_correlation": IGNORED, "collective_comm": IGNORED,
     "gpu_pm_counter": IGNORED, "hardware_counters": IGNORED, "graph_event_node": IGNORED,
+    "mtia_counters": IGNORED, "xpu_scope_profiler": IGNORED,
+    # What `--trace` adds (write.py).
+    "opanatomy": IGNORED,
     # Flows from a launch to its device work; correlation ids say the same.
     "ac2g": IGNORED, "async_cpu_to_gpu": IGNORED, "async": IGNORED,
 }  # fmt: skip
 #: The names, today's and those of 2022, of flows from an operator to its autograd node.
 DIFFERENTIATION_FLOWS: Final = frozenset(("fwdbwd", "forward_backward"))
+
+#: The process of operators, which have no category, in the lists of `torch.autograd.profiler` (torch 0.4 on).
+LEGACY_OPERATORS: Final = "CPU functions"
+#: How the category of its flows from an operator to a device begins; the name of the device follows.
+LEGACY_FLOW: Final = "cpu_to_"
 
 #: The category and the name, the same in all years, of the instants at which an allocator gave or took memory.
 INSTANT: Final = "cpu_instant_event"
@@ -84,6 +92,11 @@ class Args(Struct, gc=False):
     constants: Raw = field(default=Raw(), name="Concrete Inputs")
     device: Number | str | None = None
     stream: Number | str | None = None
+    #: The unit of an Ascend device that did a task; torch_npu gives its rows no category.
+    task_type: Raw = field(default=Raw(), name="Task Type")
+    #: The texts of metadata events `process_name` and `process_labels`.
+    process_name: Raw = field(default=Raw(), name="name")
+    process_labels: Raw = field(default=Raw(), name="labels")
     blocks_per_sm: float | str | None = field(default=None, name="blocks per SM")
     occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
     #: The two ends of a copy (`HtoD`), if its name does not say them (torch 2.15, Cuspy).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, isin
+from opanatomy.records.columns import Bool, DeviceWork, HostEvents, Int64, Launches, isin
 from opanatomy.records.workload import (
     Capture,
     Compilation,
@@ -24,6 +24,7 @@ from opanatomy.records.workload import (
     StepObservations,
     Workload,
 )
+from opanatomy.trace.devices import UnreadRows
 from opanatomy.trace.salvage import NOT_DECODABLE, Damaged, EventDecoder, last_boundary, mend, single_events
 from opanatomy.trace.schema import Event
 
@@ -236,15 +237,20 @@ def told_share(cut_off: bool, launches: Int64, work: Int64, caveats: list[str]) 
         caveats.append(f"{recorded:,} of {len(known):,} launches have their device work before the cut")
 
 
-def check_content(path: Path, host: HostEvents, launches: Launches, work: DeviceWork, warnings: list[str]) -> None:
-    """Raise `TraceError` if there is nothing to analyze: no operator, no launch and no device work."""
-    annotations = int((host.annotation != 0).sum())
-    if len(host.name) > annotations or len(launches.name) or len(work.name):
+def check_content(
+    path: Path, host: HostEvents, starting: Bool, work: DeviceWork, unread: Sequence[UnreadRows], warnings: list[str]
+) -> None:
+    """Raise `TraceError` if there is nothing to analyze: no operator that took time, no launch and no device work.
+
+    `starting` are the launches that start work: the calls that only ask or wait may be the profiler's own.
+    """
+    operators = host.duration_ns[host.annotation == 0]
+    if len(work.name) or starting.any() or operators.any():
         return
-    why = next((f" ({warning})" for warning in warnings if warning.isprintable()), "")
-    raise TraceError(
-        f"{path} has no operator and no device work that opanatomy knows{why} - give a torch.profiler trace"
-    )
+    left_out = (f"not read: {rows.text}" for rows in unread[:1])
+    why = next((f" ({reason})" for reason in (*left_out, *warnings) if reason.isprintable()), "")
+    timed = "that took time" if len(operators) else "and no device work that opanatomy knows"
+    raise TraceError(f"{path} has no operator {timed}{why} - give a torch.profiler trace of a step")
 
 
 def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> Capture:
@@ -418,6 +424,8 @@ class EventStream:
                     f"cannot read {self.path}: the compressed file is damaged or cut off before its events"
                     f" ({self._damage})"
                 )
+            if self._ended and not start:
+                raise TraceError(f"{self.path} is empty - give a torch.profiler trace")
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 if _REPORT_KEYS.match(self._buffer):
                     raise TraceError(

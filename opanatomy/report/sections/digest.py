@@ -31,6 +31,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
     total,
+    work_of,
 )
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
@@ -81,7 +82,8 @@ def _run(anatomy: Anatomy) -> Facts:
     ):  # fmt: skip
         yield label, "yes" if flag else None
     yield "device", _name(environment.device or environment.processor)
-    yield "kind of device", environment.device_kind
+    host_only = environment.host_only
+    yield "kind of device", "not recorded: the host alone" if host_only else environment.device_kind
     yield "ranks", _count(len(anatomy.ranks) or None)
     yield "torch", environment.torch
     yield "opanatomy", anatomy.provenance.opanatomy
@@ -97,7 +99,8 @@ def _step(anatomy: Anatomy) -> Facts:
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
     yield from _phases(step)
     if anatomy.environment.device_kind == "cpu":
-        yield "framework", _part(step.framework_ns, wall_ns)
+        framework_ns = None if anatomy.environment.host_only else step.framework_ns
+        yield "framework", _part(framework_ns, wall_ns)
     elif not is_whole_trace(anatomy):
         yield "kernel time", _time(step.kernel_time_ns)
     if anatomy.generation is not None:
@@ -128,7 +131,7 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
             ("exposed communication", timeline.exposed_communication_ns),
         ):  # fmt: skip
             yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
-    yield "device work", _time(work_ns)
+    yield work_of(anatomy) if anatomy.environment.host_only else "device work", _time(work_ns)
     for operator_class, rows in by_class(anatomy):
         yield "class", _class(operator_class, total(rows, lacks_work=timeline.lacks_work).per_step(steps), work_ns)
     yield "no rule knows", _part(anatomy.ledger.unknown_ns / steps or None, work_ns)

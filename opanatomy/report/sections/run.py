@@ -14,6 +14,7 @@ from opanatomy.report.section import (
     Count,
     Fact,
     Flops,
+    Name,
     Note,
     NoteStyle,
     Page,
@@ -185,6 +186,8 @@ def _unnamed(kind: str | None) -> str:
 def _device(anatomy: Anatomy) -> str | Phrase | None:
     environment = anatomy.environment
     if environment.host_only:
+        if environment.device is not None:
+            return phrase("{}, whose rows are not read: the host alone", Name(environment.device))
         return "a GPU of which nothing was recorded: the host alone"
     if environment.device_kind == "cpu":
         threads = environment.host_threads
