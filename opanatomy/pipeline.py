@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -75,6 +75,7 @@ from opanatomy.records.snapshot import Snapshot
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import Environment, MemoryObservations, SharedWeights, Workload
 from opanatomy.trace.files import Address
+from opanatomy.trace.merged import merged_ranks, taken_apart
 from opanatomy.trace.read import Trace, read_trace
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
@@ -125,15 +126,30 @@ def analyze_traces(
             return redacted(with_advice(_of_snapshots(snapshots, advance, at)), texts)
         if at is not None:
             raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")
-        if len(sources) == 1:
-            one = summary_of(sources[0], texts=texts, annotated=annotated, phases=phases).anatomy
-            anatomy = replace(one, warnings=(*one.warnings, *left_out_of(files)))
-        elif annotated is not None:
+        if len(sources) > 1 and annotated is not None:
             raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
-        else:
-            if files != list(paths):  # a trace that came through a pipe is in a temporary file
-                cluster = replace(cluster, keep=False, summaries=None)
-            anatomy = _together(files, sources, partial(_outcomes, sources, phases, cluster, note), advance, texts)
+        if files != list(paths):  # a trace that came through a pipe is in a temporary file
+            cluster = replace(cluster, keep=False, summaries=None)
+
+        def together(ranks: Sequence[Source], cluster: ClusterSettings) -> Anatomy:
+            return _together(files, ranks, partial(_outcomes, ranks, phases, cluster, note), advance, texts)
+
+        if len(sources) > 1:
+            return redacted(with_ceilings(together(sources, cluster), ceilings), texts)
+        source = sources[0]
+        with ExitStack() as stack:
+            path = stack.enter_context(source.opened())
+            trace, ranks = read_trace(path), None
+            if merged_ranks(trace) > 1 and annotated is None:
+                ranks = stack.enter_context(taken_apart(path, trace.metadata, source.name))
+            if ranks is not None:
+                del trace
+                anatomy = together(ranks.sources, replace(cluster, keep=False, summaries=None))
+                anatomy = replace(anatomy, warnings=(*anatomy.warnings, ranks.warning))
+            else:
+                name = source.name
+                one = summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts, trace=trace)
+                anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
         return redacted(with_ceilings(anatomy, ceilings), texts)
 
 
@@ -253,18 +269,12 @@ def summary_of(
     source: Source,
     *,
     texts: Texts,
-    annotated: Annotated | None = None,
     phases: Sequence[PhaseRule] = (),
     only: Collection[int] | None = None,
 ) -> RankSummary:
     """Return the summary of one trace; its secrets are in it and in `texts`. Raise `TraceError` if it is unreadable."""
     with source.opened() as path:
-        try:
-            return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts, only=only)
-        except TraceError as error:
-            if source.member is None:
-                raise
-            raise TraceError(str(error).replace(str(path), f"{source.member} in {source.path}")) from error
+        return summary_of_trace(path, name=source.name, phases=phases, texts=texts, only=only)
 
 
 def _name_of(paths: Sequence[Path | Address], count: int) -> str:
@@ -300,14 +310,15 @@ def summary_of_trace(
     phases: Sequence[PhaseRule] = (),
     texts: Texts | None = None,
     only: Collection[int] | None = None,
+    trace: Trace | None = None,
 ) -> RankSummary:
     """Return the anatomy of the trace in `path`, and the evidence of its collectives; `name` is the file's name in the
-    report, and with `only` no other steps count.
+    report, and with `only` no other steps count. `trace` is what the file has, if it was read before.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` give the phases
     of the trace's own annotations. The secrets in its metadata are added to `texts`: the anatomy still has them.
     """
-    trace = read_trace(path)
+    trace = read_trace(path) if trace is None else trace
     if texts is not None:
         texts.add_secrets(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)

@@ -36,6 +36,7 @@ from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment, MachineLoad
 from opanatomy.trace.devices import environment_of as environment_of_header
 from opanatomy.trace.devices import has_accelerator, unlike, unused_gpu
+from opanatomy.trace.merged import merged_ranks
 from opanatomy.trace.read import Trace
 
 # ----- what a reader should know before trusting the figures of a trace
@@ -73,7 +74,15 @@ def environment_of(trace: Trace) -> Environment:
 
 def caveats_of(trace: Trace) -> tuple[str, ...]:
     """Return lines on what changes the reading of every figure of a trace."""
-    return (*trace.caveats, *_of_devices(trace), *_of_load(trace.environment.load))
+    return (*trace.caveats, *_of_merged(trace), *_of_devices(trace), *_of_load(trace.environment.load))
+
+
+def _of_merged(trace: Trace) -> Iterator[str]:
+    if (ranks := merged_ranks(trace)) > 1:
+        yield (
+            f"{ranks} ranks are merged in this file: all sums are over all of them, and what they did at the same time"
+            " is counted together - give the ranks' own traces"
+        )
 
 
 def _of_load(load: MachineLoad | None) -> Iterator[str]:
@@ -154,10 +163,10 @@ def _of_devices(trace: Trace) -> Iterator[str]:
             f"no device work was recorded, only {_launches(int(starts_work(trace.names, trace.launches).sum()))} of it:"
             " what the device did, and when it was idle, is not known - record it again where CUPTI (roctracer) works"
         )
-    elif trace.capture is None and not trace.on_device and (line := unused_gpu(trace.metadata, _operator_names(trace))):
-        yield line
-    elif trace.capture is None and (line := unlike(trace.devices)):
-        yield line
+    elif trace.capture is None:
+        unused = None if trace.on_device else unused_gpu(trace.metadata, _operator_names(trace))
+        if (line := unused or unlike(trace.devices)) is not None:
+            yield line
     if trace.capture is not None and _other_device(trace):
         yield (
             f"the capture was of {trace.environment.device}, but the kernels ran on {trace.devices[0].name}: the"

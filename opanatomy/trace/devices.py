@@ -63,9 +63,7 @@ def unread_rows(
     texts = [text for text in (*(() if beside_host else process), category) if text]
     called = next((text for text in texts if _ACCELERATOR.search(text)), None)
     name = called or next(iter(texts), None) or next(iter(process), "a process without a name")
-    return UnreadRows(
-        name=name[:60], events=events, duration_ns=duration_ns, of_device=of_device or called is not None
-    )
+    return UnreadRows(name=name[:60], events=events, duration_ns=duration_ns, of_device=of_device or called is not None)
 
 
 def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from decimal import Decimal
 from math import nan
@@ -277,6 +277,8 @@ class Collector:
         self.kept = 0
         self.untimed = 0
         self.foreign: dict[str, int] = {}
+        #: The processes of device work, each with the number of the device.
+        self._work_processes: set[tuple[int | str | None, int]] = set()
         self._signatures: Numbers[bytes] = Numbers()
         self._texts: Numbers[str] = Numbers()
         self._collectives = Collectives()
@@ -376,19 +378,28 @@ class Collector:
             backward_ns=np.array([nanoseconds(event.ts) for event in ends], dtype=np.int64),
         )
 
+    def work_processes(self) -> int:
+        """Return the number of processes that have work on the same device: one, unless traces were merged."""
+        return max(Counter(device for _, device in self._work_processes).values(), default=0)
+
     def unread(self) -> tuple[UnreadRows, ...]:
-        """Return the intervals that no rule reads, those with the longest sum first."""
+        """Return the intervals that no rule reads, those with the longest sum first.
+
+        If nothing shows whose they are, and the trace has no device work, a process without operators is taken for a
+        device.
+        """
         hosts = {process for process, _ in self.threads}
-        rows: dict[str, UnreadRows] = {}
+        rows: dict[tuple[bool, str], UnreadRows] = {}
         for (process, category), (events, ns, tasks) in self._unread.items():
             called = [*self._processes.get(process, ()), *([process] if isinstance(process, str) else [])]
-            one = unread_rows(
-                category, called, events, ns, of_device=tasks > 0, beside_host=process in hosts
-            )  # fmt: skip
-            if (known := rows.get(one.name)) is not None:
+            beside = process in hosts
+            one = unread_rows(category, called, events, ns, of_device=tasks > 0, beside_host=beside)
+            if (known := rows.get((beside, one.name))) is not None:
                 events, ns = events + known.events, ns + known.duration_ns
                 one = replace(one, events=events, duration_ns=ns, of_device=one.of_device or known.of_device)
-            rows[one.name] = one
+            rows[beside, one.name] = one
+        if not self._work.rows and not any(one.of_device for one in rows.values()):
+            rows = {key: replace(one, of_device=not key[0]) for key, one in rows.items()}
         return tuple(sorted(rows.values(), key=lambda one: (-one.duration_ns, -one.events, one.name)))
 
     def raw_signatures(self) -> list[RawArguments]:
@@ -505,10 +516,12 @@ class Collector:
             self.work_collectives[row] = collective
         devices = [event.pid if item.device is None else item.device for event, item in zip(events, args, strict=True)]
         streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
+        numbers = [number if isinstance(number, int) else self._of_text(number) for number in devices]
+        self._work_processes.update(zip([event.pid for event in events], numbers, strict=True))
         self._work.extend(
             len(events),
             name=self.names.of(_names_of_work(events)),
-            device=[number if isinstance(number, int) else self._of_text(number) for number in devices],
+            device=numbers,
             stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
@@ -651,6 +664,8 @@ class Trace(Struct, kw_only=True):
     graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     #: The devices that worked, the busiest first.
     devices: tuple[TraceDevice, ...] = ()
+    #: The processes that have work on the same device: one, unless traces were merged.
+    work_processes: int = 0
     #: Intervals that no rule reads: an accelerator's, or another program's.
     unread: tuple[UnreadRows, ...] = ()
     #: Whether the trace has an accelerator's work, or launches whose work was not recorded. Calls that only ask or wait
@@ -734,6 +749,7 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
         graph_host_ns=collector.graph_host_ns(),
         devices=devices,
         unread=unread,
+        work_processes=collector.work_processes(),
         on_device=len(work.name) > 0 or bool(starting.any()),
     )
 

@@ -57,7 +57,11 @@ class Source(Struct, frozen=True):
             yield self.path
             return
         with temporary("trace.json", f"what is unpacked of {self.path}") as file:
-            yield _unzipped(self.path, self.member, file.parent)
+            unzipped = _unzipped(self.path, self.member, file.parent)
+            try:
+                yield unzipped
+            except TraceError as error:
+                raise TraceError(str(error).replace(str(unzipped), f"{self.member} in {self.path}")) from error
 
 
 def sources_of(paths: Sequence[Path | Address]) -> list[Source]:

@@ -225,7 +225,7 @@ def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Map
             target.write(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) + b",\n")
         target.write(b'"traceEvents":[')
         separator = b"\n"
-        for events in _events(source):
+        for events in raw_events(source):
             text = redaction.events(events)
             if _PREFIX in text:
                 processes.update(map(int, _PROCESS.findall(text)))
@@ -268,7 +268,7 @@ class _Texts(EventStream):
         self._decoder = _TextDecoder()
 
 
-def _events(source: Path) -> Iterator[list[msgspec.Raw]]:
+def raw_events(source: Path) -> Iterator[list[msgspec.Raw]]:
     """Yield the events of a trace as checked JSON text, about a megabyte at a time."""
     for texts in _Texts(source):
         yield cast("list[msgspec.Raw]", texts)

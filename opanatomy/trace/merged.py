@@ -1,0 +1,195 @@
+"""Take a file apart into which the traces of several ranks were merged: a file for each rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from opanatomy.records.columns import Int64, starts_work
+from opanatomy.records.workload import METADATA_KEY
+from opanatomy.trace.files import temporary
+from opanatomy.trace.read import Trace
+from opanatomy.trace.salvage import NOT_DECODABLE
+from opanatomy.trace.schema import KERNEL, LAUNCH, MEMCPY, MEMSET, OPERATOR, Kinds
+from opanatomy.trace.sources import Source
+from opanatomy.trace.write import raw_events
+
+Process: TypeAlias = "int | str | None"
+
+#: A rank in the name of a process (`Rank 3 - GPU`), and the text that a merger puts before a process (`[TP03] 7`).
+_NAMED_RANK: Final = re.compile(r"\brank[ _:#-]*(\d{1,9})\b", re.IGNORECASE)
+_LABELLED: Final = re.compile(r"^(\[[^\]]+\]) ")
+#: What another merger puts before the name of every event.
+_NAME_LABEL: Final = re.compile(rb'(?<="name")(\s*:\s*")\[R\d+\] ')
+#: A process's device work is that of the host whose launches have this part of its correlation ids, if no other's have.
+_MOST: Final = 0.5
+
+
+def merged_ranks(trace: Trace) -> int:
+    """Return how many ranks' events are in one file: several processes launch work, or compute on the CPU, or have work
+    on a device of the same number."""
+    process = {pid: number for number, pid in enumerate(dict.fromkeys(pid for pid, _ in trace.threads))}
+    processes = np.array([process[pid] for pid, _ in trace.threads], dtype=np.int64)
+    computing = _distinct(processes, trace.host.thread[trace.host.annotation == 0])
+    launching = _distinct(processes, trace.launches.thread[starts_work(trace.names, trace.launches)])
+    hosts = computing & launching if computing and launching else computing | launching
+    return max(len(hosts), trace.work_processes, 1)
+
+
+def _distinct(processes: Int64, threads: Int64) -> set[int]:
+    return set(processes[np.unique(threads)].tolist())
+
+
+class _Args(Struct, gc=False):
+    rank: int | str | None = None
+    correlation: int | None = None
+    name: msgspec.Raw = field(default=msgspec.Raw())
+
+
+class _Event(Struct, gc=False):
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | None = None
+    args: _Args | None = None
+
+
+class _Seen(Struct):
+    """What the events of one process show: the places of its first and last interval, its ranks and its name."""
+
+    first: int = -1
+    last: int = -1
+    host: bool = False
+    ranks: set[int] = field(default_factory=set)
+    name: str = ""
+    launches: set[int] = field(default_factory=set)
+    work: set[int] = field(default_factory=set)
+
+
+class TakenApart(Struct, frozen=True):
+    """A source for each rank of a file, and a line on where their numbers are from."""
+
+    sources: tuple[Source, ...]
+    warning: str
+
+
+@contextmanager
+def taken_apart(path: Path, metadata: Mapping[str, Any], name: str) -> Iterator[TakenApart | None]:
+    """Yield the ranks in the file, each in a file that is removed afterwards; `None` if nothing tells whose events are
+    whose."""
+    ranks, by = _ranks(_seen(path))
+    if ranks is None:
+        yield None
+        return
+    with temporary("rank", f"the ranks of {name}") as base:
+        numbers = sorted(set(ranks.values()))
+        files = {number: base.with_name(f"rank-{number}.json") for number in numbers}
+        _write(path, metadata, ranks, files)
+        sources = tuple(Source(files[number], f"{name}, rank {number}") for number in numbers)
+        yield TakenApart(sources, f"{len(sources)} ranks were merged in this file: they are taken apart, numbered {by}")
+
+
+def _identities(path: Path) -> Iterator[tuple[msgspec.Raw, _Event]]:
+    decoder = msgspec.json.Decoder(_Event)
+    for texts in raw_events(path):
+        for text in texts:
+            try:
+                yield text, decoder.decode(text)
+            except NOT_DECODABLE:  # an odd value: no rank needs this event
+                continue
+
+
+def _seen(path: Path) -> dict[Process, _Seen]:
+    """Return what each process with intervals that are read shows."""
+    kinds = Kinds()
+    seen: dict[Process, _Seen] = {}
+    for place, (_, event) in enumerate(_identities(path)):
+        args = event.args or _Args()
+        if event.ph == "M" and event.name == "process_name":
+            seen.setdefault(event.pid, _Seen()).name += f" {bytes(args.name).decode(errors='replace')}"
+        kind = kinds[event.cat]
+        if event.ph != "X" or kind not in (OPERATOR, LAUNCH, KERNEL, MEMCPY, MEMSET):
+            continue
+        process = seen.setdefault(event.pid, _Seen())
+        process.first, process.last = place if process.first < 0 else process.first, place
+        process.host = process.host or kind in (OPERATOR, LAUNCH)
+        if isinstance(args.rank, int):
+            process.ranks.add(args.rank)
+        if args.correlation is not None and kind != OPERATOR:
+            (process.launches if kind == LAUNCH else process.work).add(args.correlation)
+    return {pid: process for pid, process in seen.items() if process.first >= 0}
+
+
+def _ranks(seen: Mapping[Process, _Seen]) -> tuple[dict[Process, int] | None, str]:
+    """Return the rank of each process, and what numbers them: its events, or its name; else the order in the file, in
+    which ranks stand one after the other; else the host whose launches it has. `None` if none of these tells."""
+    stated = {pid: next(iter(process.ranks)) for pid, process in seen.items() if len(process.ranks) == 1}
+    named = {pid: int(match[1]) for pid, process in seen.items() if (match := _NAMED_RANK.search(process.name))}
+    labels: dict[Process, str] = {
+        pid: match[1] for pid in seen if isinstance(pid, str) and (match := _LABELLED.match(pid))
+    }
+    order = {label: number for number, label in enumerate(dict.fromkeys(labels.values()))}
+    for ranks, by in (
+        (stated, "as its events say"), (named, "as its processes are called"),
+        ({pid: order[label] for pid, label in labels.items()}, "in its order"),
+        (_by_place(seen), "in its order"), (_by_launches(seen), "in the order of their processes"),
+    ):  # fmt: skip
+        if _several(ranks, seen):
+            return ranks, by
+    return None, ""
+
+
+def _several(ranks: Mapping[Process, int], seen: Mapping[Process, _Seen]) -> bool:
+    """Return whether all processes have a rank, of several, and each rank has a host (if any process is one)."""
+    hosts = {ranks[pid] for pid, process in seen.items() if process.host and pid in ranks}
+    every = set(ranks.values())
+    return len(ranks) == len(seen) and len(every) > 1 and hosts in (set(), every)
+
+
+def _by_place(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
+    """Number the processes so that those whose events are mixed in the file have the same number."""
+    ranks: dict[Process, int] = {}
+    reached, number = -1, -1
+    for pid, process in sorted(seen.items(), key=lambda item: item[1].first):
+        number += process.first > reached
+        reached = max(reached, process.last)
+        ranks[pid] = number
+    return ranks
+
+
+def _by_launches(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
+    """Number the hosts, and give each process of device work the number of the only host with its launches."""
+    hosts = sorted((pid for pid, process in seen.items() if process.host), key=lambda pid: (isinstance(pid, str), pid))
+    ranks: dict[Process, int] = {pid: number for number, pid in enumerate(hosts)}
+    for pid, process in seen.items():
+        shared = [len(process.work & seen[host].launches) for host in hosts]
+        if pid not in ranks and max(shared, default=0) == sum(shared) > _MOST * len(process.work):
+            ranks[pid] = shared.index(max(shared))
+    return ranks
+
+
+def _write(path: Path, metadata: Mapping[str, Any], ranks: Mapping[Process, int], files: Mapping[int, Path]) -> None:
+    """Write the events of each rank into its file."""
+    head = {key: value for key, value in metadata.items() if key != METADATA_KEY}
+    distributed = head.get("distributedInfo")
+    properties = head.get("deviceProperties")
+    if isinstance(properties, list):  # each rank's list, one after the other
+        head["deviceProperties"] = list({repr(entry): entry for entry in properties}.values())
+    with ExitStack() as stack:
+        targets = {number: stack.enter_context(file.open("wb")) for number, file in files.items()}
+        for number, target in targets.items():
+            head["distributedInfo"] = {**(distributed if isinstance(distributed, dict) else {}), "rank": number}
+            target.write(msgspec.json.encode(head)[:-1] + b',"traceEvents":[{}')
+        for text, event in _identities(path):
+            if (rank := ranks.get(event.pid)) is not None:
+                labelled = event.name is not None and event.name.startswith(f"[R{rank}] ")
+                targets[rank].write(b",\n" + (_NAME_LABEL.sub(rb"\1", bytes(text), count=1) if labelled else text))
+        for target in targets.values():
+            target.write(b"\n]}\n")
