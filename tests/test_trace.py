@@ -175,7 +175,7 @@ PIECES = (b"\0", b" ", b"a", b"{},", b'{"ph":"X","cat":"Kernel","name":"k","ts":
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", 'no "traceEvents"'), (b"hello", "starts with b'h'"), (b'{"a": 1}', 'no "traceEvents"'),
+        (b"", "is empty"), (b"hello", "starts with b'h'"), (b'{"a": 1}', 'no "traceEvents"'),
         (b"\x1f\x8b\x08bad", "damaged or cut off before"), (wrong_checksum(), "damaged"), (None, "no such file"),
         *((text, NOTHING) for text in (
             b'{"traceEvents":[]}', b"[", b"[" * (1 << 20), b'{"traceEvents":[{"ph":"X"}]}',

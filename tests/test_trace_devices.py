@@ -114,15 +114,15 @@ def test_devices_of_roctracer_that_are_all_alike(tmp_path: Path) -> None:
 
 
 def without_device_events(trace: TraceBuilder, *, keep: str | None = None) -> TraceBuilder:
-    """What is left where CUPTI recorded nothing; with one call of the runtime where `keep` names it."""
+    """What is left where CUPTI recorded nothing; with one call of the runtime in an operator where `keep` names it."""
     trace.events = [event for event in trace.events if event["cat"] not in ("kernel", "cuda_runtime")]
     if keep is not None:
-        trace.launch(900, 77, name=keep)
+        trace.launch(130, 77, name=keep)
     return trace
 
 
-@pytest.mark.parametrize("keep", [None, "cudaDeviceSynchronize", "cudaGetDeviceCount"])
-def test_host_times_are_not_those_of_a_gpu(keep: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", ["cudaDeviceSynchronize", "cudaStreamSynchronize"])
+def test_host_times_are_not_those_of_a_gpu(keep: str, tmp_path: Path) -> None:
     """Self times of operators that only launch stood under the name of the GPU, held against its peaks; with a single
     call that waits there was no time at all."""
     anatomy = without_device_events(training_step(), keep=keep).analyze(tmp_path)
@@ -132,11 +132,11 @@ def test_host_times_are_not_those_of_a_gpu(keep: str | None, tmp_path: Path) -> 
     assert (anatomy.device.peak_flops_per_second, anatomy.device.mfu) == ({}, None)
     assert anatomy.environment.host_only
     (caveat,) = anatomy.caveats
-    begin = "only the host was recorded: the trace names a GPU (NVIDIA H100 80GB HBM3) and has no event of a GPU."
+    begin = f"only the host was recorded: the trace has {keep} inside an operator and has no event of a GPU."
     assert caveat.startswith(begin)
     text = page(anatomy)
     assert "device a GPU of which nothing was recorded: the host alone" in text
-    assert text.count(begin) == text.count("H100") == 1
+    assert (text.count(begin), text.count("H100")) == (1, 0)
 
 
 def test_memory_of_a_gpu_without_its_events(tmp_path: Path) -> None:

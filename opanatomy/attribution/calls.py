@@ -391,9 +391,11 @@ class KernelNames(Struct, frozen=True, kw_only=True):
 def operator_names(names: Sequence[str], column: Int64, *, on_device: bool) -> OperatorNames:
     """Classify the names in a column of host events."""
     otherwise = DISPATCHING if on_device else UNKNOWN_OPERATOR
+    # Before torch 1.7, whose profiler recorded no kernels either, operators had no namespace.
+    bare = not on_device and not any(name.startswith("aten::") for name in names)
     classifications = [DISPATCHING] * len(names)
     for number in unique(column).values.tolist():
-        name = names[number]
+        name = f"aten::{names[number]}" if bare and classify_operator(f"aten::{names[number]}") else names[number]
         classifications[number] = _with_formula(name, classify_operator(name)) or otherwise
     return OperatorNames(
         operator_class=_codes(classifications),

@@ -626,12 +626,16 @@ def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) 
 
 
 def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, of_loop: Bool) -> Int64:
-    """Return threads with nodes and nothing of the training loop: no forward operator, step or range around nodes."""
+    """Return threads with nodes and nothing of the training loop: no forward operator, step or range around nodes.
+
+    The loop runs somewhere: there are none if no other thread has an operator.
+    """
     outside = nodes.enclosing < 0
     ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
     threads = unique(rows.thread[nodes.is_node]).values
-    return threads[~isin(threads, rows.thread[loop])]
+    autograd = threads[~isin(threads, rows.thread[loop])]
+    return autograd if not isin(rows.thread[rows.annotation == 0], autograd).all() else autograd[:0]
 
 
 # ----- phases inferred from autograd nodes, optimizer ranges and differentiated operators
@@ -736,7 +740,9 @@ def _unmarked(
     last_mark, next_mark = _marks_with(moments, start)
     sends, receives = (within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
+    # Without a known forward, what lies between two nodes on the loop's thread may be one.
     within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & isin(thread, moments.backward)
+    within_backward &= differentiated.any() | isin(thread, moments.autograd)
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [

@@ -372,7 +372,7 @@ def _work(anatomy: Anatomy) -> Iterator[Named]:
     if not rows:
         return
     whole = total(rows)
-    yield "kernel_time_ns", _per(whole.time_ns, steps)
+    yield "kernel_time_ns", None if anatomy.environment.host_only else _per(whole.time_ns, steps)
     yield "flops", _per(whole.flops, steps)
     yield "bytes", _per(whole.bytes, steps)
     for operator_class in OperatorClass:

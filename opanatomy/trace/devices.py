@@ -29,7 +29,7 @@ _OF_ACCELERATOR: Final = re.compile(
 _OF_CPU: Final = re.compile(r"^aten::_?(?:mkldnn_|mkl_linear|nnpack_)|_for_cpu$|^(?:mkldnn|fbgemm)::")
 #: Words by which processes and categories of an accelerator's rows are called.
 _ACCELERATOR: Final = re.compile(
-    r"(?<![a-z])(?:ascend|npu|gpu|xpu|hpu|tpu|ipu|vpu|mtia|mps|metal|mlu|gcu|dcu|musa|neuron|neuroncore|habana|gaudi"
+    r"(?<![a-z])(?:ascend|npu|gpu|xpu|hpu|tpu|ipu|vpu|dpu|mtia|mps|metal|mlu|gcu|dcu|musa|neuron|neuroncore|habana|gaudi"
     r"|cuda|hip|rocm|sycl|hccl|accelerator|hardware|device|kernel)s?(?![a-z])",
     re.IGNORECASE,
 )

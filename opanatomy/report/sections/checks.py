@@ -261,10 +261,11 @@ def _work(anatomy: Anatomy) -> list[tuple[str, str | Phrase | None]]:
         ("outside the window", account.outside_window_ns),
     )
     inside_ns = account.device_work_ns - account.outside_window_ns
+    whole = work_of(anatomy) if anatomy.environment.host_only else "device work"
     work = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
     known = (("classed", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
     return [
-        ("work", phrase("device work {} = {}", Time(account.device_work_ns), work or "")),
+        ("work", phrase("{} {} = {}", whole, Time(account.device_work_ns), work or "")),
         ("", joined(phrase("{} {}", name, Share(ns, inside_ns)) for name, ns in known)),
         ("unknown", _names(unclassified(anatomy), inside_ns)),
         ("no formula", _names(uncosted(anatomy), inside_ns)),
