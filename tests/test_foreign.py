@@ -108,7 +108,11 @@ def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
     assert anatomy.caveats == (said,)
     assert anatomy.environment.host_only
     assert sum(row.time_ns for row in anatomy.classes) == host_us * 1000
-    assert (anatomy.device.mfu, anatomy.advice) == (None, ())
+    assert (anatomy.device.mfu, anatomy.step.busy_ns, anatomy.step.kernel_time_ns, anatomy.advice) == (None,) * 3 + (
+        (),
+    )
+    timeline = anatomy.timeline
+    assert (timeline.busy_ns, timeline.idle_ns, timeline.unrecorded_ns) == (0, 0, timeline.window_ns)
     text = page(anatomy)
     assert main(["analyze", str(path), "-f", "digest"]) == 0
     digest = capsys.readouterr().out

@@ -37,6 +37,7 @@ from opanatomy.records.anatomy import (
     Ratio,
     StepRow,
     StepSpans,
+    Timeline,
 )
 from opanatomy.records.columns import Bool, CallTable, KernelTable
 from opanatomy.records.communication import Communication
@@ -340,6 +341,10 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     classes = class_rows(calls)
     step = step_of_rows(steps.rows, capture, recording_outside=steps.window.recording_outside)
     timeline = timeline_of(steps.rows, steps.window, steps.time, inputs.spans, inputs.communication)
+    if inputs.environment.host_only:  # the times of operators are those of launching: the device's are not known
+        window = timeline.window_ns
+        timeline = Timeline(window_ns=window, busy_ns=0, idle_ns=0, unrecorded_ns=window)
+        step = replace(step, busy_ns=None, kernel_time_ns=None, framework_ns=None, profiler_ns=None)
     anatomy = Anatomy(
         provenance=inputs.provenance,
         environment=inputs.environment,

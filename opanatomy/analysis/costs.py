@@ -31,7 +31,7 @@ def is_whole_trace(anatomy: Anatomy) -> bool:
 
 
 def nothing_recorded(anatomy: Anatomy) -> bool:
-    """Return whether the trace has launches and no device work: busy and idle time are not known then."""
+    """Return whether a device took part, and the trace has none of its work: busy and idle time are not known then."""
     timeline = anatomy.timeline
     return bool(timeline.window_ns) and not timeline.busy_ns and timeline.unrecorded_ns == timeline.window_ns
 
@@ -69,7 +69,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
     on_cpu = anatomy.environment.device_kind == "cpu"
     exposed = timeline.exposed_communication_ns or 0
     work = sum(row.time_ns for row in anatomy.classes)
-    computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns else work
+    computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns and not nothing_recorded(anatomy) else work
     framework_ns = _of_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0
     input_ns = min(sum(row.self_ns for row in loading(anatomy)) / max(len(anatomy.ranks), 1), framework_ns)
     return Costs(

@@ -327,10 +327,9 @@ def _phases(anatomy: Anatomy) -> Iterator[Named]:
     step = anatomy.step
     for phase in STEP_PHASES:
         yield f"{phase}_time_ns", step.phase_ns.get(phase)
-    framework_ns = None if anatomy.environment.host_only else step.framework_ns
-    yield "framework_ns", framework_ns
-    yield "framework_share", _per(framework_ns, step.wall_ns)
-    yield "profiler_ns", step.profiler_ns if framework_ns is not None else None
+    yield "framework_ns", step.framework_ns
+    yield "framework_share", _per(step.framework_ns, step.wall_ns)
+    yield "profiler_ns", step.profiler_ns if step.framework_ns is not None else None
 
 
 def _window(anatomy: Anatomy) -> Iterator[Named]:

@@ -99,8 +99,7 @@ def _step(anatomy: Anatomy) -> Facts:
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
     yield from _phases(step)
     if anatomy.environment.device_kind == "cpu":
-        framework_ns = None if anatomy.environment.host_only else step.framework_ns
-        yield "framework", _part(framework_ns, wall_ns)
+        yield "framework", _part(step.framework_ns, wall_ns)
     elif not is_whole_trace(anatomy):
         yield "kernel time", _time(step.kernel_time_ns)
     if anatomy.generation is not None:
