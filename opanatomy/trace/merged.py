@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -28,8 +29,10 @@ _NAMED_RANK: Final = re.compile(r"\brank[ _:#-]*(\d{1,9})\b", re.IGNORECASE)
 _LABELLED: Final = re.compile(r"^(\[[^\]]+\]) ")
 #: What another merger puts before the name of every event.
 _NAME_LABEL: Final = re.compile(rb'(?<="name")(\s*:\s*")\[R\d+\] ')
-#: A process's device work is that of the host whose launches have this part of its correlation ids, if no other's have.
-_MOST: Final = 0.5
+#: A process's device work is that of the host that can have launched at least this part of it, if every other can have
+#: launched less than so much of what that one can. Work from before the recording has no launch.
+_LAUNCHED: Final = 0.5
+_LESS: Final = 0.9
 
 
 def merged_ranks(trace: Trace) -> int:
@@ -58,19 +61,25 @@ class _Event(Struct, gc=False):
     cat: str | None = None
     name: str | None = None
     pid: int | str | None = None
+    ts: float | str | None = None
     args: _Args | None = None
 
 
 class _Seen(Struct):
-    """What the events of one process show: the places of its first and last interval, its ranks and its name."""
+    """What the events of one process show: the places of its first and last interval, its ranks and its name, and when
+    its launches and its device work began, by correlation id."""
 
     first: int = -1
     last: int = -1
     host: bool = False
     ranks: set[int] = field(default_factory=set)
     name: str = ""
-    launches: set[int] = field(default_factory=set)
-    work: set[int] = field(default_factory=set)
+    launches: dict[int, float] = field(default_factory=dict)
+    work: dict[int, float] = field(default_factory=dict)
+
+    def launched(self, work: Mapping[int, float]) -> int:
+        """Return how much of that device work began after a launch of this process with its correlation id."""
+        return sum(self.launches.get(correlation, inf) <= start for correlation, start in work.items())
 
 
 class TakenApart(Struct, frozen=True):
@@ -122,8 +131,8 @@ def _seen(path: Path) -> dict[Process, _Seen]:
         process.host = process.host or kind in (OPERATOR, LAUNCH)
         if isinstance(args.rank, int):
             process.ranks.add(args.rank)
-        if args.correlation is not None and kind != OPERATOR:
-            (process.launches if kind == LAUNCH else process.work).add(args.correlation)
+        if args.correlation is not None and kind != OPERATOR and event.ts is not None:
+            (process.launches if kind == LAUNCH else process.work)[args.correlation] = float(event.ts)
     return {pid: process for pid, process in seen.items() if process.first >= 0}
 
 
@@ -165,13 +174,15 @@ def _by_place(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
 
 
 def _by_launches(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
-    """Number the hosts, and give each process of device work the number of the only host with its launches."""
+    """Number the hosts, and give each process of device work the number of the only host that can have launched it."""
     hosts = sorted((pid for pid, process in seen.items() if process.host), key=lambda pid: (isinstance(pid, str), pid))
     ranks: dict[Process, int] = {pid: number for number, pid in enumerate(hosts)}
     for pid, process in seen.items():
-        shared = [len(process.work & seen[host].launches) for host in hosts]
-        if pid not in ranks and max(shared, default=0) == sum(shared) > _MOST * len(process.work):
-            ranks[pid] = shared.index(max(shared))
+        launched = [seen[host].launched(process.work) for host in hosts]
+        most = max(launched, default=0)
+        alone = sum(count > _LESS * most for count in launched) == 1
+        if pid not in ranks and alone and most > _LAUNCHED * len(process.work):
+            ranks[pid] = launched.index(most)
     return ranks
 
 
