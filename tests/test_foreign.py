@@ -307,6 +307,15 @@ def test_merged_ranks_are_taken_apart(
     assert not any("merged" in caveat for caveat in anatomy.caveats)
 
 
+def test_device_rows_of_ranks_without_their_hosts(tmp_path: Path) -> None:
+    """Each rank calls its device 0; in several processes of one host that is no sign of another rank."""
+    kernels = [event for rank in changed(by_number)[:2] for event in rank if event["cat"] == "kernel"]
+    assert len(opanatomy.analyze(written(tmp_path, {"traceEvents": kernels})).ranks) == 2
+    kernels += [event for event in of_rank(0).events if event["cat"] != "kernel"]
+    anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": kernels}))
+    assert (len(anatomy.ranks), any("merged" in caveat for caveat in anatomy.caveats)) == (0, False)
+
+
 def test_merged_ranks_that_nothing_tells_apart_are_said_first(tmp_path: Path) -> None:
     """In the order of time, with the correlation ids of all ranks the same: a kernel may be anybody's."""
     events = sorted((event for rank in changed(by_number) for event in rank), key=lambda event: event["ts"])

@@ -116,7 +116,8 @@ class Timeline(Record, frozen=True, kw_only=True):
     host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work of the
     device runs; `computation_ns` is the union of the work that is neither. With several devices these are means over
     the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
-    without steps, `around_ns` is its time before and after all device work.
+    without steps, `around_ns` is its time before and after all device work. On the CPU `busy_ns` is the time of
+    operators; of a host alone, all of the window is `unrecorded_ns`.
     """
 
     window_ns: int

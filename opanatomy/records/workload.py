@@ -359,10 +359,10 @@ class MachineLoad(Record, frozen=True, kw_only=True):
 class Environment(Record, frozen=True, kw_only=True):
     """The machine and the libraries of a run; `None` if the trace does not say.
 
-    device: its name.
+    device: its name; with `host_only` what its rows are called, if the trace has some that are not read.
     device_kind: `cpu`, `cuda`, `rocm`, `xpu`, ...
-    host_only: true if the step ran on an accelerator whose work is not recorded: times are those of launching, on the
-        host.
+    host_only: true if the step ran on an accelerator whose work is not recorded or not read: times are those of
+        launching, on the host.
     device_count: the number of devices.
     device_memory_bytes: the memory of one.
     multiprocessors: multiprocessors (compute units) of the device.

@@ -29,6 +29,8 @@ _NAMED_RANK: Final = re.compile(r"\brank[ _:#-]*(\d{1,9})\b", re.IGNORECASE)
 _LABELLED: Final = re.compile(r"^(\[[^\]]+\]) ")
 #: What another merger puts before the name of every event.
 _NAME_LABEL: Final = re.compile(rb'(?<="name")(\s*:\s*")\[R\d+\] ')
+#: The most ranks to take apart: each is an open file.
+_MAX_PROCESSES: Final = 500
 #: A process's device work is that of the host that can have launched at least this part of it, if every other can have
 #: launched less than so much of what that one can. Work from before the recording has no launch.
 _LAUNCHED: Final = 0.5
@@ -36,14 +38,14 @@ _LESS: Final = 0.9
 
 
 def merged_ranks(trace: Trace) -> int:
-    """Return how many ranks' events are in one file: several processes launch work, or compute on the CPU, or have work
-    on a device of the same number."""
+    """Return how many ranks' events are in one file: processes that launch work, or compute on the CPU; without any of
+    these, processes that have work on the same device."""
     process = {pid: number for number, pid in enumerate(dict.fromkeys(pid for pid, _ in trace.threads))}
     processes = np.array([process[pid] for pid, _ in trace.threads], dtype=np.int64)
     computing = _distinct(processes, trace.host.thread[trace.host.annotation == 0])
     launching = _distinct(processes, trace.launches.thread[starts_work(trace.names, trace.launches)])
     hosts = computing & launching if computing and launching else computing | launching
-    return max(len(hosts), trace.work_processes, 1)
+    return max(len(hosts) or trace.work_processes, 1)
 
 
 def _distinct(processes: Int64, threads: Int64) -> set[int]:
@@ -145,13 +147,14 @@ def _ranks(seen: Mapping[Process, _Seen]) -> tuple[dict[Process, int] | None, st
         pid: match[1] for pid in seen if isinstance(pid, str) and (match := _LABELLED.match(pid))
     }
     order = {label: number for number, label in enumerate(dict.fromkeys(labels.values()))}
-    for ranks, by in (
-        (stated, "as its events say"), (named, "as its processes are called"),
-        ({pid: order[label] for pid, label in labels.items()}, "in its order"),
-        (_by_place(seen), "in its order"), (_by_launches(seen), "in the order of their processes"),
-    ):  # fmt: skip
+    for ranks, by in ((stated, "as its events say"), (named, "as its processes are called")):
         if _several(ranks, seen):
             return ranks, by
+    for ranks in ({pid: order[label] for pid, label in labels.items()}, _by_place(seen)):
+        if _several(ranks, seen):
+            return ranks, "in its order"
+    if len(seen) <= _MAX_PROCESSES and _several(ranks := _by_launches(seen), seen):
+        return ranks, "in the order of their processes"
     return None, ""
 
 
@@ -159,7 +162,7 @@ def _several(ranks: Mapping[Process, int], seen: Mapping[Process, _Seen]) -> boo
     """Return whether all processes have a rank, of several, and each rank has a host (if any process is one)."""
     hosts = {ranks[pid] for pid, process in seen.items() if process.host and pid in ranks}
     every = set(ranks.values())
-    return len(ranks) == len(seen) and len(every) > 1 and hosts in (set(), every)
+    return len(ranks) == len(seen) and 1 < len(every) <= _MAX_PROCESSES and hosts in (set(), every)
 
 
 def _by_place(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
