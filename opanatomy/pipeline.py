@@ -339,12 +339,12 @@ def summary_of_trace(
     communication = _communication(trace, exchanged)
     anatomy = build_anatomy(
         AnatomyInputs(
-            provenance=_provenance(trace, path, name), environment=environment_of(trace), capture=trace.capture,
-            calls=own_table, kernels=own_kernels, steps=steps, linked=linked_time(own, calls),
+            provenance=_provenance(trace, path, name), environment=environment_of(trace, own_table),
+            capture=trace.capture, calls=own_table, kernels=own_kernels, steps=steps, linked=linked_time(own, calls),
             spans=exchanged.steps if kernels is None and communication is not None else None,
             communication=communication,
             host=host_rows(trace.names, attribution.host, trace.launches, counted_spans(steps, attribution.window)),
-            caveats=caveats_of(trace),
+            caveats=caveats_of(trace, own_table),
             warnings=(
                 *trace.warnings,
                 *call_warnings,

@@ -204,6 +204,15 @@ def test_a_gpu_that_took_part_is_not_the_cpu(name: str, start: float, tmp_path: 
     assert anatomy.caveats[0].startswith(f"only the host was recorded: the trace has {name}")
 
 
+def test_operators_faster_than_any_cpu_only_launched(tmp_path: Path) -> None:
+    """2 * 8192 ** 3 FLOPs in 80 us are 13,744 TFLOP/s."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    trace.host("aten::mm", 10, 80, shapes=[[8192, 8192], [8192, 8192]], types=["float", "float"])
+    (caveat,) = trace.analyze(tmp_path).caveats
+    assert caveat.startswith("only the host was recorded: the trace has operators at 13,744 TFLOP/s, as no CPU is,")
+
+
 # ------------------------------------------------------------------------------------------------------- empty traces
 
 

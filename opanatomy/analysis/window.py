@@ -25,6 +25,7 @@ from opanatomy.records.columns import (
     NO_LAUNCH,
     OUTSIDE,
     Bool,
+    CallTable,
     Int64,
     isin,
     rows_by_value,
@@ -34,8 +35,8 @@ from opanatomy.records.columns import (
 )
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment, MachineLoad
+from opanatomy.trace.devices import entries_of, has_accelerator, unlike, unused_gpu
 from opanatomy.trace.devices import environment_of as environment_of_header
-from opanatomy.trace.devices import has_accelerator, unlike, unused_gpu
 from opanatomy.trace.merged import merged_ranks
 from opanatomy.trace.read import Trace
 
@@ -50,10 +51,12 @@ _STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|Comman
 _MUCH_UNLAUNCHED: Final = 0.01
 #: Calls that wait for a device.
 _WAITS: Final = re.compile(r"Synchronize|StreamWaitEvent")
+#: FLOPs in a nanosecond that no CPU reaches.
+_NO_CPU: Final = 200_000
 _CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture"))
 
 
-def environment_of(trace: Trace) -> Environment:
+def environment_of(trace: Trace, calls: CallTable) -> Environment:
     """Return where the trace ran: the device of its kernels, or the CPU if it shows no accelerator."""
     environment = trace.environment
     if trace.on_device:
@@ -65,16 +68,16 @@ def environment_of(trace: Trace) -> Environment:
     cpu = replace(
         environment, device=None, device_kind="cpu", device_count=None, device_memory_bytes=None, multiprocessors=None
     )
-    if _without_events(trace) is None:
+    if _without_events(trace, calls) is None:
         return cpu
     # Nor do those of the processor.
     unread = next((rows.name for rows in trace.unread if rows.of_device), None)
     return replace(cpu, device=unread, host_only=True, device_count=environment.device_count or 1, processor=None)
 
 
-def caveats_of(trace: Trace) -> tuple[str, ...]:
+def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
     """Return lines on what changes the reading of every figure of a trace."""
-    return (*trace.caveats, *_of_merged(trace), *_of_devices(trace), *_of_load(trace.environment.load))
+    return (*trace.caveats, *_of_merged(trace), *_of_devices(trace, calls), *_of_load(trace.environment.load))
 
 
 def _of_merged(trace: Trace) -> Iterator[str]:
@@ -116,7 +119,7 @@ def _other_device(trace: Trace) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _without_events(trace: Trace) -> str | None:
+def _without_events(trace: Trace, calls: CallTable) -> str | None:
     """Return what shows an accelerator in a trace without its events; `None` if the step ran on the CPU."""
     if trace.on_device or (trace.capture is not None and trace.environment.device_kind == "cpu"):
         return None
@@ -124,7 +127,8 @@ def _without_events(trace: Trace) -> str | None:
         return f"is of a GPU ({trace.environment.device})"
     if unread := next((rows.name for rows in trace.unread if rows.of_device), None):
         return f"has rows of {unread}"
-    return has_accelerator(trace.memory, _operator_names(trace)) or _wait_in_operator(trace)
+    shown = has_accelerator(trace.memory, _operator_names(trace)) or _wait_in_operator(trace)
+    return shown or (_too_fast(calls) if entries_of(trace.metadata) else None)
 
 
 def _operator_names(trace: Trace) -> list[str]:
@@ -146,8 +150,15 @@ def _wait_in_operator(trace: Trace) -> str | None:
     return None if first is None else f"has {trace.names[launches.name[first]]} inside an operator"
 
 
-def _of_devices(trace: Trace) -> Iterator[str]:
-    missing, unread = _without_events(trace), [rows for rows in trace.unread if rows.of_device]
+def _too_fast(calls: CallTable) -> str | None:
+    """Return that the operators with known FLOPs took less time than any CPU needs for these: they were launched."""
+    known = calls.flops > 0
+    flops, ns = float(calls.flops[known].sum()), int(calls.time_ns[known].sum())
+    return f"has operators at {flops / ns / 1e3:,.0f} TFLOP/s, as no CPU is," if flops > _NO_CPU * ns else None
+
+
+def _of_devices(trace: Trace, calls: CallTable) -> Iterator[str]:
+    missing, unread = _without_events(trace, calls), [rows for rows in trace.unread if rows.of_device]
     if unread:
         host = "" if len(trace.work.name) else " All times are those of the host, which launches and waits"
         rows = " and ".join(each.text for each in unread[:3])
