@@ -734,7 +734,7 @@ WHOLE: Final = {"steps": 30, "annotated": False}
         ((STEP, {}), (STEP, NO_KERNELS), "b.json has no kernels: what the device did was not recorded"),
         ((STEP, NO_KERNELS), (STEP, NO_KERNELS),
          "a.json and b.json have no kernels: what the device did was not recorded"),
-        ((CONV, HOST), (CONV, {}), "a.json has times of the host alone, of work that a GPU did: they are launch times"),
+        ((CONV, HOST), (CONV, {}), "a.json has times of the host alone, of work that a device did: they are launch times"),
         ((STEP, HOST), (STEP, {}), "a.json ran on the CPU, b.json did not: times of operators are no times of kernels"),
         ((STEP, WHOLE), (STEP, {"steps": 3}),
          "a.json is a whole trace, taken for one step: it has 30 times the calls of b.json's"),

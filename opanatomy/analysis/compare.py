@@ -580,7 +580,7 @@ def _without_kernels(anatomy: Anatomy) -> str | None:
             return "only some of its device work: calls, FLOPs, bytes and times of kernels are lower bounds"
         return None
     if environment.host_only:
-        return "times of the host alone, of work that a GPU did: they are launch times"
+        return "times of the host alone, of work that a device did: they are launch times"
     return None
 
 
