@@ -14,6 +14,7 @@ from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, ste
 from opanatomy.memory.theory import nearly_full
 from opanatomy.options import PROFILE, RUN, TECHNIQUES, Kind, Option
 from opanatomy.records.anatomy import Anatomy, Step
+from opanatomy.records.memory import MemoryComponent
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.report.section import (
     Bytes,
@@ -250,21 +251,44 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
 def _of_snapshot(anatomy: Anatomy) -> Finding:
     """Return what fills the memory of a snapshot: its largest component, and the line of the program behind it."""
     memory, failure = anatomy.memory, anatomy.memory.failure
-    most = max(memory.components, key=lambda part: part.at_peak_bytes or 0)
+    most = max(memory.components, key=_shown)
     lines = [part for part in memory.parts if part.of == "line" and part.component == most.component and part.name]
     by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name or "") if lines else ""
-    share = Share(most.at_peak_bytes or 0, memory.peak_bytes)
+    share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize()
     fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
+    least = "at least " if any(device.unknown_rounding for device in memory.devices[:1]) else ""
+    peak = phrase("{}{}, in {}", least, Bytes(memory.peak_bytes), memory.peak_at or "?")
+    then = phrase(" {} {} are allocated.", memory.then.capitalize(), Bytes(memory.allocated_then))
+    if memory.moment is not None and memory.peak_bytes is None:
+        held = Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device))
+        text = phrase(
+            "No history was recorded: {} live at the end, with {} held, and the peak is not known. {}",
+            Bytes(memory.shown_bytes), held, fills if most.component != "other" else "",
+        )  # fmt: skip
+        return Finding(name="no-history", text=text)
     if failure is None:
-        text = phrase("{} were allocated at most, in {}. {}", Bytes(memory.peak_bytes), memory.peak_at or "?", fills)
+        text = phrase(
+            "{}{} were allocated at most, in {}.{} {}", least.capitalize(), Bytes(memory.peak_bytes),
+            memory.peak_at or "?", "" if memory.is_at_peak else then, fills,
+        )  # fmt: skip
         return Finding(name="memory-peak", text=text)
+    was_peak = phrase("; it was the peak")
+    if memory.peak_bytes != failure.allocated_bytes:
+        was_peak = phrase("; the peak was {}", peak)
     text = phrase(
-        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held. {}", failure.phase.value,
+        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held{}.{} {}", failure.phase.value,
         Bytes(failure.requested_bytes), "" if failure.line is None else f" by {failure.line}",
-        Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
+        Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes),
+        "" if memory.moment is None else was_peak,  # older reports have the peak of this moment alone
+        "" if memory.moment in (None, "oom") else then, fills,
     )  # fmt: skip
     return Finding(name="out-of-memory", text=text)
+
+
+def _shown(part: MemoryComponent) -> int:
+    """Return what a component of a snapshot has at the moment shown; older reports call it the peak."""
+    return (part.at_peak_bytes if part.shown_bytes is None else part.shown_bytes) or 0
 
 
 def _of_host(anatomy: Anatomy) -> Finding:
