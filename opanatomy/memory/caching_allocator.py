@@ -37,6 +37,7 @@ _STEP: Final = 512
 _SMALL: Final = 1 << 20
 #: `kRoundUpPowerOfTwoIntervals`: the sizes up to 1 MiB, up to 2 MiB and so on have divisions of their own.
 _INTERVALS: Final = 16
+_NO_LIMIT: Final = 1 << 56
 
 
 class Given(Struct, frozen=True, kw_only=True):
@@ -68,8 +69,8 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     least = _rounded(history.size, settings) if rounds else history.size
     splits_all = not rounds or settings.get("expandable_segments") == "True"
     expands = bool(segments.is_expandable[segments.device == number].any() or (history.action == SEGMENT_MAP).any())
-    never_split = int(settings.get("max_split_size", "-1"))
-    never_split = never_split if 0 < never_split < 1 << 56 else 1 << 56
+    limit = settings.get("max_split_size", "")
+    never_split = int(limit) if re.fullmatch(r"[1-9]\d{0,15}", limit) else _NO_LIMIT
     completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
     events = list(
         zip(history.action.tolist(), history.address.tolist(), history.size.tolist(), least.tolist(), strict=True)
@@ -186,7 +187,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
 def _rounded(requested: Int64, settings: dict[str, str]) -> Int64:
     """Return the requests as `round_size` rounds them, by the setting `roundup_power2_divisions`."""
     steps = np.maximum(-(-requested // _STEP), 1) * _STEP
-    divisions = [int(number) for number in re.findall(r":\s*(\d+)", settings.get("roundup_power2_divisions", ""))]
+    divisions = [int(number) for number in re.findall(r":\s*(\d{1,6})\b", settings.get("roundup_power2_divisions", ""))]
     if len(divisions) != _INTERVALS or max(divisions) <= 1:
         return steps
     exponent = np.frexp(np.maximum(requested, 1).astype(np.float64))[1].astype(np.int64) - 1

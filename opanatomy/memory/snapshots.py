@@ -106,6 +106,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """What a stack says: line and function of the program, calls of modules, the innermost operator, the phase."""
 
     line: str | None = None
+    function: str | None = None
     module: str | None = None
     operator: str | None = None
     phase: int = _NO_PHASE
@@ -128,8 +129,10 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
         python and _OF_EXCHANGE.search(_first(python, lambda frame: not _is_std(frame)).filename)
     ):
         rule = Rule.EXCHANGED
+    frame = _line(python, calls)
     return Place(
-        line=_line(python, calls), module=_modules(python, calls), operator=_operator(operators, named),
+        line=None if frame is None else _text(frame), function=None if frame is None else frame.name,
+        module=_modules(python, calls), operator=_operator(operators, named),
         phase=_phase(stack, python, calls), rule=rule,
         moves_module=any(_MODULE_CALL.search(frame.filename) and frame.name == "_apply" for frame in python)
         or any(frame.name == "__init__" and "torch/nn/" in frame.filename for frame in python),
@@ -155,7 +158,7 @@ def _operator(operators: Sequence[str], named: Callable[[str], str]) -> str | No
     return next((name for name in known if name not in ALLOCATES), known[-1] if known else None)
 
 
-def _line(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
+def _line(python: Sequence[Frame], calls: Sequence[int]) -> Frame | None:
     """Return the innermost line of the user's program inside a module, else of a library's model, else of any."""
     if not python:
         return None
@@ -163,8 +166,8 @@ def _line(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
     for frames, skipped in ((inside, _INSTALLED), (inside, _OF_TORCH), (python, _INSTALLED), (python, _OF_TORCH)):
         for frame in frames:
             if not skipped.search(frame.filename) and not _is_std(frame):
-                return _text(frame)
-    return _text(python[0])
+                return frame
+    return python[0]
 
 
 def _text(frame: Frame) -> str:
@@ -214,6 +217,8 @@ class _Stacks(Struct, frozen=True, kw_only=True):
     """What each stack of a snapshot says, as columns; the last row is of no stack."""
 
     line: Categorical[str]
+    #: The function of each line.
+    functions: dict[str, str]
     module: Categorical[str]
     operator: Categorical[str]
     phase: Int64
@@ -234,7 +239,9 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
         return Categorical(np.array([-1 if v is None else place[v] for v in listed], dtype=np.int64), known)
 
     return _Stacks(
-        line=column(place.line for place in places), module=column(place.module for place in places),
+        line=column(place.line for place in places),
+        functions={place.line: place.function for place in places if place.line and place.function},
+        module=column(place.module for place in places),
         operator=column(place.operator for place in places),
         phase=np.array([place.phase for place in places], dtype=np.int64),
         rule=np.array([place.rule for place in places], dtype=np.int64),
@@ -303,7 +310,7 @@ def memory_of_snapshot(
             devices.append((_device(snapshot, number, label, stacks, at), stacks))
     if not devices:
         return Memory()
-    if at is not None and at.casefold() != END and all(device.history is None for device, _ in devices):
+    if at is not None and at.casefold() not in (PEAK, END) and all(device.history is None for device, _ in devices):
         raise UsageError(f"--at {at}: no history was recorded, so that only the end is known - leave --at out")
     devices.sort(key=lambda pair: (pair[0].failure is None, -max(pair[0].row.peak_bytes or 0, pair[0].shown_bytes)))
     main, stacks = devices[0]
@@ -346,8 +353,10 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     history = next((one for one in snapshot.histories if one.device == number), None)
     segments = snapshot.segments
     of_device = segments.device[snapshot.blocks.segment] == number if len(segments.device) else np.zeros(0, dtype=bool)
-    if history is not None and len(_counted_rows(history)) < _LEAST_HISTORY and (
-        (of_device & (snapshot.blocks.state == ALLOCATED)).sum() > len(_counted_rows(history))
+    if (
+        history is not None
+        and len(_counted_rows(history)) < _LEAST_HISTORY
+        and ((of_device & (snapshot.blocks.state == ALLOCATED)).sum() > len(_counted_rows(history)))
     ):  # with enabled="state" torch keeps the last event alone
         history = None
     given = None if history is None else blocks_given(snapshot, number, history)
@@ -423,7 +432,7 @@ _LEAST_HISTORY: Final = 2
 def _pending_after(
     count: int, history: History | None, given: Given | None, snapshot: Snapshot, of_device: Bool
 ) -> int:
-    """Return the bytes of freed blocks that wait for another stream after so many counted events, by default the end."""
+    """Return the bytes of freed blocks that wait for another stream after so many counted events, else at the end."""
     if history is None or given is None:
         return int(snapshot.blocks.size[of_device & (snapshot.blocks.state == PENDING)].sum())
     rows = _counted_rows(history)
@@ -781,7 +790,10 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
             if given > one:
                 sums.setdefault((name, ROUNDING), []).append(given - one)
         for (name, part), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
-            yield MemoryPart(of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes))
+            yield MemoryPart(
+                of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes),
+                function=stacks.functions.get(name or "") if of == "line" else None,
+            )  # fmt: skip
 
 
 #: Lines of the program that a point of the curve names, and a name for memory that no stack tells of.

@@ -208,6 +208,8 @@ class MemoryPart(Record, frozen=True, kw_only=True):
     component: str
     blocks: int
     bytes: int
+    #: The function of a line.
+    function: str | None = None
 
 
 class MemoryPool(Record, frozen=True, kw_only=True):
@@ -250,9 +252,9 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
     """The memory of one device, as its allocator's events in the trace record it.
 
     `peak_bytes` is the maximum in the window, `None` of a snapshot without history; its `components` and `inferences`
-    sum to it exactly, those of a snapshot to `shown_bytes`, allocated at the moment shown. `requested_peak_bytes` is the
-    most that was asked for at one time. Of `unknown_rounding` blocks the rounding is not known: the peak is at least
-    `peak_bytes`.
+    sum to it exactly, those of a snapshot to `shown_bytes`, allocated at the moment shown. `requested_peak_bytes` is
+    the most that was asked for at one time. Of `unknown_rounding` blocks the rounding is not known: the peak is at
+    least `peak_bytes`.
     `before_window_bytes` are blocks allocated before the first event: a sum if the events record the allocator's total
     (the CPU's begins with profiling), else the part whose frees were recorded, `None` if none was. `unmatched_frees`
     are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of `unseen_frees` were
@@ -330,7 +332,7 @@ class Memory(Record, frozen=True, kw_only=True):
     history the peak is `None` and the moment the end.
 
     peak_at: the phase of the peak.
-    requested_peak_bytes: of a memory snapshot, the most that was asked for at one time; `peak_bytes` is in whole blocks.
+    requested_peak_bytes: of a memory snapshot, the most that was asked for at one time; the peak is of whole blocks.
     shown_at: the phase of the moment shown.
     components: weights, gradients, activations and the like.
     devices: the memory of each device, as recorded in the trace.

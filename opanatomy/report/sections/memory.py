@@ -116,7 +116,7 @@ def curve(anatomy: Anatomy) -> Section:
 
 
 def blocks(anatomy: Anatomy) -> Section | None:
-    """Return the live blocks at the peak, or at the moment of a snapshot, by operator and module that allocated them."""
+    """Return the live blocks at the peak, or at a snapshot's moment, by the operator and module that allocated them."""
     memory = anatomy.memory
     if not memory.blocks:
         return None
