@@ -64,8 +64,9 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     at_end = at_end[segments.device[blocks.segment[at_end]] == number]
     size_at_end = dict(zip(blocks.address[at_end].tolist(), blocks.size[at_end].tolist(), strict=True))
     requested_at_end = dict(zip(blocks.address[at_end].tolist(), blocks.requested[at_end].tolist(), strict=True))
-    # The allocators of some devices round otherwise: then the request is the least that a block has.
+    # Other allocators round otherwise, or not at all: then the request is the least that a block has.
     rounds = bool((_rounded(blocks.requested[at_end], settings) <= blocks.size[at_end]).all())
+    exact = bool((blocks.requested[at_end] == blocks.size[at_end]).all())
     least = _rounded(history.size, settings) if rounds else history.size
     splits_all = not rounds or settings.get("expandable_segments") == "True"
     expands = bool(segments.is_expandable[segments.device == number].any() or (history.action == SEGMENT_MAP).any())
@@ -180,7 +181,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     return Given(
         whole=np.array(whole, dtype=np.int64), before=before, pending=np.array(pending, dtype=np.int64),
         requested_peak=requested + max(int(change.cumsum().max(initial=0)), 0),
-        unknown=len(first) if differ or not rounds else unknown + len(unresolved),
+        unknown=len(first) if differ or not (rounds or exact) else unknown + len(unresolved),
     )  # fmt: skip
 
 

@@ -868,8 +868,7 @@ def _notes(
 ) -> Iterator[str]:  # fmt: skip
     if history is None or not len(history.action):
         yield (
-            f"{label}: no history was recorded, so only what lives at the end is known, and no peak:"
-            " torch.cuda.memory._record_memory_history(max_entries=500_000) before the training records one"
+            f"{label}: no history was recorded: only what lives at the end is known, and what it is by its stack alone"
         )
     elif not len(snapshot.stacks) or not (history.stack >= 0).any():
         yield f"{label}: the history has no stacks (context=None or state): neither lines nor phases are known"

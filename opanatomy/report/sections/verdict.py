@@ -257,31 +257,32 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
     share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize()
     fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
-    least = "at least " if any(device.unknown_rounding for device in memory.devices[:1]) else ""
-    peak = phrase("{}{}, in {}", least, Bytes(memory.peak_bytes), memory.peak_at or "?")
-    then = phrase(" {} {} are allocated.", memory.then.capitalize(), Bytes(memory.allocated_then))
     if memory.moment is not None and memory.peak_bytes is None:
-        held = Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device))
         text = phrase(
-            "No history was recorded: {} live at the end, with {} held, and the peak is not known. {}",
-            Bytes(memory.shown_bytes), held, fills if most.component != "other" else "",
-        )  # fmt: skip
+            "No history was recorded: {} live at the end, with {} held, and the peak is not known."
+            " torch.cuda.memory._record_memory_history(max_entries=500_000) records one.{}",
+            Bytes(memory.shown_bytes),
+            Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device)),
+            phrase(" {}", fills) if lines else "",
+        )
         return Finding(name="no-history", text=text)
+    if not memory.is_at_peak and memory.moment != ("oom" if failure else None):
+        fills = phrase("{} {} are allocated. {}", memory.then.capitalize(), Bytes(memory.allocated_then), fills)
+    peak, phase = Bytes(memory.peak_bytes), memory.peak_at or "?"
+    is_least = any(device.unknown_rounding for device in memory.devices[:1])
     if failure is None:
-        text = phrase(
-            "{}{} were allocated at most, in {}.{} {}", least.capitalize(), Bytes(memory.peak_bytes),
-            memory.peak_at or "?", "" if memory.is_at_peak else then, fills,
-        )  # fmt: skip
-        return Finding(name="memory-peak", text=text)
-    was_peak = phrase("; it was the peak")
-    if memory.peak_bytes != failure.allocated_bytes:
-        was_peak = phrase("; the peak was {}", peak)
+        said = (
+            "At the peak at least {} were allocated, in {}. {}" if is_least else "{} were allocated at most, in {}. {}"
+        )
+        return Finding(name="memory-peak", text=phrase(said, peak, phase, fills))
+    was_peak = phrase(" The peak was {}{}, in {}.", "at least " if is_least else "", peak, phase)
+    if memory.peak_bytes == failure.allocated_bytes:
+        was_peak = phrase(" That was the peak.")
     text = phrase(
-        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held{}.{} {}", failure.phase.value,
+        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held. {}{}", failure.phase.value,
         Bytes(failure.requested_bytes), "" if failure.line is None else f" by {failure.line}",
-        Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes),
-        "" if memory.moment is None else was_peak,  # older reports have the peak of this moment alone
-        "" if memory.moment in (None, "oom") else then, fills,
+        Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
+        "" if memory.moment is None else was_peak,  # older reports call this moment the peak
     )  # fmt: skip
     return Finding(name="out-of-memory", text=text)
 
