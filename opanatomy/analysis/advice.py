@@ -81,7 +81,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 def with_advice(anatomy: Anatomy) -> Anatomy:
     """Return the anatomy with what its figures advise, and advice of other rooms that it has, largest gain first."""
     worked = any(row.time_ns for row in anatomy.classes)
-    if anatomy.environment.host_only or not (worked or anatomy.memory.parts):
+    if anatomy.environment.host_only or not (worked or anatomy.memory.is_snapshot):
         return anatomy
     costs = costs_of(anatomy)
     view = View(anatomy=anatomy, costs=costs, attention=frozenset(_scores(anatomy.operators)))

@@ -830,7 +830,7 @@ def _moments(sides: Sequence[SideInput]) -> tuple[str, ...]:
 
 def _is_snapshot(anatomy: Anatomy) -> bool:
     """Return whether memory alone is known of a run."""
-    return bool(anatomy.memory.parts) and not anatomy.classes
+    return anatomy.memory.is_snapshot and not anatomy.classes
 
 
 def _breakdown(side: SideInput) -> Breakdown | None:

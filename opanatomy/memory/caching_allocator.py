@@ -114,7 +114,8 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
         if place < 0 or address >= ends[held[place]]:
             return None
         following = bisect_right(large, address)
-        return min(ends[held[place]], large[following]) if following < len(large) else ends[held[place]]
+        end: int = ends[held[place]]
+        return min(end, large[following]) if following < len(large) else end
 
     # Free large blocks are larger than 1 MiB: a smaller gap behind a block from before belongs to it. Of a wider gap
     # its part is known when a block is allocated behind it.

@@ -254,7 +254,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
         passes={},
     )  # fmt: skip
     devices = [_device(label, rows, host, window) for label, rows in by_device(table.events, possible_rows)]
-    devices.sort(key=lambda device: (device.row.device == CPU, -device.row.peak_bytes))
+    devices.sort(key=lambda device: (device.row.device == CPU, -(device.row.peak_bytes or 0)))
     main = devices[0]
     if on_device and main.row.device == CPU:
         return Memory(devices=(main.row,))

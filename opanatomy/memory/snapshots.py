@@ -350,7 +350,7 @@ def memory_of_snapshot(
 
 
 def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: str | None) -> _Device:
-    history = next((one for one in snapshot.histories if one.device == number), None)
+    history = recorded = next((one for one in snapshot.histories if one.device == number), None)
     segments = snapshot.segments
     of_device = segments.device[snapshot.blocks.segment] == number if len(segments.device) else np.zeros(0, dtype=bool)
     if (
@@ -377,8 +377,12 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     curve = curve_of(blocks, shares, events.time_ns, window)
     curve = replace(curve, first=min(began, curve.last))
     curve = replace(curve, peak=curve.first + int(curve.allocated[curve.first : curve.last + 1].argmax()))
-    failure_at, failure = _failure(history, snapshot, began, curve, phases, stacks)
-    state, moment = _moment(at, curve, events, window, failure_at) if history is not None else (curve.last, END)
+    failure_at, failure = _failure(recorded, snapshot, began, curve, phases, stacks)
+    if history is None:
+        state, moment = curve.last, END if failure is None else FAILURE
+        failure_at = None if failure is None else state
+    else:
+        state, moment = _moment(at, curve, events, window, failure_at)
     passes = Passes(start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns,
                     phase=phases.phase)  # fmt: skip
     reserved, most = _reserved(history, int(segments.total[segments.device == number].sum()), began)
@@ -408,7 +412,9 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
         reserved_at_peak_bytes=int(reserved[curve.peak - 1]) if 0 < curve.peak <= len(reserved) else None,
     )  # fmt: skip
     if given is None:
-        row = replace(row, peak_bytes=None, peak_ns=None, peak_at=None, reserved_at_peak_bytes=None)
+        row = replace(
+            row, peak_bytes=None, peak_ns=None, peak_at=None, reserved_peak_bytes=None, reserved_at_peak_bytes=None
+        )
     else:
         row = replace(row, requested_peak_bytes=given.requested_peak, unknown_rounding=given.unknown)
     if failure is not None and failure_at is not None:

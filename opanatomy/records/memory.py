@@ -381,6 +381,11 @@ class Memory(Record, frozen=True, kw_only=True):
     failure: MemoryFailure | None = None
 
     @property
+    def is_snapshot(self) -> bool:
+        """Return whether this is the memory of a snapshot, even of one in which nothing lives."""
+        return bool(self.pools or self.parts)
+
+    @property
     def allocated_then(self) -> int | None:
         """Return what is allocated at the moment that blocks and parts are of: the peak, if no other is shown."""
         return self.peak_bytes if self.moment is None else self.shown_bytes

@@ -56,7 +56,7 @@ def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
         ("memory", "Memory", _memory),
         ("warnings", "Warnings", _warnings),
     )
-    if anatomy.memory.parts and not anatomy.classes:  # of a memory snapshot no time is known
+    if anatomy.memory.is_snapshot and not anatomy.classes:  # of a memory snapshot no time is known
         parts = tuple(part for part in parts if part[0] not in ("step", "time"))
     return tuple(Section(name=name, title=title, facts=facts_of(*facts(anatomy))) for name, title, facts in parts)
 

@@ -81,12 +81,12 @@ def components(anatomy: Anatomy) -> Section | None:
 def _of_snapshot(memory: Memory) -> Section:
     """Return the components of a snapshot at the moment shown and, if that is another and known, at the peak."""
     now = "at peak" if memory.is_at_peak else memory.then
+    both = not memory.is_at_peak and memory.peak_bytes is not None
     columns: Columns[MemoryComponent] = {
         Column(header="memory", holds=ColumnKind.NAMES, least=13): lambda part: _words(part.component),
         Column(header=now): lambda part: _known(part.shown_bytes),
+        **({Column(header="at peak"): lambda part: _known(part.at_peak_bytes)} if both else {}),
     }
-    if not memory.is_at_peak and memory.peak_bytes is not None:
-        columns[Column(header="at peak")] = lambda part: _known(part.at_peak_bytes)
     rows = [Row(cells=cells_of(columns, part)) for part in memory.components]
     if not memory.is_at_peak:
         where = f"allocated in {memory.shown_at}" if memory.shown_at else "allocated"
