@@ -824,13 +824,15 @@ _SAME_ALLOCATIONS: Final[tuple[Callable[[MemoryPart], Hashable], ...]] = (
 
 def _moments(sides: Sequence[SideInput]) -> tuple[str, ...]:
     """Return the moments whose parts are compared, if one of them is not the peak."""
-    memories = [side.runs[0].anatomy.memory for side in sides]
-    return () if all(memory.is_at_peak for memory in memories) else tuple(memory.then for memory in memories)
+    anatomies = [side.runs[0].anatomy for side in sides]
+    if not all(map(_is_snapshot, anatomies)) or all(anatomy.memory.is_at_peak for anatomy in anatomies):
+        return ()
+    return tuple(anatomy.memory.then for anatomy in anatomies)
 
 
 def _is_snapshot(anatomy: Anatomy) -> bool:
     """Return whether memory alone is known of a run."""
-    return anatomy.memory.is_snapshot and not anatomy.classes
+    return not anatomy.classes and anatomy.memory.is_snapshot
 
 
 def _breakdown(side: SideInput) -> Breakdown | None:
