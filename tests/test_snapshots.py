@@ -68,7 +68,7 @@ def test_the_peak_is_torchs_and_every_sum_is_that_of_the_segments(name: str) -> 
     end = kept(name, "end")
     assert memory.peak_bytes == stats["allocated_bytes.all.peak"]
     assert memory.requested_peak_bytes == stats["requested_bytes.all.peak"]
-    assert [device.unknown_rounding for device in memory.devices] == [0]
+    assert [device.peak_open_bytes for device in memory.devices] == [0]
     pools = memory.pools
     assert end.shown_bytes == sum(pool.requested_bytes + pool.rounding_bytes for pool in pools)
     assert by_component(end)[ROUNDING] == sum(pool.rounding_bytes for pool in pools)
@@ -428,7 +428,7 @@ def test_whole_blocks_by_the_allocators_rules(tmp_path: Path) -> None:
                    (512, 3 * MIB - 512, 0, "inactive"), live).peak_bytes == 20 * MIB  # fmt: skip
     unknown = peak_of(Made().free(0, MIB + 512).alloc(0, 512), (0, 512, 512, "active_allocated"),
                       (512, 3 * MIB - 512, 0, "inactive"), live)  # fmt: skip
-    assert (unknown.peak_bytes, unknown.devices[0].unknown_rounding) == (18 * MIB + 512, 1)
+    assert (unknown.peak_bytes, unknown.devices[0].peak_open_bytes) == (18 * MIB + 512, MIB - 512)
     assert any("at least" in note for note in unknown.notes)
 
 

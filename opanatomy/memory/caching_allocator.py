@@ -46,15 +46,18 @@ class Given(Struct, frozen=True, kw_only=True):
     `whole` has a row for each of the history, 0 for those that allocate nothing; `before` the blocks by address that
     were in use before it. `pending` are the bytes after each row of blocks that were freed while another stream may use
     them, first those before all rows. `requested_peak` is the most that was asked for at one time, by blocks until
-    their free is completed (torch's `requested_bytes.all.peak`). Of `unknown` blocks the rounding is not known: they
-    have the least that they can have.
+    their free is completed (torch's `requested_bytes.all.peak`).
+
+    Where a rounding is not known, a block has the least that it can have. `open_before` are the bytes that those of
+    `before` may have beyond it; if `follows_rules` is false, any block that is freed in the history may have more.
     """
 
     whole: Int64
     before: dict[int, int]
     pending: Int64
     requested_peak: int
-    unknown: int
+    open_before: dict[int, int]
+    follows_rules: bool
 
 
 def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
@@ -119,16 +122,17 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
 
     # Free large blocks are larger than 1 MiB: a smaller gap behind a block from before belongs to it. Of a wider gap
     # its part is known when a block is allocated behind it.
-    unresolved: set[int] = set()
+    unresolved: dict[int, int] = {}
+    open_before: dict[int, int] = {}
     for address, (_, rounded) in freed.items():
         if rounded > _SMALL and not splits_all:
             end = end_of_free(address)
             if end is not None and rounded <= end - address <= rounded + _SMALL:
                 used[address] = end - address
             elif end is not None or not expands:
-                unresolved.add(address)
+                unresolved[address] = _SMALL if end is None else min(_SMALL, max(end - address - rounded - _SMALL, 0))
 
-    before, whole, unknown = dict(used), [0] * len(events), 0
+    before, whole, unplaced = dict(used), [0] * len(events), 0
     pends = completes == FREE_COMPLETED and bool((history.action == FREE_REQUESTED).any())
     state_at_end = dict(zip(blocks.address[at_end].tolist(), blocks.state[at_end].tolist(), strict=True))
     waiting = {
@@ -147,12 +151,12 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
                 end = end_of_free(address)
                 place = bisect_left(large, address)
                 if end is None or end - address < rounded:
-                    unknown += end is not None or not expands
+                    unplaced += end is not None or not expands
                 elif end - address - rounded <= _SMALL or rounded >= never_split:
                     given = end - address
                 if place and (previous := large[place - 1]) in unresolved and end_of_free(previous) == end:
                     used[previous] = before[previous] = address - previous
-                    unresolved.remove(previous)
+                    del unresolved[previous]
                 large.insert(place, address)
             used[address] = whole[row] = given
             allocated_at[address] = row
@@ -167,6 +171,8 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
         if action == completes:
             if rounded > _SMALL and (place := bisect_left(large, address)) < len(large) and large[place] == address:
                 large.pop(place)
+            if address in unresolved:
+                open_before[address] = unresolved.pop(address)
             bytes_waiting -= waiting.pop(address, 0)
             used.pop(address, None)
             allocated_at.pop(address, None)
@@ -182,7 +188,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     return Given(
         whole=np.array(whole, dtype=np.int64), before=before, pending=np.array(pending, dtype=np.int64),
         requested_peak=requested + max(int(change.cumsum().max(initial=0)), 0),
-        unknown=len(first) if differ or not (rounds or exact) else unknown + len(unresolved),
+        open_before=open_before, follows_rules=not (differ or unplaced) and (rounds or exact),
     )  # fmt: skip
 
 

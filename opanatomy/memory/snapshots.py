@@ -416,7 +416,14 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
             row, peak_bytes=None, peak_ns=None, peak_at=None, reserved_peak_bytes=None, reserved_at_peak_bytes=None
         )
     else:
-        row = replace(row, requested_peak_bytes=given.requested_peak, unknown_rounding=given.unknown)
+        # Blocks from before, the only ones that may have more, are told by their address.
+        slack = np.array([given.open_before.get(address, 0) for address in blocks.address.tolist()], dtype=np.int64)
+        slack[(blocks.alloc >= began) | blocks.never_freed] = 0
+        most_then = curve.allocated + blocks.changes(every, slack).cumsum()
+        above = int(most_then[curve.first : curve.last + 1].max()) - int(curve.allocated[curve.peak])
+        row = replace(
+            row, requested_peak_bytes=given.requested_peak, peak_open_bytes=above if given.follows_rules else None
+        )
     if failure is not None and failure_at is not None:
         allocated, held = int(curve.allocated[failure_at]), int(reserved[max(failure_at, 1) - 1])
         waits = _pending_after(failure_at - began, history, given, snapshot, of_device)
@@ -427,7 +434,7 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
         name=label, number=number, snapshot=snapshot, row=row, history=history, module=module, blocks=blocks,
         whole=whole, curve=curve, state=state, moment=moment, phase=None if history is None else phase_at(state),
         placing=placing, stack=stack, stream=stream, passes=passes, reserved=reserved, failure=failure, pools=pools,
-        notes=tuple(_notes(snapshot, history, given, blocks, of_device, stacks, label)),
+        notes=tuple(_notes(snapshot, history, row, blocks, of_device, stacks, label)),
     )  # fmt: skip
 
 
@@ -869,7 +876,7 @@ def _pool_name(snapshot: Snapshot, segment: int) -> str:
 
 
 def _notes(
-    snapshot: Snapshot, history: History | None, given: Given | None, blocks: Blocks, of_device: Bool,
+    snapshot: Snapshot, history: History | None, row: MemoryDevice, blocks: Blocks, of_device: Bool,
     stacks: _Stacks, label: str,
 ) -> Iterator[str]:  # fmt: skip
     if history is None or not len(history.action):
@@ -885,10 +892,8 @@ def _notes(
     ours, theirs = int(blocks.bytes[live].sum()), int(snapshot.blocks.requested[at_end].sum())
     if ours != theirs:
         yield f"{label}: {ours:,} B live at the end by the history, {theirs:,} B by the segments: the history has a gap"
-    if given is not None and given.unknown:
-        yield (
-            f"{label}: the rounding of {given.unknown:,} blocks that were freed is not known: the peak is at least"
-            " what is said, in whole blocks"
-        )
+    if history is not None and row.peak_open_bytes != 0:
+        least = "" if row.peak_open_bytes is None else f", and at most {row.peak_open_bytes:,} B more"
+        yield f"{label}: how the allocator rounded blocks that are freed is not known: the peak is at least this{least}"
     if snapshot.unknown_actions:
         yield f"{label}: actions that are not known here: {', '.join(snapshot.unknown_actions)}"

@@ -253,8 +253,8 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
 
     `peak_bytes` is the maximum in the window, `None` of a snapshot without history; its `components` and `inferences`
     sum to it exactly, those of a snapshot to `shown_bytes`, allocated at the moment shown. `requested_peak_bytes` is
-    the most that was asked for at one time. Of `unknown_rounding` blocks the rounding is not known: the peak is at
-    least `peak_bytes`.
+    the most that was asked for at one time. The peak may be `peak_open_bytes` higher, where blocks from before the
+    recording have a rounding that is not known; `None` if there is no limit to it.
     `before_window_bytes` are blocks allocated before the first event: a sum if the events record the allocator's total
     (the CPU's begins with profiling), else the part whose frees were recorded, `None` if none was. `unmatched_frees`
     are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of `unseen_frees` were
@@ -275,7 +275,7 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
     reserved_at_peak_bytes: int | None = None
     requested_peak_bytes: int | None = None
     shown_bytes: int | None = None
-    unknown_rounding: int = 0
+    peak_open_bytes: int | None = 0
     unmatched_frees: int = 0
     unmatched_free_bytes: int = 0
     never_freed: int = 0

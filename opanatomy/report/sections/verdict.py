@@ -272,7 +272,7 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
         if not memory.allocated_then:
             fills = phrase("{} nothing is allocated.", then)
     peak, phase = Bytes(memory.peak_bytes), memory.peak_at or "?"
-    is_least = any(device.unknown_rounding for device in memory.devices[:1])
+    is_least = any(device.peak_open_bytes != 0 for device in memory.devices[:1])
     if failure is None:
         said = (
             "At the peak at least {} were allocated, in {}. {}" if is_least else "{} were allocated at most, in {}. {}"
