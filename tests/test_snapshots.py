@@ -422,6 +422,8 @@ def test_whole_blocks_by_the_allocators_rules(tmp_path: Path) -> None:
     powers = {str(1 << power): 4 if power == 1 else 0 for power in range(16)}
     rounded = Made().event("segment_alloc", 0, 20 * MIB).alloc(0, 2 * MIB + 1).free(0, 2 * MIB + 1)
     assert peak_of(rounded, roundup_power2_divisions=powers).peak_bytes == 2 * MIB + MIB // 2
+    whole = Made().event("segment_alloc", 0, 20 * MIB).alloc(0, 5 * MIB).free(0, 5 * MIB)
+    assert peak_of(whole, max_split_size=4 * MIB).peak_bytes == 20 * MIB
     # From before the recording: half a MiB behind it can be no free block, more can.
     live = (3 * MIB, 17 * MIB, 17 * MIB, "active_allocated")
     assert peak_of(Made().free(0, 2 * MIB + MIB // 2).alloc(0, 512), (0, 512, 512, "active_allocated"),

@@ -45,8 +45,7 @@ class Given(Struct, frozen=True, kw_only=True):
 
     `whole` has a row for each of the history, 0 for those that allocate nothing; `before` the blocks by address that
     were in use before it. `pending` are the bytes after each row of blocks that were freed while another stream may use
-    them, first those before all rows. `requested_peak` is the most that was asked for at one time, by blocks until
-    their free is completed (torch's `requested_bytes.all.peak`).
+    them, first those before all rows.
 
     Where a rounding is not known, a block has the least that it can have. `open_before` are the bytes that those of
     `before` may have beyond it; if `follows_rules` is false, any block that is freed in the history may have more.
@@ -55,7 +54,6 @@ class Given(Struct, frozen=True, kw_only=True):
     whole: Int64
     before: dict[int, int]
     pending: Int64
-    requested_peak: int
     open_before: dict[int, int]
     follows_rules: bool
 
@@ -66,7 +64,6 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     at_end = np.flatnonzero(blocks.state != INACTIVE)
     at_end = at_end[segments.device[blocks.segment[at_end]] == number]
     size_at_end = dict(zip(blocks.address[at_end].tolist(), blocks.size[at_end].tolist(), strict=True))
-    requested_at_end = dict(zip(blocks.address[at_end].tolist(), blocks.requested[at_end].tolist(), strict=True))
     # Other allocators round otherwise, or not at all: then the request is the least that a block has.
     rounds = bool((_rounded(blocks.requested[at_end], settings) <= blocks.size[at_end]).all())
     exact = bool((blocks.requested[at_end] == blocks.size[at_end]).all())
@@ -81,24 +78,23 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     )
 
     # In use before the first row is what lives at the end without an allocation, and what is freed without one.
-    first: dict[int, tuple[int, int, int]] = {}
+    first: dict[int, tuple[int, int]] = {}
     last: dict[int, int] = {}
     opens_with: dict[int, int] = {}
     first_of_segment: dict[int, tuple[int, int]] = {}
     last_of_segment: dict[int, int] = {}
     for action, address, size, rounded in events:
         if action in (ALLOC, completes):
-            first.setdefault(address, (action, size, rounded))
+            first.setdefault(address, (action, rounded))
             last[address] = action
         if action in (ALLOC, FREE_REQUESTED, FREE_COMPLETED):
             opens_with.setdefault(address, action)
         elif action in (SEGMENT_ALLOC, SEGMENT_FREE):
             first_of_segment.setdefault(address, (action, size))
             last_of_segment[address] = action
-    freed = {address: (size, rounded) for address, (action, size, rounded) in first.items() if action == completes}
+    freed = {address: rounded for address, (action, rounded) in first.items() if action == completes}
     used = {address: size for address, size in size_at_end.items() if last.get(address) != ALLOC}
-    requested = sum(requested_at_end[address] for address in used) + sum(size for size, _ in freed.values())
-    used |= {address: rounded for address, (_, rounded) in freed.items()}
+    used |= freed
     ends = {
         address: address + total
         for address, total, device, is_expandable in zip(
@@ -124,7 +120,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     # its part is known when a block is allocated behind it.
     unresolved: dict[int, int] = {}
     open_before: dict[int, int] = {}
-    for address, (_, rounded) in freed.items():
+    for address, rounded in freed.items():
         if rounded > _SMALL and not splits_all:
             end = end_of_free(address)
             if end is not None and rounded <= end - address <= rounded + _SMALL:
@@ -181,13 +177,11 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     differ = [address for address, row in allocated_at.items() if size_at_end.get(address, whole[row]) != whole[row]]
     if differ:  # what was not split, or was, does not follow these rules: a pool that never splits, another release
         whole = np.where(np.array(whole) > 0, least, 0).tolist()
-        before |= {address: rounded for address, (_, rounded) in freed.items()}
+        before |= freed
     for address, row in allocated_at.items():
         whole[row] = size_at_end.get(address, whole[row])
-    change = np.where(history.action == ALLOC, history.size, np.where(history.action == completes, -history.size, 0))
     return Given(
         whole=np.array(whole, dtype=np.int64), before=before, pending=np.array(pending, dtype=np.int64),
-        requested_peak=requested + max(int(change.cumsum().max(initial=0)), 0),
         open_before=open_before, follows_rules=not (differ or unplaced) and (rounds or exact),
     )  # fmt: skip
 

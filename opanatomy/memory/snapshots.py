@@ -422,7 +422,9 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
         most_then = curve.allocated + blocks.changes(every, slack).cumsum()
         above = int(most_then[curve.first : curve.last + 1].max()) - int(curve.allocated[curve.peak])
         row = replace(
-            row, requested_peak_bytes=given.requested_peak, peak_open_bytes=above if given.follows_rules else None
+            row,
+            requested_peak_bytes=int((curve.allocated - curve.of(ROUNDING))[curve.first : curve.last + 1].max()),
+            peak_open_bytes=above if given.follows_rules else None,
         )
     if failure is not None and failure_at is not None:
         allocated, held = int(curve.allocated[failure_at]), int(reserved[max(failure_at, 1) - 1])
