@@ -889,7 +889,10 @@ def _runs(given: Any, *, redact: bool) -> list[RunInput]:
             return [_run(anatomy, file.name) for file, anatomy in reports]
     with spooled([name]) as (path,):
         report = report_in(Path(str(path)))
-        return [_run(analyze_traces([path], redact=redact) if report is None else report, _name(given))]
+        report = analyze_traces([path], redact=redact) if report is None else report
+        if report.memory.moment == "oom" and report_in(Path(str(path))) is None:
+            report = analyze_traces([path], redact=redact, at="peak")
+        return [_run(report, _name(given))]
 
 
 def reports_among(folder: Path) -> Iterator[tuple[Path, AnatomyRecord]]:

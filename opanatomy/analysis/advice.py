@@ -81,7 +81,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 def with_advice(anatomy: Anatomy) -> Anatomy:
     """Return the anatomy with what its figures advise, and advice of other rooms that it has, largest gain first."""
     worked = any(row.time_ns for row in anatomy.classes)
-    if anatomy.environment.host_only or not (worked or anatomy.memory.parts):
+    if anatomy.environment.host_only or not (worked or anatomy.memory.is_snapshot):
         return anatomy
     costs = costs_of(anatomy)
     view = View(anatomy=anatomy, costs=costs, attention=frozenset(_scores(anatomy.operators)))
@@ -889,23 +889,25 @@ _LOWERED_BY: Final = {
 
 
 def _what_fills(view: View) -> Iterator[Advice]:
-    """Look at a snapshot's moment: the components that a change lowers."""
+    """Look at a snapshot where memory ran out, or at its peak: the components that a change lowers."""
     memory = view.anatomy.memory
     if not memory.parts or not memory.peak_bytes:
         return
+    at_failure = memory.moment == "oom"
+    whole, phase = (memory.shown_bytes or 0, memory.shown_at) if at_failure else (memory.peak_bytes, memory.peak_at)
     in_forward = any(part.of == "phase" and part.name == Phase.BACKWARD for part in memory.parts)
     for part in memory.components:
         share, change = _LOWERED_BY.get(part.component, (0.0, ""))
-        size = part.at_peak_bytes or 0
-        if not share or size < _LEAST_COMPONENT * memory.peak_bytes:
+        size = (part.shown_bytes if at_failure else part.at_peak_bytes) or 0
+        if not share or size < _LEAST_COMPONENT * whole:
             continue
-        if part.component == "gradients" and not (in_forward and memory.peak_at == Phase.FORWARD):
+        if part.component == "gradients" and not (in_forward and phase == Phase.FORWARD):
             continue
         yield Advice(
             id="", subject=part.component.replace("_", " "), gain_bytes=round(share * size),
-            peak_bytes=memory.peak_bytes, why="{size} of {peak} are {component}",
+            peak_bytes=whole, why="{size} of {peak} are {component}",
             figures={
-                "size": Evidence(value=size, unit="bytes"), "peak": Evidence(value=memory.peak_bytes, unit="bytes"),
+                "size": Evidence(value=size, unit="bytes"), "peak": Evidence(value=whole, unit="bytes"),
                 "component": name(part.component.replace("_", " ")),
             },
             tries=(change,), section="memory",

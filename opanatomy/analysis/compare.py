@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from itertools import combinations
@@ -30,6 +30,7 @@ from opanatomy.records.comparison import (
     Side,
     Work,
 )
+from opanatomy.records.memory import MemoryPart
 from opanatomy.records.taxonomy import CLASSES, STEP_PHASES, OperatorClass, Phase
 
 # ----- matching the work of two steps: first the same, then moved or changed, then new or gone
@@ -776,7 +777,8 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
-        decomposition=decomposition, other_kinds=others, peak_parts=_memory_changes(sides), no_claim=no_claim,
+        decomposition=decomposition, other_kinds=others, peak_parts=_memory_changes(sides),
+        peak_moments=_moments(sides), no_claim=no_claim,
         warnings=(
             *copies, *shared, *busy, *(text for side in sides for text in unlike_runs(side)),
             *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
@@ -789,21 +791,60 @@ def _memory_changes(sides: Sequence[SideInput]) -> tuple[MemoryChange, ...]:
     """Return what lines and components add to the difference of two snapshots' peaks, the largest first."""
     if len(sides) != 2 or not all(_is_snapshot(side.runs[0].anatomy) for side in sides):
         return ()
-    sums: dict[tuple[str | None, str], list[int]] = {}
-    for place, side in enumerate(sides):
-        for part in side.runs[0].anatomy.memory.parts:
-            if part.of == "line":
-                sums.setdefault((part.name, part.component), [0, 0])[place] += part.bytes
-    changes = [
-        MemoryChange(line=line, component=component, before_bytes=before, after_bytes=after)
-        for (line, component), (before, after) in sums.items()
-    ]
+    before, after = ([part for part in side.runs[0].anatomy.memory.parts if part.of == "line"] for side in sides)
+    changes = []
+    for key in _SAME_ALLOCATIONS:
+        candidates: dict[Hashable, list[MemoryPart]] = {}
+        for part in after:
+            candidates.setdefault(key(part), []).append(part)
+        rivals = Counter(key(part) for part in before)
+        left = []
+        for part in before:
+            same = candidates.get(key(part), [])
+            if not same or (key is _function and (len(same), rivals[key(part)]) != (1, 1)):
+                left.append(part)
+                continue
+            other = same.pop(0)
+            after.remove(other)
+            changes.append(
+                MemoryChange(
+                    line=part.name, component=part.component, before_bytes=part.bytes, after_bytes=other.bytes,
+                    line_after=None if other.name == part.name else other.name,
+                )
+            )  # fmt: skip
+        before = left
+    for part in before:
+        changes.append(MemoryChange(line=part.name, component=part.component, before_bytes=part.bytes, after_bytes=0))
+    for part in after:
+        changes.append(MemoryChange(line=part.name, component=part.component, before_bytes=0, after_bytes=part.bytes))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_bytes)))
+
+
+def _function(part: MemoryPart) -> Hashable:
+    return part.component, part.function or part.name
+
+
+#: What two snapshots' parts have in common if they are the same allocations: the line; its function and the size; the
+#: size; the function, where it has no other such part.
+_SAME_ALLOCATIONS: Final[tuple[Callable[[MemoryPart], Hashable], ...]] = (
+    lambda part: (part.component, part.name),
+    lambda part: (_function(part), part.blocks, part.bytes),
+    lambda part: (part.component, part.blocks, part.bytes),
+    _function,
+)
+
+
+def _moments(sides: Sequence[SideInput]) -> tuple[str, ...]:
+    """Return the moments whose parts are compared, if one of them is not the peak."""
+    anatomies = [side.runs[0].anatomy for side in sides]
+    if not all(map(_is_snapshot, anatomies)) or all(anatomy.memory.is_at_peak for anatomy in anatomies):
+        return ()
+    return tuple(anatomy.memory.then for anatomy in anatomies)
 
 
 def _is_snapshot(anatomy: Anatomy) -> bool:
     """Return whether memory alone is known of a run."""
-    return bool(anatomy.memory.parts) and not anatomy.classes
+    return not anatomy.classes and anatomy.memory.is_snapshot
 
 
 def _breakdown(side: SideInput) -> Breakdown | None:

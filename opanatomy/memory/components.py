@@ -23,6 +23,7 @@ HELD_BY_MODEL: Final = "held_by_model"
 WORKSPACE: Final = "blas_workspace"
 HELD_BEFORE: Final = "held_before"
 ROUNDING: Final = "allocator_rounding"
+PENDING_FREE: Final = "pending_free"
 TEMPORARY: Final = "temporary_buffers"
 #: Together they are all allocated bytes.
 COMPONENTS: Final = (

@@ -32,6 +32,7 @@ from opanatomy.memory.allocations import (
     thread_operators,
     wanting,
 )
+from opanatomy.memory.components import ROUNDING
 from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, unique
 from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
 from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE
@@ -53,7 +54,7 @@ OTHER_BLOCKS: Final = "other"
 #: The components in the order in which they are stacked.
 COMPONENTS: Final = (
     BEFORE_WINDOW, WEIGHTS, WEIGHT_CASTS, OPTIMIZER_STATE, GRADIENTS, FORWARD_ACTIVATIONS, WORKSPACE, COMMUNICATION,
-    TEMPORARY_BUFFERS, OTHER_BLOCKS,
+    TEMPORARY_BUFFERS, OTHER_BLOCKS, ROUNDING,
 )  # fmt: skip
 
 
@@ -89,6 +90,8 @@ class Rule(IntEnum):
     STATE_OF_SOME = auto()
     BROKEN_OFF = auto()
     NO_STACK = auto()
+    NO_HISTORY = auto()
+    ROUNDED = auto()
 
 
 RULES: Final = {
@@ -129,6 +132,8 @@ RULES: Final = {
         "allocated before the recording, never freed, the third or fourth of a group of its size",
     ),
     Rule.NO_STACK: (OTHER_BLOCKS, "not known: the recording has no stack of it"),
+    Rule.NO_HISTORY: (OTHER_BLOCKS, "not known: no history was recorded, and its stack does not tell"),
+    Rule.ROUNDED: (ROUNDING, "given beyond what was asked for: whole blocks, in steps of 512 B at least"),
 }
 #: Index in `COMPONENTS` of each rule.
 COMPONENT_OF: Final = np.array([COMPONENTS.index(RULES[rule][0]) for rule in Rule], dtype=np.int64)
@@ -249,7 +254,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
         passes={},
     )  # fmt: skip
     devices = [_device(label, rows, host, window) for label, rows in by_device(table.events, possible_rows)]
-    devices.sort(key=lambda device: (device.row.device == CPU, -device.row.peak_bytes))
+    devices.sort(key=lambda device: (device.row.device == CPU, -(device.row.peak_bytes or 0)))
     main = devices[0]
     if on_device and main.row.device == CPU:
         return Memory(devices=(main.row,))
@@ -289,7 +294,7 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
     row = row_of(label, blocks, curve, agreed, passes[0])
     row = _with_reserved(row, known(events.total_reserved), curve)
     known_before = before if before or (agreed.checked and label != CPU) else None
-    inferences = inferences_at(blocks, placing, curve)
+    inferences = inferences_at(curve.peak, blocks, placing, curve)
     row = replace(
         row, before_window_bytes=known_before, inferences=inferences, components=components_at(inferences, curve)
     )
@@ -333,17 +338,19 @@ def _positive(value: int | np.int64) -> int | None:
     return int(value) if value > 0 else None
 
 
-def inferences_at(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
-    """Return the bytes live at the peak, by rule."""
-    live = blocks.live_after(curve.peak)
-    before = blocks.unmatched >= curve.peak
+def inferences_at(state: int, blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
+    """Return the bytes live after `state` events, by rule."""
+    live = blocks.live_after(state)
+    before = blocks.unmatched >= state
     inferences = []
     for rule in Rule:
         component, why = RULES[rule]
         ruled = live[placing.rule[live] == rule]
         size, count = int(blocks.bytes[ruled].sum()), len(ruled)
         if rule == Rule.BEFORE:
-            size, count = int(curve.of(BEFORE_WINDOW)[curve.peak]), count + int(before.sum())
+            size, count = int(curve.of(BEFORE_WINDOW)[state]), count + int(before.sum())
+        if rule == Rule.ROUNDED:
+            size, count = int(curve.of(ROUNDING)[state]), len(live)
         if size:
             inferences.append(MemoryInference(component=component, rule=why, bytes=size, blocks=count))
     return tuple(sorted(inferences, key=lambda row: (COMPONENTS.index(row.component), -row.bytes)))

@@ -1,7 +1,7 @@
-"""Find what fills the memory of a CUDA memory snapshot: by component, line, module, operator and phase, at its peak.
+"""Find what fills the memory of a CUDA memory snapshot: by component, line, module, operator and phase, at one moment.
 
-Every block has its size as it was asked for, so that sums are exact; what the allocator gives beyond it is known of the
-blocks that live at the end alone.
+The peak is that of whole blocks, as `torch.cuda.max_memory_allocated` counts. Components have what was asked for; what
+the allocator gave beyond it is a component too, so that all of them sum to the moment.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from opanatomy.memory.allocations import (
     states_shown,
     unbroken,
 )
+from opanatomy.memory.caching_allocator import Given, blocks_given
+from opanatomy.memory.components import PENDING_FREE, ROUNDING
 from opanatomy.memory.inferred import (
     COMPONENT_OF,
     COMPONENTS,
@@ -40,7 +42,6 @@ from opanatomy.memory.inferred import (
     WEIGHTS,
     Placing,
     Rule,
-    components_at,
     inferences_at,
     row_of,
     rules_of,
@@ -48,6 +49,8 @@ from opanatomy.memory.inferred import (
 from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents, categorical_of
 from opanatomy.records.memory import (
     Memory,
+    MemoryBlocks,
+    MemoryComponent,
     MemoryDevice,
     MemoryFailure,
     MemoryPart,
@@ -72,7 +75,7 @@ from opanatomy.records.snapshot import (
     History,
     Snapshot,
 )
-from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, OTHER, PHASES, RECOMPUTE
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, OTHER, PHASES, RECOMPUTE, Phase
 
 # --- stacks: where the program was, and in which phase
 
@@ -103,6 +106,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """What a stack says: line and function of the program, calls of modules, the innermost operator, the phase."""
 
     line: str | None = None
+    function: str | None = None
     module: str | None = None
     operator: str | None = None
     phase: int = _NO_PHASE
@@ -125,8 +129,10 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
         python and _OF_EXCHANGE.search(_first(python, lambda frame: not _is_std(frame)).filename)
     ):
         rule = Rule.EXCHANGED
+    frame = _line(python, calls)
     return Place(
-        line=_line(python, calls), module=_modules(python, calls), operator=_operator(operators, named),
+        line=None if frame is None else _text(frame), function=None if frame is None else frame.name,
+        module=_modules(python, calls), operator=_operator(operators, named),
         phase=_phase(stack, python, calls), rule=rule,
         moves_module=any(_MODULE_CALL.search(frame.filename) and frame.name == "_apply" for frame in python)
         or any(frame.name == "__init__" and "torch/nn/" in frame.filename for frame in python),
@@ -152,7 +158,7 @@ def _operator(operators: Sequence[str], named: Callable[[str], str]) -> str | No
     return next((name for name in known if name not in ALLOCATES), known[-1] if known else None)
 
 
-def _line(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
+def _line(python: Sequence[Frame], calls: Sequence[int]) -> Frame | None:
     """Return the innermost line of the user's program inside a module, else of a library's model, else of any."""
     if not python:
         return None
@@ -160,8 +166,8 @@ def _line(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
     for frames, skipped in ((inside, _INSTALLED), (inside, _OF_TORCH), (python, _INSTALLED), (python, _OF_TORCH)):
         for frame in frames:
             if not skipped.search(frame.filename) and not _is_std(frame):
-                return _text(frame)
-    return _text(python[0])
+                return frame
+    return python[0]
 
 
 def _text(frame: Frame) -> str:
@@ -211,6 +217,8 @@ class _Stacks(Struct, frozen=True, kw_only=True):
     """What each stack of a snapshot says, as columns; the last row is of no stack."""
 
     line: Categorical[str]
+    #: The function of each line.
+    functions: dict[str, str]
     module: Categorical[str]
     operator: Categorical[str]
     phase: Int64
@@ -231,7 +239,9 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
         return Categorical(np.array([-1 if v is None else place[v] for v in listed], dtype=np.int64), known)
 
     return _Stacks(
-        line=column(place.line for place in places), module=column(place.module for place in places),
+        line=column(place.line for place in places),
+        functions={place.line: place.function for place in places if place.line and place.function},
+        module=column(place.module for place in places),
         operator=column(place.operator for place in places),
         phase=np.array([place.phase for place in places], dtype=np.int64),
         rule=np.array([place.rule for place in places], dtype=np.int64),
@@ -250,7 +260,13 @@ class _Device(Struct, frozen=True, kw_only=True):
     row: MemoryDevice
     history: History | None
     blocks: Blocks
+    #: What the allocator gave for each block.
+    whole: Int64
     curve: Curve
+    #: The state that is shown, its name and phase.
+    state: int
+    moment: str
+    phase: Phase | None
     placing: Placing
     #: The stack of each block, and its module.
     stack: Int64
@@ -262,8 +278,18 @@ class _Device(Struct, frozen=True, kw_only=True):
     failure: MemoryFailure | None
     pools: tuple[MemoryPool, ...]
 
+    @property
+    def live(self) -> Int64:
+        """Return the blocks that live at the moment shown."""
+        return self.blocks.live_after(self.state)
 
-#: A moment of a snapshot: its peak, its end, where memory ran out, or microseconds after its first event.
+    @property
+    def shown_bytes(self) -> int:
+        """Return what is allocated at the moment shown."""
+        return int(self.curve.allocated[self.state])
+
+
+#: A moment of a snapshot: its peak, its end, where memory ran out, or a time after its first event.
 PEAK, END, FAILURE = "peak", "end", "oom"
 
 
@@ -284,20 +310,34 @@ def memory_of_snapshot(
             devices.append((_device(snapshot, number, label, stacks, at), stacks))
     if not devices:
         return Memory()
-    devices.sort(key=lambda pair: (pair[0].failure is None, -pair[0].row.peak_bytes))
+    if at is not None and at.casefold() not in (PEAK, END) and all(device.history is None for device, _ in devices):
+        raise UsageError(f"--at {at}: no history was recorded, so that only the end is known - leave --at out")
+    devices.sort(key=lambda pair: (pair[0].failure is None, -max(pair[0].row.peak_bytes or 0, pair[0].shown_bytes)))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
-        main.blocks, main.curve.peak, stacks.operator.take(main.stack), main.module,
+        main.blocks, main.state, stacks.operator.take(main.stack), main.module,
         main.placing.phase, main.placing.rule, [RULES[rule] for rule in Rule],
     )  # fmt: skip
+    rounding = next((row for row in main.row.inferences if row.component == ROUNDING), None)
+    if rounding is not None:
+        row = MemoryBlocks(
+            operator=None, module=None, phase=Phase.OTHER, component=ROUNDING, blocks=rounding.blocks,
+            bytes=rounding.bytes, largest_bytes=int((main.whole - main.blocks.bytes)[main.live].max()),
+            rule=rounding.rule,
+        )  # fmt: skip
+        blocks = tuple(sorted((*blocks, row), key=lambda row: -row.bytes))
     return Memory(
         peak_bytes=main.row.peak_bytes,
         allocator_peak_bytes=main.row.peak_bytes,
         peak_at=main.row.peak_at,
-        measured_by=f"memory snapshot of {main.name}, bytes that were asked for",
+        requested_peak_bytes=main.row.requested_peak_bytes,
+        moment=main.moment,
+        shown_bytes=main.shown_bytes,
+        shown_at=main.phase,
+        measured_by=f"memory snapshot of {main.name}, in whole blocks",
         components=main.row.components,
         inferences=main.row.inferences,
-        timeline=tuple(_with_lines(main, stacks)),
+        timeline=tuple(_with_lines(main, stacks)) if main.history is not None else (),
         blocks=blocks,
         unlisted_bytes=unlisted,
         devices=tuple(device.row for device, _ in devices),
@@ -310,81 +350,140 @@ def memory_of_snapshot(
 
 
 def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: str | None) -> _Device:
-    history = next((one for one in snapshot.histories if one.device == number), None)
+    history = recorded = next((one for one in snapshot.histories if one.device == number), None)
     segments = snapshot.segments
     of_device = segments.device[snapshot.blocks.segment] == number if len(segments.device) else np.zeros(0, dtype=bool)
-    events, stack_of_event, stream_of_event, began = _events(snapshot, history, of_device)
+    if (
+        history is not None
+        and len(_counted_rows(history)) < _LEAST_HISTORY
+        and ((of_device & (snapshot.blocks.state == ALLOCATED)).sum() > len(_counted_rows(history)))
+    ):  # with enabled="state" torch keeps the last event alone
+        history = None
+    given = None if history is None else blocks_given(snapshot, number, history)
+    events, whole, stack_of_event, stream_of_event, began = _events(snapshot, history, given, of_device)
     blocks = blocks_of(events)
-    stack, stream = stack_of_event[blocks.alloc], stream_of_event[blocks.alloc]
+    whole, stack, stream = whole[blocks.alloc], stack_of_event[blocks.alloc], stream_of_event[blocks.alloc]
     module = _noted_modules(snapshot, history, blocks, began, stacks.module.take(stack))
     phases = _phases(events, stack_of_event, began, snapshot, number, stacks)
     order = np.arange(len(events.bytes))
-    placing = _placed(blocks, order, phases, stack, stream, stacks, began)
+    placing = _placed(blocks, order, phases, stack, stream, stacks, began, is_recorded=history is not None)
     window = (int(events.time_ns[began]), int(events.time_ns[-1])) if len(events.bytes) > began else (0, 0)
+    every = np.arange(len(blocks.alloc))
     shares = Shares(
-        components=COMPONENTS, block=np.arange(len(blocks.alloc)), component=COMPONENT_OF[placing.rule],
-        bytes=blocks.bytes,
+        components=COMPONENTS, block=np.concatenate((every, every)),
+        component=np.concatenate((COMPONENT_OF[placing.rule], np.full(len(every), COMPONENT_OF[Rule.ROUNDED]))),
+        bytes=np.concatenate((blocks.bytes, whole - blocks.bytes)),
     )  # fmt: skip
     curve = curve_of(blocks, shares, events.time_ns, window)
     curve = replace(curve, first=min(began, curve.last))
     curve = replace(curve, peak=curve.first + int(curve.allocated[curve.first : curve.last + 1].argmax()))
-    failure_at, failure = _failure(history, snapshot, began, curve, phases, stacks)
-    moment = _moment(at, curve, events, window, failure_at)
-    curve = replace(curve, peak=moment)
+    failure_at, failure = _failure(recorded, snapshot, began, curve, phases, stacks)
+    if history is None:
+        state, moment = curve.last, END if failure is None else FAILURE
+        failure_at = None if failure is None else state
+    else:
+        state, moment = _moment(at, curve, events, window, failure_at)
     passes = Passes(start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns,
                     phase=phases.phase)  # fmt: skip
     reserved, most = _reserved(history, int(segments.total[segments.device == number].sum()), began)
-    inferences, pools = inferences_at(blocks, placing, curve), tuple(_pools(snapshot, number, label))
+    inferences, pools = inferences_at(state, blocks, placing, curve), tuple(_pools(snapshot, number, label))
+
+    def phase_at(state: int) -> Phase:
+        return PHASES[int(phases.phase_of(phases.at(np.array([state - 1])))[0])]
+
+    pending = _pending_after(state - began, history, given, snapshot, of_device)
+    at_peak, shown = (curve.by_component[:, of].tolist() for of in (curve.peak, state))
+    components = tuple(
+        MemoryComponent(
+            component=component, shown_bytes=now, measured_bytes=None if history is None else most_,
+            at_peak_bytes=None if history is None else most_,
+        )
+        for component, most_, now in zip(COMPONENTS, at_peak, shown, strict=True)
+        if most_ or now
+    )  # fmt: skip
+    if pending:
+        components = (*components, MemoryComponent(component=PENDING_FREE, shown_bytes=pending))
     agreed = agreement(events.total_allocated, np.zeros(len(order), dtype=np.int64))
     row = row_of(label, blocks, curve, agreed, passes)
     row = replace(
-        row, peak_at=PHASES[int(phases.phase_of(phases.at(np.array([moment - 1])))[0])],
-        events=0 if history is None else len(history.action),
-        before_window_bytes=int(curve.allocated[curve.first]), inferences=inferences,
-        components=components_at(inferences, curve),
-        reserved_peak_bytes=most or None,
-        reserved_at_peak_bytes=int(reserved[moment - 1]) if 0 < moment <= len(reserved) else None,
+        row, peak_at=phase_at(curve.peak), events=0 if history is None else len(history.action),
+        before_window_bytes=int(curve.allocated[curve.first]), inferences=inferences, components=components,
+        reserved_peak_bytes=most or None, shown_bytes=int(curve.allocated[state]),
+        reserved_at_peak_bytes=int(reserved[curve.peak - 1]) if 0 < curve.peak <= len(reserved) else None,
     )  # fmt: skip
-    if failure is not None:
-        allocated, held = int(curve.allocated[failure_at or 0]), int(reserved[(failure_at or 1) - 1])
-        # What was given beyond the requests is known where the snapshot was taken then.
-        given = sum(pool.rounding_bytes for pool in pools) if failure_at == blocks.events else 0
+    if given is None:
+        row = replace(
+            row, peak_bytes=None, peak_ns=None, peak_at=None, reserved_peak_bytes=None, reserved_at_peak_bytes=None
+        )
+    else:
+        # Blocks from before, the only ones that may have more, are told by their address.
+        slack = np.array([given.open_before.get(address, 0) for address in blocks.address.tolist()], dtype=np.int64)
+        slack[(blocks.alloc >= began) | blocks.never_freed] = 0
+        most_then = curve.allocated + blocks.changes(every, slack).cumsum()
+        above = int(most_then[curve.first : curve.last + 1].max()) - int(curve.allocated[curve.peak])
+        row = replace(
+            row,
+            requested_peak_bytes=int((curve.allocated - curve.of(ROUNDING))[curve.first : curve.last + 1].max()),
+            peak_open_bytes=above if given.follows_rules else None,
+        )
+    if failure is not None and failure_at is not None:
+        allocated, held = int(curve.allocated[failure_at]), int(reserved[max(failure_at, 1) - 1])
+        waits = _pending_after(failure_at - began, history, given, snapshot, of_device)
         failure = replace(
-            failure, allocated_bytes=allocated, reserved_bytes=held, unused_bytes=max(held - allocated - given, 0)
+            failure, allocated_bytes=allocated, reserved_bytes=held, unused_bytes=max(held - allocated - waits, 0)
         )
     return _Device(
-        name=label, number=number, snapshot=snapshot, row=row,
-        history=history, module=module, blocks=blocks, curve=curve, placing=placing, stack=stack, stream=stream,
-        passes=passes, reserved=reserved, failure=failure, pools=pools,
-        notes=tuple(_notes(snapshot, history, blocks, of_device, stacks, label)),
+        name=label, number=number, snapshot=snapshot, row=row, history=history, module=module, blocks=blocks,
+        whole=whole, curve=curve, state=state, moment=moment, phase=None if history is None else phase_at(state),
+        placing=placing, stack=stack, stream=stream, passes=passes, reserved=reserved, failure=failure, pools=pools,
+        notes=tuple(_notes(snapshot, history, row, blocks, of_device, stacks, label)),
     )  # fmt: skip
 
 
-def _events(snapshot: Snapshot, history: History | None, of_device: Bool) -> tuple[MemoryEvents, Int64, Int64, int]:
-    """Return allocations and frees with stack and stream; what is older than the recording is allocated before it.
+#: Of fewer events, where more blocks live, nothing is known but the end.
+_LEAST_HISTORY: Final = 2
 
-    That are the blocks at the end without an allocation, and the frees of others.
+
+def _pending_after(
+    count: int, history: History | None, given: Given | None, snapshot: Snapshot, of_device: Bool
+) -> int:
+    """Return the bytes of freed blocks that wait for another stream after so many counted events, else at the end."""
+    if history is None or given is None:
+        return int(snapshot.blocks.size[of_device & (snapshot.blocks.state == PENDING)].sum())
+    rows = _counted_rows(history)
+    return int(given.pending[rows[count] if count < len(rows) else len(history.action)])
+
+
+def _events(
+    snapshot: Snapshot, history: History | None, given: Given | None, of_device: Bool
+) -> tuple[MemoryEvents, Int64, Int64, Int64, int]:
+    """Return allocations and frees with whole block, stack and stream, and the number of those before the recording.
+
+    Older than the recording are the blocks at the end without an allocation, and those that are freed without one.
     """
     none = np.zeros(0, dtype=np.int64)
-    if history is None:
-        address, size, stack, stream, time = none, none, none, none, none
+    if history is None or given is None:
+        address, size, stack, stream, time, whole = none, none, none, none, none, none
     else:
         rows = _counted_rows(history)
         gives = history.action[rows] == ALLOC
         address, stack, stream = history.address[rows], history.stack[rows], history.stream[rows]
         size, time = np.where(gives, history.size[rows], -history.size[rows]), history.time_us[rows] * 1000
-    live = np.flatnonzero(of_device & (snapshot.blocks.state != INACTIVE))
+        whole = given.whole[rows]
+    live = np.flatnonzero(of_device & (snapshot.blocks.state == ALLOCATED))
     last = dict(zip(address.tolist(), size.tolist(), strict=True))
     old = [row for row in live.tolist() if last.get(int(snapshot.blocks.address[row]), -1) < 0]
     first: dict[int, int] = {}
     for where, change in zip(address.tolist(), size.tolist(), strict=True):
         first.setdefault(where, change)
     freed = [(where, -change) for where, change in first.items() if change < 0]
+    before = {} if given is None else given.before
     held = len(old) + len(freed)
     begin = int(time[0]) if len(time) else 0
     begin_held = np.full(held, begin - 1, dtype=np.int64)
     address_held = np.array([*snapshot.blocks.address[old].tolist(), *(where for where, _ in freed)], dtype=np.int64)
     size_held = np.array([*snapshot.blocks.requested[old].tolist(), *(one for _, one in freed)], dtype=np.int64)
+    whole_held = [*snapshot.blocks.size[old].tolist(), *(before.get(where, one) for where, one in freed)]
     unknown = np.full(held + len(size), UNKNOWN, dtype=np.int64)
     events = MemoryEvents(
         time_ns=np.concatenate((begin_held, time)), thread=unknown, bytes=np.concatenate((size_held, size)),
@@ -396,7 +495,7 @@ def _events(snapshot: Snapshot, history: History | None, of_device: Bool) -> tup
         snapshot.segments.stream[snapshot.blocks.segment[old]] if len(old) else none,
         np.full(len(freed), 0, dtype=np.int64), stream,
     ))  # fmt: skip
-    return events, stacks, streams, held
+    return events, np.concatenate((np.array(whole_held, dtype=np.int64), whole)), stacks, streams, held
 
 
 def _noted_modules(
@@ -416,9 +515,9 @@ def _noted_modules(
 
 
 def _counted_rows(history: History) -> Int64:
-    """Return the allocations and frees of a history; a free counts when it is completed."""
-    completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
-    return np.flatnonzero(((history.action == ALLOC) | (history.action == completes)) & (history.size > 0))
+    """Return the allocations and frees of a history; a free counts when it is requested, as torch counts it."""
+    frees = FREE_REQUESTED if (history.action == FREE_REQUESTED).any() else FREE_COMPLETED
+    return np.flatnonzero(((history.action == ALLOC) | (history.action == frees)) & (history.size > 0))
 
 
 def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, number: int, stacks: _Stacks) -> Passes:
@@ -449,8 +548,9 @@ def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, 
 
 
 def _placed(
-    blocks: Blocks, order: Int64, parts: Passes, stack: Int64, stream: Int64, stacks: _Stacks, began: int
-) -> Placing:
+    blocks: Blocks, order: Int64, parts: Passes, stack: Int64, stream: Int64, stacks: _Stacks, began: int,
+    *, is_recorded: bool,
+) -> Placing:  # fmt: skip
     """Return phase and rule of each block: stack first, then its life, then its size."""
     whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
     phase = parts.phase_of(parts.at(blocks.alloc))
@@ -466,6 +566,10 @@ def _placed(
     rule = np.where(of_stack >= 0, of_stack, rule)
     moved = (rule == Rule.ELSEWHERE) & stacks.moves_module[stack] & ~freed
     rule[moved] = Rule.MOVED_MODULE
+    if not is_recorded:  # a size alone tells nothing
+        by_stack = np.where(stacks.moves_module[stack], Rule.MOVED_MODULE, Rule.NO_HISTORY)
+        rule = np.where(of_stack >= 0, of_stack, by_stack)
+        return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
     rule[before & (of_stack < 0)] = Rule.BEFORE
     rule[before & freed & (ends_in == OPTIMIZER)] = Rule.STATE_BEFORE
     _workspaces(blocks, rule, stream)
@@ -602,17 +706,14 @@ def _by_size(blocks: Blocks, rule: Int64, before: Bool, freed: Bool, ends_in: In
 # --- the moment that is shown, where memory ran out, what the allocator held
 
 
-def _moment(at: str | None, curve: Curve, events: MemoryEvents, window: tuple[int, int], failure_at: int | None) -> int:
-    """Return the state that is shown."""
-    if at is None:
-        return curve.peak if failure_at is None else failure_at
-    word = at.casefold()
-    if word == PEAK:
-        return curve.peak
-    if word == END:
-        return curve.last
-    if word == FAILURE and failure_at is not None:
-        return failure_at
+def _moment(
+    at: str | None, curve: Curve, events: MemoryEvents, window: tuple[int, int], failure_at: int | None
+) -> tuple[int, str]:
+    """Return the state that is shown, and its name."""
+    word = (PEAK if failure_at is None else FAILURE) if at is None else at.casefold()
+    states = {PEAK: curve.peak, END: curve.last, FAILURE: failure_at}
+    if (state := states.get(word)) is not None:
+        return state, word
     found = re.fullmatch(r"([\d.]+)\s*(us|ms|s)?", word)
     if found is None:
         raise UsageError(f"--at {at}: not a moment of the snapshot - give peak, end, or a time like 120ms")
@@ -621,7 +722,8 @@ def _moment(at: str | None, curve: Curve, events: MemoryEvents, window: tuple[in
     if ns > window[1]:
         whole = (window[1] - window[0]) / 1e6
         raise UsageError(f"--at {at}: after the end of the recording, which is {whole:.6g}ms long")
-    return max(curve.first, int(np.searchsorted(events.time_ns, ns, side="right")))
+    state = max(curve.first, int(np.searchsorted(events.time_ns, ns, side="right")))
+    return state, f"{(ns - window[0]) / 1e6:.6g} ms"
 
 
 def _failure(
@@ -686,7 +788,7 @@ def _pools(snapshot: Snapshot, number: int, label: str) -> Iterator[MemoryPool]:
 
 def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> Iterator[MemoryPart]:
     """Yield the parts of the moment by line, module, class, phase and stream; of each they sum to it."""
-    live = device.blocks.live_after(device.curve.peak)
+    live = device.live
     component = [COMPONENTS[code] for code in COMPONENT_OF[device.placing.rule[live]].tolist()]
     classes = [None if name is None else classed(name) for name in stacks.operator.take(device.stack[live]).decoded()]
     modules = [None if path is None else alike(path) for path in device.module.take(live).decoded()]
@@ -695,13 +797,18 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
         "phase": [PHASES[code].value for code in device.placing.phase[live].tolist()],
         "stream": [str(stream) for stream in device.stream[live].tolist()],
     }  # fmt: skip
-    size = device.blocks.bytes[live].tolist()
+    size, whole = device.blocks.bytes[live].tolist(), device.whole[live].tolist()
     for of, names in columns.items():
         sums: dict[tuple[str | None, str], list[int]] = {}
-        for name, part, one in zip(names, component, size, strict=True):
+        for name, part, one, given in zip(names, component, size, whole, strict=True):
             sums.setdefault((name, part), []).append(one)
+            if given > one:
+                sums.setdefault((name, ROUNDING), []).append(given - one)
         for (name, part), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
-            yield MemoryPart(of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes))
+            yield MemoryPart(
+                of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes),
+                function=stacks.functions.get(name or "") if of == "line" else None,
+            )  # fmt: skip
 
 
 #: Lines of the program that a point of the curve names, and a name for memory that no stack tells of.
@@ -715,7 +822,7 @@ def _with_lines(device: _Device, stacks: _Stacks) -> Iterator[MemoryPoint]:
     points = points_of(device.curve, device.reserved, device.passes)
     for point, state in zip(points, states_shown(device.curve).tolist(), strict=True):
         live = told[(device.blocks.alloc[told] < state) & (state <= device.blocks.free[told])]
-        sums = np.bincount(lines.codes[live], weights=device.blocks.bytes[live], minlength=len(lines.values))
+        sums = np.bincount(lines.codes[live], weights=device.whole[live], minlength=len(lines.values))
         most = np.argsort(-sums, kind="stable")[:_LINES_OF_A_POINT]
         yield replace(point, lines={lines.values[code]: int(sums[code]) for code in most.tolist() if sums[code]})
 
@@ -747,6 +854,7 @@ def _spans(device: _Device) -> Iterator[MemorySpan]:
         for row in of_segment.get(segment, []):
             free = blocks.state[row] == INACTIVE
             name = FREE if free else component.get(int(blocks.address[row]), OTHER_BLOCKS)
+            name = PENDING_FREE if blocks.state[row] == PENDING else name
             size = int(blocks.size[row])
             if runs and runs[-1].component == name:
                 runs[-1] = replace(runs[-1], bytes=runs[-1].bytes + size, blocks=runs[-1].blocks + 1)
@@ -770,18 +878,24 @@ def _pool_name(snapshot: Snapshot, segment: int) -> str:
 
 
 def _notes(
-    snapshot: Snapshot, history: History | None, blocks: Blocks, of_device: Bool, stacks: _Stacks, label: str
-) -> Iterator[str]:
+    snapshot: Snapshot, history: History | None, row: MemoryDevice, blocks: Blocks, of_device: Bool,
+    stacks: _Stacks, label: str,
+) -> Iterator[str]:  # fmt: skip
     if history is None or not len(history.action):
-        yield f"{label}: no history was recorded, so nothing is known but what lives at the end"
+        yield (
+            f"{label}: no history was recorded: only what lives at the end is known, and what it is by its stack alone"
+        )
     elif not len(snapshot.stacks) or not (history.stack >= 0).any():
         yield f"{label}: the history has no stacks (context=None or state): neither lines nor phases are known"
     elif stacks.of_python:
         yield f"{label}: the stacks are of Python alone: operators are not known, and what has none is autograd's"
     live = blocks.live_after(blocks.events)
-    at_end = of_device & (snapshot.blocks.state != INACTIVE)
+    at_end = of_device & (snapshot.blocks.state == ALLOCATED)
     ours, theirs = int(blocks.bytes[live].sum()), int(snapshot.blocks.requested[at_end].sum())
     if ours != theirs:
         yield f"{label}: {ours:,} B live at the end by the history, {theirs:,} B by the segments: the history has a gap"
+    if history is not None and row.peak_open_bytes != 0:
+        least = "" if row.peak_open_bytes is None else f", and at most {row.peak_open_bytes:,} B more"
+        yield f"{label}: how the allocator rounded blocks that are freed is not known: the peak is at least this{least}"
     if snapshot.unknown_actions:
         yield f"{label}: actions that are not known here: {', '.join(snapshot.unknown_actions)}"

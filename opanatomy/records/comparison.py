@@ -210,13 +210,15 @@ class GateResult(Record, frozen=True, kw_only=True):
 class MemoryChange(Record, frozen=True, kw_only=True):
     """What one line of the program has of a component at the peaks of two memory snapshots.
 
-    `line` is `None` where no stack tells it.
+    `line` is `None` where no stack tells it. `line_after` is the line in the second snapshot if it is another, with the
+    same function or the same blocks: two scripts, or one that was edited.
     """
 
     line: str | None
     component: str
     before_bytes: int
     after_bytes: int
+    line_after: str | None = None
 
     @property
     def change_bytes(self) -> int:
@@ -233,6 +235,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     decomposition: for two sides the parts that sum to the difference; `None` for more, and if it is not known.
     other_kinds: steps of other kinds than the compared one that both sides have.
     peak_parts: of two memory snapshots the parts that sum to the difference of their peaks.
+    peak_moments: the moment of these parts on each side, such as "at the end", where one is not the peak.
     no_claim: why nothing is called significant; `None` if the runs allow it.
     gates: the gates given by `fail_if`, and whether they were met.
     warnings: what a reader must know of the figures.
@@ -245,6 +248,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     decomposition: Decomposition | None = None
     other_kinds: tuple[Kinds, ...] = ()
     peak_parts: tuple[MemoryChange, ...] = ()
+    peak_moments: tuple[str, ...] = ()
     no_claim: str | None = None
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -15,11 +15,15 @@ from opanatomy.records.taxonomy import Phase
 class MemoryComponent(Record, frozen=True, kw_only=True):
     """One part of the memory of a step: measured and by theory, with the formula as text.
 
+    Of a memory snapshot the parts in `shown_bytes` sum to that of `Memory`, but for blocks that are freed and wait for
+    another stream (`pending_free`).
+
     component: `weights`, `gradients`, `optimizer_state`, `forward_activations`, ...
     measured_bytes: at its fullest in the step; if inferred from the times of a trace's blocks, at the peak.
     theory_bytes: by `formula`.
     at_peak_bytes: the part live at the peak; these sum to `peak_bytes` exactly. `None` for memory that the allocator
         does not count (context, cache), and if the step was not observed allocation by allocation.
+    shown_bytes: of a memory snapshot, the part live at the moment shown.
     """
 
     component: str
@@ -27,6 +31,7 @@ class MemoryComponent(Record, frozen=True, kw_only=True):
     theory_bytes: int | None = None
     formula: str | None = None
     at_peak_bytes: int | None = None
+    shown_bytes: int | None = None
 
 
 #: Names of the snapshots, in the order of a run.
@@ -148,7 +153,10 @@ class CacheShape(Record, frozen=True, kw_only=True):
 
 
 class MemoryInference(Record, frozen=True, kw_only=True):
-    """The part of a component at the peak that was inferred from its blocks, by `rule`."""
+    """The part of a component at the peak that was inferred from its blocks, by `rule`.
+
+    Of a memory snapshot it is the part at the moment shown.
+    """
 
     component: str
     rule: str
@@ -172,6 +180,8 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
 class MemoryBlocks(Record, frozen=True, kw_only=True):
     """Blocks live at the peak that one operator of a module allocated in one phase and one rule classified.
 
+    Of a memory snapshot they are live at the moment shown; what was given beyond their requests has a row of its own.
+
     `bytes` is their sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` if the
     component was measured.
     """
@@ -187,9 +197,10 @@ class MemoryBlocks(Record, frozen=True, kw_only=True):
 
 
 class MemoryPart(Record, frozen=True, kw_only=True):
-    """The part of the peak that one line of the program, module, operator class, phase or stream allocated.
+    """The part of a snapshot's moment that one line, module, operator class, phase or stream allocated.
 
-    `of` says which of these `name` is, `None` what no stack tells; of each the parts sum to the peak.
+    `of` says which of these `name` is, `None` what no stack tells; of each the parts sum to `Memory.shown_bytes`. What
+    was given beyond the requests is a component of its own, `allocator_rounding`.
     """
 
     of: str
@@ -197,6 +208,8 @@ class MemoryPart(Record, frozen=True, kw_only=True):
     component: str
     blocks: int
     bytes: int
+    #: The function of a line.
+    function: str | None = None
 
 
 class MemoryPool(Record, frozen=True, kw_only=True):
@@ -238,7 +251,10 @@ class MemorySpan(Record, frozen=True, kw_only=True):
 class MemoryDevice(Record, frozen=True, kw_only=True):
     """The memory of one device, as its allocator's events in the trace record it.
 
-    `peak_bytes` is the maximum in the window; its `components` and `inferences` sum to it exactly.
+    `peak_bytes` is the maximum in the window, `None` of a snapshot without history; its `components` and `inferences`
+    sum to it exactly, those of a snapshot to `shown_bytes`, allocated at the moment shown. `requested_peak_bytes` is
+    the most that was asked for at one time. The peak may be `peak_open_bytes` higher, where blocks from before the
+    recording have a rounding that is not known; `None` if there is no limit to it.
     `before_window_bytes` are blocks allocated before the first event: a sum if the events record the allocator's total
     (the CPU's begins with profiling), else the part whose frees were recorded, `None` if none was. `unmatched_frees`
     are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of `unseen_frees` were
@@ -249,14 +265,17 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
     device: str
     events: int
     blocks: int
-    peak_bytes: int
-    peak_ns: int
-    peak_at: Phase
+    peak_bytes: int | None
+    peak_ns: int | None
+    peak_at: Phase | None
     #: "address", or "size" in a trace without addresses: a free then matches the last block of its size.
     matched_by: str
     before_window_bytes: int | None = None
     reserved_peak_bytes: int | None = None
     reserved_at_peak_bytes: int | None = None
+    requested_peak_bytes: int | None = None
+    shown_bytes: int | None = None
+    peak_open_bytes: int | None = 0
     unmatched_frees: int = 0
     unmatched_free_bytes: int = 0
     never_freed: int = 0
@@ -308,13 +327,19 @@ class Memory(Record, frozen=True, kw_only=True):
     that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. If there are
     `inferences`, the components are inferred, not measured.
 
+    A memory snapshot is shown at one moment, which `moment` names: "peak", "end", "oom" or a time since the first event
+    ("120 ms"). `blocks`, `parts` and `inferences` are of that moment, and `shown_bytes` were allocated then. Without a
+    history the peak is `None` and the moment the end.
+
     peak_at: the phase of the peak.
+    requested_peak_bytes: of a memory snapshot, the most that was asked for at one time; the peak is of whole blocks.
+    shown_at: the phase of the moment shown.
     components: weights, gradients, activations and the like.
     devices: the memory of each device, as recorded in the trace.
     snapshots: memory in use at points of the run.
     activations: tensors that forward saved for backward, by module and operator.
     allocator: the allocator's own figures for the step observed with `memory=True`.
-    parts: of a memory snapshot, the peak by line of the program, module, operator class, phase and stream.
+    parts: of a memory snapshot, the moment shown by line of the program, module, operator class, phase and stream.
     pools: of a memory snapshot, what the allocator holds at the end, and how much of it is free.
     spans: of a memory snapshot, the segments of its fullest device at the end, largest first, span by span.
     uncovered_devices: other devices that hold a part of the module, which no figure here includes.
@@ -330,6 +355,10 @@ class Memory(Record, frozen=True, kw_only=True):
     allocator_peak_bytes: int | None = None
     process_peak_bytes: int | None = None
     peak_at: str | None = None
+    requested_peak_bytes: int | None = None
+    moment: str | None = None
+    shown_bytes: int | None = None
+    shown_at: str | None = None
     measured_by: str | None = None
     components: tuple[MemoryComponent, ...] = ()
     inferences: tuple[MemoryInference, ...] = ()
@@ -350,6 +379,27 @@ class Memory(Record, frozen=True, kw_only=True):
     needed_bytes: int | None = None
     published: tuple[PublishedFigure, ...] = ()
     failure: MemoryFailure | None = None
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Return whether this is the memory of a snapshot, even of one in which nothing lives."""
+        return bool(self.pools or self.parts)
+
+    @property
+    def allocated_then(self) -> int | None:
+        """Return what is allocated at the moment that blocks and parts are of: the peak, if no other is shown."""
+        return self.peak_bytes if self.moment is None else self.shown_bytes
+
+    @property
+    def then(self) -> str:
+        """Return that moment in words, with its preposition."""
+        named = {None: "at the peak", "peak": "at the peak", "end": "at the end", "oom": "when memory ran out"}
+        return named.get(self.moment, f"at {self.moment}")
+
+    @property
+    def is_at_peak(self) -> bool:
+        """Return whether that moment is the peak."""
+        return self.moment in (None, "peak")
 
 
 # --- out-of-memory errors and the size of the failed request ---

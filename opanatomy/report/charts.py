@@ -898,7 +898,10 @@ def _difference(comparison: Comparison) -> Any:
     text: Callable[[float], str]
     text_of_change: Callable[[float], str]
     if memory:
-        before, measure = sum(change.before_bytes for change in memory), "peak"
+        before, measure = (
+            sum(change.before_bytes for change in memory),
+            "allocated" if comparison.peak_moments else "peak",
+        )
         sums: dict[str, int] = {}
         for change in memory:
             sums[change.component] = sums.get(change.component, 0) + change.change_bytes

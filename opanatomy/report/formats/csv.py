@@ -58,7 +58,7 @@ def csv_report(report: Report) -> str:
     if isinstance(report, Comparison):
         writer.writerows(_comparison(report))
         return text.getvalue()
-    if report.memory.parts and not report.classes:
+    if report.memory.is_snapshot and not report.classes:
         names = [field.name for field in fields(MemoryPart)]
         writer.writerow(names)
         writer.writerows([cell_of(getattr(part, name)) for name in names] for part in report.memory.parts)

@@ -129,7 +129,7 @@ def _listed(report: Report) -> list[PagePart]:
     listed = list(PARTS[kind_of(report)])
     if not isinstance(report, Anatomy):
         return listed
-    if report.memory.parts and not report.classes:
+    if report.memory.is_snapshot and not report.classes:
         listed = [part for part in listed if part.name in ("verdict", "memory", "sources")]
         return [replace(part, charts=()) if part.name == "verdict" else part for part in listed]
     charts = [tuple(name for name in part.charts if name != "segments") for part in listed]

@@ -22,7 +22,7 @@ def speedscope_profile(report: Report, page: Page) -> str:
     """Return the profiles as JSON; raise `UsageError` for a report that is not of one run."""
     if not isinstance(report, Anatomy):
         raise UsageError("-f speedscope: it shows the modules of one run - give the report or the trace of one")
-    if report.memory.parts and not report.classes:
+    if report.memory.is_snapshot and not report.classes:
         raise UsageError("-f speedscope: it shows times, and a memory snapshot has none - give a trace")
     frames: dict[str, int] = {}
     profiles = [made for phase in PHASES if (made := _profile(report, phase, frames)) is not None]

@@ -176,7 +176,7 @@ def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
     The kernels too if operators are known for less than half of the time, as in a graph; of a memory snapshot what
     fills the memory.
     """
-    if anatomy.memory.parts and not anatomy.classes:
+    if anatomy.memory.is_snapshot and not anatomy.classes:
         wanted = ("components", "memory-lines", "out-of-memory")
         return _made((part for part in PARTS[Anatomy] if part.first or part.name in wanted), anatomy, page, opened=True)
     with_operator = sum(row.time_ns for row in anatomy.operators)

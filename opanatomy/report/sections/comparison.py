@@ -485,10 +485,11 @@ def _of_memory(comparison: Comparison) -> Phrase:
         phrase("{} {}", name.replace("_", " "), BytesChange(sums[name]))
         for name in most if sums[name]
     ]  # fmt: skip
-    return phrase(
-        "The peak is {} before and {} after ({}): {}.", Bytes(before), Bytes(after), Change(after, before),
-        joined(parts) or "nothing changed",
-    )  # fmt: skip
+    said = phrase("The peak is {} before and {} after", Bytes(before), Bytes(after))
+    if comparison.peak_moments:
+        first, second = comparison.peak_moments
+        said = phrase("Allocated are {} before, {}, and {} after, {}", Bytes(before), first, Bytes(after), second)
+    return phrase("{} ({}): {}.", said, Change(after, before), joined(parts) or "nothing changed")
 
 
 def memory_changes(comparison: Comparison, top: int) -> Section | None:
@@ -498,7 +499,7 @@ def memory_changes(comparison: Comparison, top: int) -> Section | None:
         return None
     columns: Columns[MemoryChange] = {
         Column(header="line of the program", holds=ColumnKind.NAMES, least=18): lambda change: (
-            change.line or "no stack tells it"
+            (change.line or "no stack tells it") + (f" -> {change.line_after}" if change.line_after else "")
         ),
         Column(header="component", holds=ColumnKind.NAMES, least=10): lambda change: change.component.replace("_", " "),
         Column(header="before", drop_order=2): lambda change: Bytes(change.before_bytes),
@@ -510,8 +511,13 @@ def memory_changes(comparison: Comparison, top: int) -> Section | None:
         rest = BytesChange(sum(change.change_bytes for change in others))
         rows.append(Row(cells={"line of the program": phrase("and {} more", Count(len(others))), "change": rest}))
     whole = BytesChange(sum(change.change_bytes for change in changed))
-    rows.append(Row(cells={"line of the program": "the peak", "change": whole}, summary=True))
-    return Section(title="What the peak gained and lost", columns=tuple(columns), rows=tuple(rows))
+    name = "all that is allocated then" if comparison.peak_moments else "the peak"
+    rows.append(Row(cells={"line of the program": name, "change": whole}, summary=True))
+    return Section(
+        title="What the memory gained and lost" if comparison.peak_moments else "What the peak gained and lost",
+        columns=tuple(columns),
+        rows=tuple(rows),
+    )
 
 
 def _extremes(comparison: Comparison) -> tuple[Note, ...]:

@@ -57,7 +57,7 @@ def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
         ("memory", "Memory", _memory),
         ("warnings", "Warnings", _warnings),
     )
-    if anatomy.memory.parts and not anatomy.classes:  # of a memory snapshot no time is known
+    if anatomy.memory.is_snapshot and not anatomy.classes:  # of a memory snapshot no time is known
         parts = tuple(part for part in parts if part[0] not in ("step", "time"))
     return tuple(Section(name=name, title=title, facts=facts_of(*facts(anatomy))) for name, title, facts in parts)
 
@@ -182,9 +182,12 @@ def _most(
 def _memory(anatomy: Anatomy) -> Facts:
     memory = anatomy.memory
     yield "peak", None if memory.peak_bytes is None else phrase("{}", Bytes(memory.peak_bytes))
+    if not memory.is_at_peak and memory.shown_bytes is not None:
+        yield f"allocated {memory.then}", phrase("{}", Bytes(memory.shown_bytes))
     for part in memory.components[:_COMPONENTS]:
-        if part.measured_bytes is not None:
-            yield part.component.replace("_", " "), phrase("{}", Bytes(part.measured_bytes))
+        size = part.measured_bytes if part.shown_bytes is None else part.shown_bytes
+        if size is not None:
+            yield part.component.replace("_", " "), phrase("{}", Bytes(size))
     lines = [part for part in memory.parts if part.of == "line" and part.name]
     for line in lines[:_COMPONENTS]:
         yield "line", phrase("{}: {}, {}", Name(line.name or ""), Bytes(line.bytes), line.component.replace("_", " "))

@@ -34,6 +34,7 @@ from opanatomy.report.section import (
     Name,
     Note,
     NoteStyle,
+    Phrase,
     Row,
     Section,
     Share,
@@ -50,6 +51,8 @@ def components(anatomy: Anatomy) -> Section | None:
     memory = anatomy.memory
     if not memory.components and memory.peak_bytes is None:
         return None
+    if memory.moment is not None:
+        return _of_snapshot(memory)
     # from a trace alone each component is inferred at the peak
     inferred = bool(memory.inferences) and all(
         part.at_peak_bytes in (None, part.measured_bytes) for part in memory.components
@@ -75,12 +78,34 @@ def components(anatomy: Anatomy) -> Section | None:
     return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
 
 
+def _of_snapshot(memory: Memory) -> Section:
+    """Return the components of a snapshot at the moment shown and, if that is another and known, at the peak."""
+    now = "at peak" if memory.is_at_peak else memory.then
+    both = not memory.is_at_peak and memory.peak_bytes is not None
+    columns: Columns[MemoryComponent] = {
+        Column(header="memory", holds=ColumnKind.NAMES, least=13): lambda part: _words(part.component),
+        Column(header=now): lambda part: _known(part.shown_bytes),
+        **({Column(header="at peak"): lambda part: _known(part.at_peak_bytes)} if both else {}),
+    }
+    rows = [Row(cells=cells_of(columns, part)) for part in memory.components]
+    if not memory.is_at_peak:
+        where = f"allocated in {memory.shown_at}" if memory.shown_at else "allocated"
+        rows.append(Row(cells={"memory": where, now: _known(memory.shown_bytes)}, summary=True))
+    if memory.peak_bytes is not None:
+        peak: dict[str, Cell] = {"memory": f"peak in {memory.peak_at}", "at peak": Bytes(memory.peak_bytes)}
+        rows.append(Row(cells=peak, summary=True))
+    return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
+
+
 def _known(size: int | None) -> Bytes | None:
     return None if size is None else Bytes(size)
 
 
 def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
-    texts = [f"peak: {memory.measured_by}"] if memory.measured_by else []
+    by = "allocated" if memory.peak_bytes is None else "peak"
+    texts: list[str | Phrase] = [f"{by}: {memory.measured_by}"] if memory.measured_by else []
+    if memory.requested_peak_bytes is not None:
+        texts.append(phrase("asked for at one time: {} at most", Bytes(memory.requested_peak_bytes)))
     texts += dict.fromkeys(f"inferred {_words(item.component)}: {item.rule}" for item in memory.inferences)
     return tuple(Note(text=text, tone=NoteStyle.REMARK) for text in texts)
 
@@ -91,25 +116,26 @@ def curve(anatomy: Anatomy) -> Section:
 
 
 def blocks(anatomy: Anatomy) -> Section | None:
-    """Return the live blocks at the peak, by the operator and module that allocated them."""
+    """Return the live blocks at the peak, or at a snapshot's moment, by the operator and module that allocated them."""
     memory = anatomy.memory
     if not memory.blocks:
         return None
+    live, of_it = f"live {memory.then}", "of peak" if memory.is_at_peak else "of it"
     columns: Columns[MemoryBlocks] = {
-        Column(header="live at the peak", holds=ColumnKind.NAMES, least=18): lambda part: _words(part.component),
+        Column(header=live, holds=ColumnKind.NAMES, least=18): lambda part: _words(part.component),
         Column(header="operator", holds=ColumnKind.NAMES): lambda part: Name(part.operator) if part.operator else None,
         Column(header="module", holds=ColumnKind.NAMES, drop_order=2): lambda part: part.module or None,
         Column(header="phase", holds=ColumnKind.NAMES, least=9, drop_order=1): lambda part: part.phase.value,
         Column(header="blocks", drop_order=3): lambda part: Count(part.blocks),
         Column(header="bytes"): lambda part: Bytes(part.bytes),
-        Column(header="of peak", drop_order=4): lambda part: Share(part.bytes, memory.peak_bytes),
+        Column(header=of_it, drop_order=4): lambda part: Share(part.bytes, memory.allocated_then),
     }
     rows = [Row(cells=cells_of(columns, part)) for part in memory.blocks[:_LISTED]]
     others = memory.unlisted_bytes + sum(part.bytes for part in memory.blocks[_LISTED:])
     if others:
-        share = Share(others, memory.peak_bytes)
-        rows.append(Row(cells={"live at the peak": "and more", "bytes": Bytes(others), "of peak": share}))
-    return Section(title="Live at the peak", columns=tuple(columns), rows=tuple(rows))
+        share = Share(others, memory.allocated_then)
+        rows.append(Row(cells={live: "and more", "bytes": Bytes(others), of_it: share}))
+    return Section(title=live.capitalize(), columns=tuple(columns), rows=tuple(rows))
 
 
 #: The parts of a snapshot's moment that have a table each: the heading of its first column, and rows shown.
@@ -131,13 +157,13 @@ def parts(of: str, anatomy: Anatomy) -> Section | None:
         Column(header="component", holds=ColumnKind.NAMES, least=10): lambda part: _words(part.component),
         Column(header="blocks", drop_order=2): lambda part: Count(part.blocks),
         Column(header="bytes"): lambda part: Bytes(part.bytes),
-        Column(header="of it", drop_order=1): lambda part: Share(part.bytes, memory.peak_bytes),
+        Column(header="of it", drop_order=1): lambda part: Share(part.bytes, memory.allocated_then),
     }
     rows = [Row(cells=cells_of(columns, part)) for part in ranked[:shown]]
     if others := ranked[shown:]:
         size = sum(part.bytes for part in others)
         more = phrase("and {} more", Count(len(others)))
-        rows.append(Row(cells={header: more, "bytes": Bytes(size), "of it": Share(size, memory.peak_bytes)}))
+        rows.append(Row(cells={header: more, "bytes": Bytes(size), "of it": Share(size, memory.allocated_then)}))
     return Section(title=header.capitalize(), columns=tuple(columns), rows=tuple(rows))
 
 

@@ -14,6 +14,7 @@ from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, ste
 from opanatomy.memory.theory import nearly_full
 from opanatomy.options import PROFILE, RUN, TECHNIQUES, Kind, Option
 from opanatomy.records.anatomy import Anatomy, Step
+from opanatomy.records.memory import MemoryComponent
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.report.section import (
     Bytes,
@@ -236,7 +237,7 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
     if any(row.time_ns for row in anatomy.classes):
         return None
     failure = anatomy.memory.failure
-    if anatomy.memory.parts:
+    if anatomy.memory.is_snapshot:
         return _of_snapshot(anatomy)
     if failure is None:
         text = phrase("There is no device work in this trace{}.", "" if anatomy.caveats else ": nothing to explain")
@@ -250,21 +251,50 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
 def _of_snapshot(anatomy: Anatomy) -> Finding:
     """Return what fills the memory of a snapshot: its largest component, and the line of the program behind it."""
     memory, failure = anatomy.memory, anatomy.memory.failure
-    most = max(memory.components, key=lambda part: part.at_peak_bytes or 0)
+    most = max(memory.components, key=_shown, default=MemoryComponent(component="other"))
     lines = [part for part in memory.parts if part.of == "line" and part.component == most.component and part.name]
     by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name or "") if lines else ""
-    share = Share(most.at_peak_bytes or 0, memory.peak_bytes)
+    share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize()
     fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
+    if memory.moment is not None and memory.peak_bytes is None and failure is None:
+        text = phrase(
+            "No history was recorded: {} live at the end, with {} held, and the peak is not known."
+            " torch.cuda.memory._record_memory_history(max_entries=500_000) records one.{}",
+            Bytes(memory.shown_bytes),
+            Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device)),
+            phrase(" {}", fills) if lines else "",
+        )
+        return Finding(name="no-history", text=text)
+    if not memory.is_at_peak and memory.moment != ("oom" if failure else None):
+        then = memory.then.capitalize()
+        fills = phrase("{} {} are allocated. {}", then, Bytes(memory.allocated_then), fills)
+        if not memory.allocated_then:
+            fills = phrase("{} nothing is allocated.", then)
+    peak, phase = Bytes(memory.peak_bytes), memory.peak_at or "?"
+    is_least = any(device.peak_open_bytes != 0 for device in memory.devices[:1])
     if failure is None:
-        text = phrase("{} were allocated at most, in {}. {}", Bytes(memory.peak_bytes), memory.peak_at or "?", fills)
-        return Finding(name="memory-peak", text=text)
+        said = (
+            "At the peak at least {} were allocated, in {}. {}" if is_least else "{} were allocated at most, in {}. {}"
+        )
+        return Finding(name="memory-peak", text=phrase(said, peak, phase, fills))
+    was_peak = phrase(" The peak was {}{}, in {}.", "at least " if is_least else "", peak, phase)
+    if memory.peak_bytes is None:
+        was_peak = phrase(" No history was recorded: the peak is not known.")
+    elif memory.peak_bytes == failure.allocated_bytes:
+        was_peak = phrase(" That was the peak.")
     text = phrase(
-        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held. {}", failure.phase.value,
+        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held. {}{}", failure.phase.value,
         Bytes(failure.requested_bytes), "" if failure.line is None else f" by {failure.line}",
         Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
+        "" if memory.moment is None else was_peak,  # older reports call this moment the peak
     )  # fmt: skip
     return Finding(name="out-of-memory", text=text)
+
+
+def _shown(part: MemoryComponent) -> int:
+    """Return what a component of a snapshot has at the moment shown; older reports call it the peak."""
+    return (part.at_peak_bytes if part.shown_bytes is None else part.shown_bytes) or 0
 
 
 def _of_host(anatomy: Anatomy) -> Finding:
