@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from opanatomy.analysis.costs import steps_of
-from opanatomy.records.anatomy import Anatomy, ClassRow
+from opanatomy.records.anatomy import AboveCeiling, Anatomy, ClassRow
 from opanatomy.records.anatomy import Ratio as RatioRow
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import ExcessCause, OperatorClass, Phase
 from opanatomy.report.section import (
     Column,
     ColumnKind,
     Columns,
     Note,
     Page,
+    Phrase,
     Ratio,
     Row,
     Section,
@@ -26,6 +27,7 @@ from opanatomy.report.section import (
     amounts,
     calls_of,
     cells_of,
+    joined,
     phrase,
     shares_of_work,
     total,
@@ -92,7 +94,10 @@ def classes(anatomy: Anatomy) -> Section | None:
     )  # fmt: skip
     return Section(
         title="Operator classes", scope=shares_of_work(anatomy), columns=tuple(columns), rows=rows,
-        notes=(*_notes([line.part for line in lines]), *_at_once(anatomy)),
+        notes=(
+            *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
+            *_notes([line.part for line in lines]), *_at_once(anatomy),
+        ),
     )  # fmt: skip
 
 
@@ -116,6 +121,48 @@ def _at_once(anatomy: Anatomy) -> tuple[Note, ...]:
     if not overlaps or total(anatomy.classes).time_ns < (1 + _OVERLAP) * busy_ns:
         return ()
     return (Note(text="work that ran at once counts in each class"),)
+
+
+#: Why a share of a ceiling is above 100 %; under a causal mask the share is known too.
+_WHY: Final = {
+    ExcessCause.CAUSAL_MASK: "under the causal mask",
+    ExcessCause.UNRECORDED_MASK: "the mask of flex attention is not recorded, its FLOPs are an upper bound",
+    ExcessCause.FUSED: "fused kernels may touch a part of their tensors",
+    ExcessCause.LOOK_UPS: "look-ups may read fewer rows",
+    ExcessCause.WINOGRAD: "Winograd's algorithm needs fewer products",
+    ExcessCause.CACHE: "the cache may serve the tensors",
+    ExcessCause.SEVERAL: "for several reasons, see --section ledger",
+}
+#: The class, the phase and the operator of work; `None` is all of them.
+Work: TypeAlias = tuple[OperatorClass | None, Phase | None, str | None]
+
+
+def reason_above(one: AboveCeiling) -> Phrase:
+    """Return why work is above 100 % of its ceiling, or the share under the mask that explains it."""
+    if one.cause is ExcessCause.CAUSAL_MASK:
+        return phrase("{} {}", Share(one.reached_without, 1), _WHY[one.cause])
+    return phrase(_WHY[one.cause])
+
+
+def above_ceiling(anatomy: Anatomy, work: Work) -> AboveCeiling | None:
+    """Return what explains that work is above 100 % of its ceiling, if it is."""
+    every = {(one.operator_class, one.phase, one.operator): one for one in anatomy.device.above}
+    return every.get(work)
+
+
+def why_above(anatomy: Anatomy, lines: Iterable[tuple[OperatorClass | Phrase | str, Work]]) -> tuple[Note, ...]:
+    """Return a note on the column `ceiling` for each cause of shares above 100 %, with the lines that have them."""
+    causes: dict[ExcessCause, list[Phrase]] = {}
+    for name, work in lines:
+        one = above_ceiling(anatomy, work)
+        if one is not None:
+            share = (Share(one.reached_without, 1),) if one.cause is ExcessCause.CAUSAL_MASK else ()
+            causes.setdefault(one.cause, []).append(phrase("{} {}" if share else "{}", name, *share))
+    return tuple(
+        Note(text=phrase("{}: {}" if cause is ExcessCause.CAUSAL_MASK else "above 100 %, {}: {}", _WHY[cause],
+                         joined(names) or ""), column="ceiling")
+        for cause, names in causes.items()
+    )  # fmt: skip
 
 
 def by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:
