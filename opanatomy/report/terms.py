@@ -734,7 +734,7 @@ LEDGER: Final = Chapter(
         term("no formula", "work with a class and without a cost",
              "Operators, work of graphs by the names of kernels, and work without an operator, with their shares of"
              " the time.",
-             formula="operators[] where flops is null, kernels[] where operators is empty, and what is left of"
+             formula="operators[] where read_bytes is null, kernels[] where operators is empty, and what is left of"
              " device_work - outside_window - costed - unknown",
              paths="ledger.unknown_ns, ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns"),
         term("counting | conventions", "how figures are counted", paths="conventions"),

@@ -104,7 +104,7 @@ def classes(anatomy: Anatomy) -> Section | None:
 def _notes(parts: list[Total]) -> tuple[Note, ...]:
     notes = []
     covered = [part for part in parts if part.flops_cover]
-    if any(not part.flops_are_all for part in covered):
+    if any(not part.flops_are_all or part.costed_ns < part.time_ns for part in covered if part.bytes_cover):
         notes.append(Note(text=note("classes", "≥"), column="FLOP"))
     if covered and any(part.flops is not None and not part.flops_cover for part in parts):
         text = "- most of it has none" if notes else "- most of the time has no formula"
