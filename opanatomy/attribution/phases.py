@@ -661,7 +661,7 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     """Infer the phases of all host rows; the innermost node, optimizer range or differentiated operator wins.
 
     A trace without a backward is of inference: everything is forward unless a range says otherwise, or an operator
-    that nothing differentiates computes a gradient by its name.
+    computes a gradient by its name. Such an operator is forward only where its result is differentiated.
     """
     known = kinds.known[rows.name]
     differentiated = differentiated_operators(nodes)
@@ -681,7 +681,7 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     phase[places] = np.where(inferred >= 0, inferred, phase[places])
     phase[_seeds(rows, kinds, moments) & (nodes.enclosing < 0)] = BACKWARD
     gradients = within(rows, kinds.gradient[rows.name] & ~differentiated & (nodes.enclosing < 0))
-    phase[gradients & (phase == FORWARD)] = BACKWARD
+    phase[gradients & isin(phase, np.array([FORWARD, OTHER]))] = BACKWARD
     helpers, launched = _helpers(rows, kinds, np.flatnonzero(marker < 0))
     phase[helpers] = phase[launched]
     wraps = (marker < 0) & contains(rows, code >= 0)

@@ -277,10 +277,10 @@ ROOFLINE: Final = Chapter(
              paths="operators[].bound_by"),
         term("ceiling", "bound / time; where memory bounds, the paper's MUE",
              "Of the calls whose bound is known. Only hardware counters could separate needless traffic from"
-             " unreached bandwidth. Above 100 % caches gave what memory could not: such operators are in `checks`,"
-             " quantity ceiling.",
+             " unreached bandwidth. Above 100 % the note says why: the share under a causal mask, tensors that the last"
+             " cache may serve, ... Such operators are in `checks` too, quantity ceiling.",
              formula="(sum of bound_ns) / (sum of bounded_ns; of operators time_ns - uncosted_ns)",
-             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns"),
+             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns, device.above"),
         term("headroom", "time - bound",
              "By operator and phase, never below 0: fusion or a better kernel could win it.",
              formula="sum of classes[].headroom_ns", paths="classes[].headroom_ns"),
@@ -740,6 +740,7 @@ LEDGER: Final = Chapter(
         term("counting | conventions", "how figures are counted", paths="conventions"),
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", paths="conventions.multiply_add"),
         term("causal", "full: FLOPs of attention are those of the whole matrix, whatever the mask",
+             "Within a window that the arguments of the call record, those of window and mask.",
              formula="conventions.causal; operators[].causal_flops has those under the mask",
              paths="conventions.causal, operators[].causal_flops"),
     ),
@@ -1282,7 +1283,17 @@ STEP: Final = Chapter(
              " .vector_flops_per_second, .bandwidth_bytes_per_second, .source",
              paths="device.peak_flops_per_second, device.vector_flops_per_second,"
               " device.bandwidth_bytes_per_second, device.source"),
-        term("reached", "MFU and HFU: the shares of the peak that contractions reach", paths="device.mfu, device.hfu"),
+        term("reached", "MFU and HFU: the shares of the peak that contractions reach",
+             "Above 100 % with what explains it: the share under the causal mask; that the mask of flex attention is"
+             " not recorded, so that its FLOPs are an upper bound. With several data types also the MFU of each against"
+             " its own peak.",
+             paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
+              " device.unmasked_share"),
+        term("attention | a window of {} tokens and the causal mask leave {} of its FLOPs",
+             "what a sliding window shorter than the input needs of the attention",
+             "The kernel multiplies all queries and keys and masks some: its FLOPs are those that it computes.",
+             formula="pairs of tokens within window and causal mask / all pairs, in layers with a window",
+             paths="workload.within_windows, workload.windows"),
         term("MFU | model FLOPs utilization",
              "FLOPs of contractions without recompute over those the peak allows in a step",
              "The peak is that of the data type with most of these FLOPs; the step is the plain one if it was"

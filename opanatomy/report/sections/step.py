@@ -296,6 +296,7 @@ def one_step(anatomy: Anatomy) -> Section:
         ("profiler", None if anatomy.environment.host_only else _profiler(step)),
         ("busy", busy(anatomy)),
         ("reached", _reached(anatomy)),
+        ("attention", within_windows(anatomy)),
     )
     return Section(title="One step", facts=facts)
 
@@ -521,6 +522,19 @@ def _reached(anatomy: Anatomy) -> Phrase | None:
         phrase("FLOPs known for {} of the contractions' time", Share(device.mfu_covered, 1)) if lower_bound else None
     )
     return joined((phrase("{}{}{}", shares or "", peak, plain), known, *remarks_on_mfu(anatomy)), by="; ")
+
+
+def within_windows(anatomy: Anatomy) -> Phrase | None:
+    """Return how much of the attention a sliding window needs, where all of it is computed."""
+    work = anatomy.workload
+    if work.within_windows is None:
+        return None
+    used = Counter(window for window in work.windows if 0 < window < (work.sequence_length or 0))
+    return phrase(
+        "a window of {} tokens and the causal mask leave {} of its FLOPs in {}; {} computes all, and all are counted",
+        joined((phrase("{}", Count(window)) for window in sorted(used)), " or ") or "",
+        Share(work.within_windows, 1), Count(sum(used.values()), "layer"), work.attention or "",
+    )  # fmt: skip
 
 
 def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
