@@ -62,6 +62,11 @@ def classes(anatomy: Anatomy) -> Section | None:
         for item, rows in groups
     ]  # fmt: skip
 
+    # Of communication alone FLOPs are always known: 0.
+    computes = any(
+        row.flops is not None and row.operator_class is not OperatorClass.COMMUNICATION for row in anatomy.classes
+    )
+
     def time_in(phase: Phase) -> Callable[[_Line], Time]:
         return lambda line: Time(line.phases[phase] or None)
 
@@ -74,9 +79,9 @@ def classes(anatomy: Anatomy) -> Section | None:
             Column(header=phase.value, drop_order=place): time_in(phase)
             for place, phase in enumerate(phases if len(phases) > 1 else (), start=1)
         },
-        Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: amounts(line.part)[0],
+        Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: amounts(line.part)[0] if computes else None,
         Column(header="FLOP share", drop_order=10): lambda line: Share(
-            amounts(line.part)[0].flops, whole.flops if whole.flops_cover else None
+            amounts(line.part)[0].flops if computes else None, whole.flops if whole.flops_cover else None
         ),
         Column(header="bytes", drop_order=9): lambda line: amounts(line.part)[1],
         Column(header="FLOP/B", drop_order=11): lambda line: Ratio(line.part.intensity),
@@ -96,7 +101,7 @@ def classes(anatomy: Anatomy) -> Section | None:
         title="Operator classes", scope=shares_of_work(anatomy), columns=tuple(columns), rows=rows,
         notes=(
             *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
-            *_notes([line.part for line in lines]), *_at_once(anatomy),
+            *(_notes([line.part for line in lines]) if computes else ()), *_at_once(anatomy),
         ),
     )  # fmt: skip
 
