@@ -11,7 +11,8 @@ import pytest
 
 from opanatomy.attribution.calls import TOO_COSTLY
 from opanatomy.records.anatomy import Anatomy
-from tests.made_trace import MATRICES, NCCL, US, TraceBuilder, on_gpu, training_step
+from opanatomy.records.taxonomy import Phase
+from tests.made_trace import MATRICES, NCCL, US, TraceBuilder, on_gpu, page, training_step
 
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -335,3 +336,64 @@ def test_arguments_of_a_stack_of_interpreters_are_those_of_the_innermost(tmp_pat
     made.host("aten::mm", 10, 80, shapes=shapes * 2, types=types * 2)
     made.host("aten::mm", 20, 60, shapes=shapes * 2, types=types * 2)
     assert {str(row.signature) for row in made.analyze(tmp_path).operators} == {"float32[2,3], float32[3,4]"}
+
+
+# ----------------------------------------------------------------------------------- bytes over links, what has no size
+
+
+def launched(trace: TraceBuilder, operator: str, start: float, kernel: str, **options: Any) -> None:
+    """An operator of 20 us and the 10 us of work that it launches."""
+    trace.host(operator, start, 20, **options)
+    category = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
+    trace.run(kernel, start + 5, start + 100, 10, category=category)
+
+
+def test_a_copy_over_the_hosts_link_moves_its_bytes_once(tmp_path: Path) -> None:
+    """A copy on the device reads and writes its memory, one over the link moves what arrives."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    arguments: dict[str, Any] = {"types": ["float", "float", "Scalar"], "constants": ["", "", "False"]}
+    for start, kernel in ((10, "Memcpy HtoD (Pinned -> Device)"), (40, "Memcpy DtoH (Device -> Pageable)")):
+        launched(trace, "aten::copy_", start, kernel, shapes=[[1000], [1000], []], **arguments)
+    # 8,000 bytes in 20 us
+    assert "aten::copy_ data movement forward 2 20.0 us 100.0 % 0 400 M" in page(trace.analyze(tmp_path), "operators")
+    for start, kernel in ((70, "Memcpy DtoD (Device -> Device)"), (100, "void at::native::copy_kernel<4>")):
+        launched(trace, "aten::copy_", start, kernel, shapes=[[1000], [1000], []], **arguments)
+    rows = {row.crosses_host_link: row for row in trace.analyze(tmp_path).operators}
+    assert (rows[True].calls, rows[True].read_bytes, rows[True].written_bytes) == (2, 0, 2 * 4000)
+    assert (rows[False].calls, rows[False].read_bytes, rows[False].written_bytes) == (2, 2 * 4000, 2 * 4000)
+
+
+def test_a_collective_without_sizes_has_no_flops_and_unknown_bytes(tmp_path: Path) -> None:
+    """The FLOPs of the step stay exact, its bytes are a lower bound."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    launched(trace, "aten::mm", 10, "ampere_sgemm_128x64_nn", **MATRICES)
+    launched(trace, "nccl:all_to_all", 40, NCCL.replace("AllReduce_Sum_f32_RING_LL", "SendRecv"))
+    anatomy = trace.analyze(tmp_path)
+    (row,) = (row for row in anatomy.operators if row.operator == "nccl:all_to_all")
+    assert (row.flops, row.read_bytes, row.written_bytes, row.uncosted_ns) == (0, None, None, 10 * US)
+    text = page(anatomy, "classes")
+    assert "communication 1 10.0 us 50.0 % 0 0.0 % -" in text
+    assert "total 2 20.0 us 100.0 % 128 100.0 % ≥224 B" in text
+    assert "no formula nccl:all_to_all 50.0 %" in page(anatomy, "ledger")
+
+
+def test_an_operator_that_computes_a_gradient_is_not_forward(tmp_path: Path) -> None:
+    """Outside of autograd its name says so; one whose result is differentiated is a part of a forward."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    launched(trace, "aten::convolution", 10, "implicit_convolve_sgemm")
+    launched(trace, "aten::convolution_backward", 40, "dgrad_engine")
+    launched(trace, "aten::_softmax_backward_data", 70, "softmax_warp_backward")
+    assert {row.operator: row.phase for row in trace.analyze(tmp_path).operators} == {
+        "aten::convolution": Phase.FORWARD, "aten::convolution_backward": Phase.BACKWARD,
+        "aten::_softmax_backward_data": Phase.BACKWARD,
+    }  # fmt: skip
+    trace.host("aten::threshold_backward", 300, 20, sequence=7)
+    trace.run("threshold_kernel", 305, 400, 10)
+    trace.host("ThresholdBackwardBackward0", 500, 100, thread=2, sequence=7, forward_thread=1)
+    launched(trace, "aten::mul", 510, "mul_kernel", thread=2)
+    phases = {row.operator: row.phase for row in trace.analyze(tmp_path).operators}
+    assert phases["aten::threshold_backward"] is Phase.FORWARD
+    assert phases["aten::convolution_backward"] is Phase.BACKWARD

@@ -16,8 +16,10 @@ from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from tests.made_trace import page
 from tests.observer import BY_MASK, depends_on_values
-from tests.tiny import DISTINCT, tiny_request
+from tests.tiny import DISTINCT, tiny, tiny_request
+from tests.tiny import profiled as profiled_words
 
 pytestmark = pytest.mark.usefixtures("one_timed_step")
 
@@ -187,3 +189,13 @@ def test_the_encoder_layer_of_the_paper() -> None:
     assert 8 * found[Phase.BACKWARD] == 208 * 2**30
     assert 8 * sum(found.values()) == 335_007_449_088
     check_sums(anatomy)
+
+
+def test_a_window_shorter_than_the_input_says_what_it_leaves() -> None:
+    """Of 16 tokens each sees itself and 7 before it: 1 + 2 + ... + 8 and 8 times 8 of 256 pairs; of 8 tokens all."""
+    model = "mistralai/Mistral-7B-v0.1"
+    anatomy = profiled_words(*tiny(model))
+    assert (anatomy.workload.windows, anatomy.workload.within_windows) == ((8, 8), (36 + 8 * 8) / 256)
+    text = "a window of 8 tokens needs 39.1 % of the FLOPs in 2 layers; sdpa computes all of them"
+    assert text in page(anatomy, brief=True)
+    assert profiled_words(*tiny(model, "--seq", "8")).workload.within_windows is None

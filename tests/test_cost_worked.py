@@ -1066,6 +1066,67 @@ def test_attention(
     assert costs.normalization_flops == 4 * SCORES
 
 
+#: What a query sees of 7 keys, worked by hand: 5 queries whose last one has the last key's place, so that query 0 has
+#: place 2. A window of 2 before it and the causal mask leave 3 keys to each.
+_BOTH, _LEFT, _AROUND = 3 + 3 + 3 + 3 + 3, 7 + 6 + 5 + 4 + 3, 4 + 4 + 4 + 4 + 3
+#: With the first query at the first key: a window of 3 keys, its own place included.
+_FROM_FIRST = 1 + 2 + 3 + 3 + 3
+
+
+def _flash_window(causal: bool, left: int, right: int) -> list[tuple[str, tuple[Argument, ...]]]:
+    """Return a call of each operator of flash-attn's kernels with this mask."""
+    window = (causal, left, right)
+    sides = tuple(None if side < 0 else side for side in (left, right))
+    return [
+        ("flash_attn::_flash_attn_forward", (*THIRD, 0.0, 0.5, *window, 0.0, None, False)),
+        ("flash_attn::_flash_attn_varlen_forward", (*PACKED, ENDS, ENDS_K, s, t_k, 0.0, 0.5, *window)),
+        ("_flash_attention_forward", (*PACKED, ENDS, ENDS_K, s, t_k, 0.0, causal, False, 0.5, *sides)),
+        ("_flash_attention_forward", (*THIRD, None, None, s, t_k, 0.0, causal, False, t(), t(), t(), 0.5, *sides)),
+        ("_vllm_fa2_C::varlen_fwd",
+         (*PACKED, None, ENDS, ENDS_K, None, None, None, None, s, t_k, 0.0, 0.5, False, *window)),
+        ("flash_attn_3::fwd", (*THIRD, *[None] * 20, 0.5, *window, 0)),
+        ("flash_attn::_flash_attn_backward", (GRAD_THIRD, *THIRD, SAVED_THIRD, SUMS, *THIRD, 0.0, 0.5, *window)),
+        ("flash_attn::_flash_attn_varlen_backward",
+         (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, *PACKED, ENDS, ENDS_K, s, t_k, 0.0, 0.5, *window)),
+        ("_flash_attention_backward", (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, ENDS, ENDS_K, s, t_k, 0.0, causal,
+                                       ints(), ints(), 0.5, *sides)),
+        ("flash_attn_3::bwd",
+         (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, *PACKED, ENDS, ENDS_K, None, None, s, t_k, 0.5, *window)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("causal", "left", "right", "pairs", "under_mask"),
+    [
+        (True, 2, 0, _BOTH, _BOTH), (True, 2, 9, _BOTH, _BOTH), (False, 2, 0, _BOTH, None), (False, 2, -1, _LEFT, None),
+        (False, 2, 1, _AROUND, None),
+        # a window that hides nothing is none: all pairs, and half of them under a causal mask, which (-1, 0) is
+        (True, 6, 0, 35, 17.5), (True, 9, 9, 35, 17.5), (False, -1, 0, 35, 17.5), (False, 6, 4, 35, None),
+        (True, -1, -1, 35, 17.5),
+    ],
+)  # fmt: skip
+def test_attention_within_a_window(causal: bool, left: int, right: int, pairs: int, under_mask: float | None) -> None:
+    for operator, arguments in _flash_window(causal, left, right):
+        costs = cost_of(operator, arguments)
+        each = b * hq * 2 * (3 * d + 2 * w if "b" in operator.rpartition("_")[2] else d + w)
+        assert costs is not None, operator
+        assert costs.flops == each * pairs, operator
+        assert costs.causal_flops == (None if under_mask is None else each * under_mask), operator
+        assert costs.normalization_flops == 4 * b * hq * pairs
+
+
+def test_the_window_of_the_memory_efficient_kernel_counts_keys() -> None:
+    for kind, window, pairs in ((1, 3, _FROM_FIRST), (2, 3, _BOTH), (1, 0, 35), (1, None, 35)):
+        costs = cost_of("_efficient_attention_forward", (*THIRD, *[None] * 5, 0.0, kind, False, 0.5, None, window))
+        assert costs is not None
+        assert costs.flops == b * hq * 2 * (d + w) * pairs
+    back = (GRAD_PACKED, *PACKED, None, bf(b*s, hq, w), ENDS, ENDS_K, s, t_k, SUMS, 0.0, ints(), ints(), 2, False, 0.5,
+            None, 3)  # fmt: skip
+    costs = cost_of("_efficient_attention_backward", back)
+    assert costs is not None
+    assert costs.flops == b * hq * 2 * (3 * d + 2 * w) * _BOTH
+
+
 # --------------------------------------------------------------------------------------------------------------- maps
 
 #: Arithmetic operations and special functions an element, counted in the definition of each map.
@@ -1277,6 +1338,11 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         *(("_vllm_fa2_C::varlen_fwd", (*PAGED_2[:place], int4(b), *PAGED_2[place + 1:])) for place in (6, 7, 8)),
         *(("flash_attn_3::bwd", (*BACK_3[:place], int4(b), *BACK_3[place + 1:])) for place in (11, 12)),
         ("_flash_attention_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m + 1, 0.0, False)),
+        *(("_flash_attention_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m, 0.0, True, False, 0.5, None,
+         None, *rest)) for rest in ((int4(b),), (None, None, int4(b)))),
+        ("flash_attn::_flash_attn_varlen_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m, 0.0, 0.1, True, -1,
+         -1, 0.0, None, False, int4(b))),
+        ("flash_attn_3::fwd", (*[QUERY] * 3, *[None] * 20, 0.5, True, -1, -1, 128)),
         ("flash_attn_3::fwd", (BEHIND, BEHIND, BEHIND, *[None]*4, OFFSETS, OFFSETS, *[None]*3, m + 1, m, *[None]*9,
          0.5, False)),
         ("flash_attn::_flash_attn_varlen_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m + 1, m + 1, 0.0, 0.1,

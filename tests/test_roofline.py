@@ -18,11 +18,11 @@ from opanatomy.devices.overrides import parse_overrides
 from opanatomy.errors import GateError
 from opanatomy.records.anatomy import Anatomy, Ceilings, Check, ClassRow, OperatorRow, Ratio
 from opanatomy.records.signature import SignatureText
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import ExcessCause, OperatorClass, Phase
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.report import terminal_report
 from tests import anatomies
-from tests.made_trace import TraceBuilder, page
+from tests.made_trace import TraceBuilder, on_gpu, page
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 #: 100 FLOP a ns on matrices of bfloat16, 10 of float32, 50 of it as tf32; 5 otherwise; 2 bytes a ns.
@@ -601,3 +601,112 @@ def test_nothing_real_is_above_its_ceiling_without_its_number(name: str, above: 
     (check,) = [one for one in opanatomy.analyze(SHARED / name).checks if one.quantity == "ceiling"]
     assert (len(check.differences), check.unexplained) == (above, ())
     assert all(one.cause and any(character.isdigit() for character in one.cause) for one in check.differences)
+
+
+# --------------------------------------------------------------- what is above 100 %, with its reason beside the figure
+
+#: Sizes of one call on an H100: 4 * b * h * s * s * d FLOPs.
+BATCH, HEADS, LENGTH, WIDTH = 1, 16, 16384, 128
+WHOLE = 4 * BATCH * HEADS * LENGTH * LENGTH * WIDTH
+H100_BF16, H100_BANDWIDTH = 989.4e12, 3.35e12
+
+
+def one_call(
+    operator: str, shapes: list[list[int]], constants: list[str], us: float, dtype: str = "c10::BFloat16"
+) -> TraceBuilder:
+    """A step of so many us on an H100, all of it the kernel of one operator."""
+    trace = on_gpu()
+    trace.step(0, us)
+    types = [dtype if shape else "Scalar" for shape in shapes]
+    trace.host(operator, 0, 20, shapes=shapes, types=types, constants=constants)
+    trace.run("void a_kernel<1>", 0, 0, us)
+    return trace
+
+
+def causal_call(us: float) -> TraceBuilder:
+    q = [BATCH, HEADS, LENGTH, WIDTH]
+    return one_call(
+        "aten::_scaled_dot_product_flash_attention", [q, q, q, [], [], []], ["", "", "", "0.", "True", "False"], us
+    )
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints, on one line."""
+    assert main(list(words)) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_causal_mask_stands_beside_what_it_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    us = 2000
+    trace = str(causal_call(us).write(tmp_path / "trace.json"))
+    mfu = WHOLE / (us * 1e-6) / H100_BF16
+    whole, masked = f"{100 * mfu:.1f} %", f"{50 * mfu:.1f} %"
+    for screen in ("--brief", "--full"):
+        text = printed(capsys, "analyze", trace, screen)
+        assert f"MFU {whole}, HFU {whole} of the bfloat16 peak; MFU {masked} under the causal mask" in text
+        assert f"at {whole} of its ceiling ({masked} under the causal mask)" in text
+        assert f"under the causal mask: tensor contraction {masked}, total {masked}" in text
+    digest = printed(capsys, "analyze", trace, "-f", "digest")
+    assert f"MFU: {whole}; MFU {masked} under the causal mask" in digest
+    assert f"at {whole} of its ceiling ({masked} under the causal mask)" in digest
+    device = opanatomy.analyze(trace).device
+    assert (device.mfu, device.causal_mfu) == (pytest.approx(mfu), pytest.approx(mfu / 2))
+    assert [(one.operator_class, one.operator, one.cause) for one in device.above] == [
+        (None, None, ExcessCause.CAUSAL_MASK), (MM, None, ExcessCause.CAUSAL_MASK),
+        (MM, "aten::_scaled_dot_product_flash_attention", ExcessCause.CAUSAL_MASK),
+    ]  # fmt: skip
+    assert [one.reached_without for one in device.above] == [pytest.approx(mfu / 2, rel=1e-6)] * 3
+
+
+def test_nothing_is_said_of_a_mask_that_explains_nothing(tmp_path: Path) -> None:
+    anatomy = causal_call(3000).analyze(tmp_path)
+    assert (anatomy.device.above, anatomy.device.causal_mfu) == ((), pytest.approx((anatomy.device.mfu or 0) / 2))
+    assert "causal mask" not in page(anatomy, brief=True)
+
+
+def test_a_window_among_the_arguments_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token sees itself and 1,023 before it, the first 1,023 see fewer."""
+    us, q = 300, [BATCH, LENGTH, HEADS, WIDTH]
+    constants = ["", "", "", "0.", "0.08", "True", "1023", "0", "0.", "", "False"]
+    trace = one_call("flash_attn::_flash_attn_forward", [q, q, q, *[[]] * 8], constants, us)
+    path = str(trace.write(tmp_path / "trace.json"))
+    flops = 4 * BATCH * HEADS * WIDTH * (1024 * LENGTH - 1024 * 1023 // 2)
+    (row,) = opanatomy.analyze(path).operators
+    assert (row.flops, row.causal_flops) == (flops, flops)
+    share = f"{100 * flops / (us * 1e-6) / H100_BF16:.1f} %"
+    text = printed(capsys, "analyze", path, "--brief")
+    assert f"MFU {share}, HFU {share} of the bfloat16 peak" in text
+    assert "may be wrong" not in text
+
+
+def test_what_the_cache_serves_is_said(tmp_path: Path) -> None:
+    """12 MiB in an L2 of 50 MiB; 1.2 GB are an error."""
+    small = one_call("aten::add", [[1024, 1024], [1024, 1024], []], ["", "", "1"], 2, "float").analyze(tmp_path)
+    share = f"{100 * 3 * 4 * 1024**2 / H100_BANDWIDTH / 2e-6:.1f} %"
+    text = page(small, brief=True)
+    assert f"at {share} of its ceiling (the cache may serve the tensors)" in text
+    assert "above 100 %, the cache may serve the tensors: element-wise, total" in text
+    large = one_call("aten::add", [[10240, 10240], [10240, 10240], []], ["", "", "1"], 200, "float").analyze(tmp_path)
+    assert large.device.above == ()
+    assert "may be wrong" in page(large, brief=True)
+
+
+def test_flops_without_a_mask_that_is_not_recorded_are_an_upper_bound(tmp_path: Path) -> None:
+    q, blocks = [BATCH, HEADS, LENGTH, WIDTH], [BATCH, HEADS, LENGTH // 128]
+    trace = one_call("triton_tem_fused_flex_attention_0", [q, q, q, blocks, q], [""] * 5, 500)
+    anatomy = trace.analyze(tmp_path)
+    text = page(anatomy, brief=True)
+    assert anatomy.device.unmasked_share == 1
+    assert "an upper bound: 100.0 % of the FLOPs are those of flex attention without its mask" in text
+    assert "(the mask of flex attention is not recorded, its FLOPs are an upper bound)" in text
+    assert "may be wrong" not in text
+
+
+def test_mfu_of_several_data_types_says_what_it_is_of_their_own_peaks() -> None:
+    """4,000 FLOPs in 100 ns at 100 a ns; of their own peaks 3,000 take 30 ns and 1,000 take 100."""
+    mixed = bounded(product(30, 3000), product(30, 1000, dtype="float32", compute_type="float32"))
+    assert (mixed.device.mfu, mixed.device.own_peaks_mfu) == (0.4, pytest.approx(1.3))
+    assert "MFU 130.0 % with each data type against its own peak; 25.0 % of the FLOPs in float32" in page(mixed)
+    assert bounded(product(30, 3000)).device.own_peaks_mfu is None
+    unknown = bounded(product(30, 3000), product(30, 1000, dtype="float64"))
+    assert (unknown.device.mfu, unknown.device.own_peaks_mfu) == (0.4, None)

@@ -24,6 +24,7 @@ from opanatomy.analysis.timeline import (
     host_step_rows,
     timeline_of,
 )
+from opanatomy.cost.attention import Mask, seen_pairs
 from opanatomy.records.anatomy import (
     Anatomy,
     Breakdown,
@@ -338,6 +339,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     """Build the report of one trace."""
     calls, kernels, steps, capture = inputs.calls, inputs.kernels, inputs.steps, inputs.capture
     workload = capture.workload if capture else Workload()
+    workload = replace(workload, within_windows=_within_windows(workload))
     classes = class_rows(calls)
     step = step_of_rows(steps.rows, capture, recording_outside=steps.window.recording_outside)
     timeline = timeline_of(steps.rows, steps.window, steps.time, inputs.spans, inputs.communication)
@@ -372,6 +374,20 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     )
     check_conservation(anatomy)
     return anatomy
+
+
+#: Implementations of attention that multiply all queries and keys, whatever the mask.
+_MULTIPLY_ALL: Final = ("eager", "sdpa")
+
+
+def _within_windows(workload: Workload) -> float | None:
+    """Return the part of the scores within window and causal mask, in layers whose window is shorter than the input."""
+    length = workload.sequence_length
+    if length is None or workload.attention not in _MULTIPLY_ALL or workload.generate is not None:
+        return None
+    windows = [window for window in workload.windows if 0 < window < length]
+    within = sum(seen_pairs(length, length, Mask(causal=True, left=window - 1)) or 0 for window in windows)
+    return within / (len(windows) * length**2) if windows else None
 
 
 def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:

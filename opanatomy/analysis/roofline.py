@@ -22,6 +22,7 @@ from opanatomy.records.anatomy import (
     MEMORY,
     MIN_COVERED,
     VECTOR,
+    AboveCeiling,
     Anatomy,
     Ceilings,
     Check,
@@ -34,7 +35,7 @@ from opanatomy.records.anatomy import (
     vector_name,
 )
 from opanatomy.records.signature import Tensor
-from opanatomy.records.taxonomy import FLOAT32, TF32, OperatorClass, Phase
+from opanatomy.records.taxonomy import FLOAT32, OF_GENERATION, TF32, ExcessCause, OperatorClass, Phase
 from opanatomy.records.workload import Environment
 
 # ----- the peak of a product: by its data type, for float32 by what it was computed in
@@ -67,7 +68,7 @@ def peak_name(
 # ----- classes and operators above their ceiling, with the number that explains it, or none
 #
 # A bound counts every operand as moved to or from memory once, and all of the products. It is too high if
-# - a causal mask leaves out a part of the products (`causal_flops`),
+# - a causal mask leaves out a part of the products (`causal_flops`), or one that is not recorded (flex attention),
 # - a fused kernel touches a part of its tensors only: a loop of N places reads at least N elements of each, not all,
 # - a look-up reads each distinct row once, and which rows repeat is in its data,
 # - the last cache holds what was written before: as many of a call's bytes as it has need not come from memory, and any
@@ -84,12 +85,15 @@ MARGIN: Final = 0.05
 _SOURCE: Final = "the ceilings of the device"
 _LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
 _FUSED: Final = re.compile(r"triton_(?:poi|red|per|unk)_")
+_UNRECORDED_MASK: Final = re.compile(r"triton_tem_fused_\w*flex_attention")
 _MIB: Final = 1 << 20
 #: The multiplications of a convolution of 3 x 3 places over those of Winograd's for tiles of 4 x 4 (Lavin and Gray,
 #: "Fast Algorithms for Convolutional Neural Networks", 2016).
 _WINOGRAD: Final = 4
 
 Group = tuple[OperatorClass, Phase, str]
+#: A class, a phase and an operator; `None` is all of them.
+Work = tuple[OperatorClass | None, Phase | None, str | None]
 
 
 class Bounding(Struct, frozen=True, kw_only=True):
@@ -104,6 +108,7 @@ class _Without(Struct, frozen=True, kw_only=True):
     """The parts left out of a bound; `cache` in bytes, `None` is one of unknown size."""
 
     causal: bool = False
+    unrecorded: bool = False
     fused: bool = False
     looked_up: bool = False
     convolved: bool = False
@@ -111,7 +116,15 @@ class _Without(Struct, frozen=True, kw_only=True):
 
 
 #: Without everything that a bound may overcount, except the cache, which the ceilings have.
-_ALL: Final = _Without(causal=True, fused=True, looked_up=True, convolved=True)
+_ALL: Final = _Without(causal=True, unrecorded=True, fused=True, looked_up=True, convolved=True)
+
+
+class _Explanation(Struct, frozen=True, kw_only=True):
+    """Why some rows can be above their bound: the cause, the bound without what it leaves out, and its numbers."""
+
+    cause: ExcessCause
+    bound_ns: int
+    text: str
 
 
 def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
@@ -139,7 +152,7 @@ def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Che
     for (_, phase, operator), rows in _groups(operators).items():
         time_ns = _time(rows)
         given = _given(rows, by) if _above(_bound_ns(rows), time_ns) else None
-        if given is None or (operator, phase) in unexplained or _cause(rows, time_ns, by):
+        if given is None or (operator, phase) in unexplained or _explained(rows, time_ns, by):
             continue
         set_by_it = [row for row in rows if _ceiling_name(row, by) == given.name]
         least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes), by)
@@ -177,7 +190,8 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
         return None
     given = _given(rows, by)
     limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
-    cause = _cause(rows, time, by) or _disturbed(rows, by) or _only_given(given)
+    explained = _explained(rows, time, by)
+    cause = explained.text if explained else _disturbed(rows, by) or _only_given(given)
     size = by.ceilings.cache_bytes
     cache = "of unknown size" if size is None else f"of {size / _MIB:g} MiB"
     evidence = f"{_times(bound, time)} {limit}; {_moved(rows)} a call, last cache {cache}"
@@ -191,22 +205,49 @@ def _above(bound_ns: int, time_ns: int) -> bool:
     return bound_ns - 1 > (1 + MARGIN) * time_ns
 
 
-def _cause(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> str | None:
+def _explained(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> _Explanation | None:
     """Return the first of these causes that is enough, or all together, with its numbers."""
     cache = by.ceilings.cache_bytes
     every = (
-        _Without(causal=True),
-        _Without(fused=True),
-        _Without(looked_up=True),
-        _Without(convolved=True),
-        _Without(cache=cache),
-        replace(_ALL, cache=cache),
+        (ExcessCause.CAUSAL_MASK, _Without(causal=True)),
+        (ExcessCause.UNRECORDED_MASK, _Without(unrecorded=True)),
+        (ExcessCause.FUSED, _Without(fused=True)),
+        (ExcessCause.LOOK_UPS, _Without(looked_up=True)),
+        (ExcessCause.WINOGRAD, _Without(convolved=True)),
+        (ExcessCause.CACHE, _Without(cache=cache)),
+        (ExcessCause.SEVERAL, replace(_ALL, cache=cache)),
     )
-    for without in every:
-        bound_ns, cause = _bound_without(rows, without, by)
-        if not _above(bound_ns, time_ns):
-            return cause
+    whole_ns = _bound_ns(rows)
+    for cause, without in every:
+        bound_ns, text = _bound_without(rows, without, by)
+        if bound_ns < whole_ns and not _above(bound_ns, time_ns):
+            return _Explanation(cause=cause, bound_ns=bound_ns, text=text)
     return None
+
+
+def above_ceilings(operators: Sequence[OperatorRow], by: Bounding) -> tuple[AboveCeiling, ...]:
+    """Return what is above 100 % of its ceiling for a known cause: all work, classes, operators, prefill, ...
+
+    Unlike the check it allows no margin, because a reader sees the share.
+    """
+    groups: dict[Work, list[OperatorRow]] = {}
+    for (item, of_phase, name), rows in _groups(operators).items():
+        keys: list[Work] = [(None, None, None), (item, None, None), (item, of_phase, name)]
+        keys += [(None, of_phase, None)] if of_phase in OF_GENERATION else []
+        for key in keys:
+            groups.setdefault(key, []).extend(rows)
+    above = []
+    for (operator_class, phase, operator), rows in sorted(groups.items(), key=lambda group: group[0][2] is not None):
+        time_ns, bound_ns = _time(rows), _bound_ns(rows)
+        explained = _explained(rows, time_ns, by) if bound_ns - 1 > time_ns > 0 else None
+        if explained is not None:
+            above.append(
+                AboveCeiling(
+                    operator_class=operator_class, phase=phase, operator=operator, reached=bound_ns / time_ns,
+                    cause=explained.cause, reached_without=explained.bound_ns / time_ns,
+                )
+            )  # fmt: skip
+    return tuple(above)
 
 
 def _disturbed(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
@@ -250,7 +291,7 @@ def _ceiling_name(row: OperatorRow, by: Bounding) -> str:
 
 def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding) -> tuple[int, str]:
     """Return the bound of the rows without these parts, and a text that names them."""
-    bound_ns = masked = sure = counted = cached = spared = 0
+    bound_ns = masked = unrecorded = sure = counted = cached = spared = 0
     for row in rows:
         if row.bound_ns is None or row.part_of is not None:
             continue
@@ -258,6 +299,9 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
         if without.causal and row.causal_flops is not None:
             masked += flops - row.causal_flops
             flops = row.causal_flops
+        if without.unrecorded and _UNRECORDED_MASK.match(row.operator):
+            unrecorded += flops
+            flops = 0
         if without.convolved and _may_be_winograd(row):
             spared += flops - flops // _WINOGRAD
             flops //= _WINOGRAD
@@ -270,6 +314,7 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
         bound_ns += by.bound_ns(row, flops, moved - held) or 0
     named = [name for name, left_out in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if left_out]
     words = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
+    words += [f"a mask that is not recorded leaves up to {unrecorded:,} FLOPs out"] if unrecorded else []
     words += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []
     words += [f"Winograd's algorithm may leave {spared:,} FLOPs of convolutions out"] if spared else []
     size = "unknown size" if without.cache is None else f"{without.cache:,} bytes"
@@ -352,7 +397,7 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
         operators=operators,
         checks=(*others, check),
         classes=tuple(_class_row(row, operators) for row in anatomy.classes),
-        device=replace(_figures(anatomy, named), exceeded=exceeded),
+        device=replace(_figures(anatomy, named), exceeded=exceeded, above=above_ceilings(operators, named.bounding)),
     )
 
 
@@ -470,6 +515,10 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
         mfu=None,
         hfu=None,
         mfu_dtype=None,
+        causal_mfu=None,
+        causal_hfu=None,
+        own_peaks_mfu=None,
+        unmasked_share=None,
         mfu_covered=_covered(anatomy.classes),
         unsure_ns=sum(row.time_ns for row in unsure),
     )
@@ -483,9 +532,37 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < MIN_COVERED:
         return figures
     attainable = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
-    done = sum(row.flops or 0 for row in rows)
-    again = sum(row.flops or 0 for row in rows if row.phase is Phase.RECOMPUTE)
-    return replace(figures, mfu=(done - again) / attainable, hfu=done / attainable, mfu_dtype=dtype)
+    model = [row for row in rows if row.phase is not Phase.RECOMPUTE]
+
+    def of_peak(rows: Iterable[OperatorRow], *, causal: bool = False) -> float:
+        flops = ((row.causal_flops if causal else None, row.flops or 0) for row in rows)
+        return sum(every if masked is None else masked for masked, every in flops) / attainable
+
+    is_causal = any(row.causal_flops is not None and row.causal_flops != row.flops for row in rows)
+    unmasked = of_peak(row for row in rows if _UNRECORDED_MASK.match(row.operator))
+    hfu = of_peak(rows)
+    return replace(
+        figures, mfu=of_peak(model), hfu=hfu, mfu_dtype=dtype,
+        causal_mfu=of_peak(model, causal=True) if is_causal else None,
+        causal_hfu=of_peak(rows, causal=True) if is_causal else None,
+        own_peaks_mfu=_against_own_peaks(model, attainable / peak, named),
+        unmasked_share=unmasked / hfu if unmasked else None,
+    )  # fmt: skip
+
+
+def _against_own_peaks(rows: Iterable[OperatorRow], seconds: float, named: _Peaks) -> float | None:
+    """Return the part of the time that the FLOPs take at the peak of their own data type.
+
+    `None` if all have the same peak, or one is not known.
+    """
+    at_peak: dict[float, float] = {}
+    for row in rows:
+        if row.flops:
+            peak = named.ceilings.matrix_peak(named.name(row))
+            if not peak:
+                return None
+            at_peak[peak] = at_peak.get(peak, 0) + row.flops / peak
+    return sum(at_peak.values()) / seconds if len(at_peak) > 1 else None
 
 
 def _is_costed_contraction(row: OperatorRow) -> bool:

@@ -791,6 +791,21 @@ def costs_of(
     return costs_of_calls, (TOO_COSTLY,) if limit < max(totals, default=0) else ()
 
 
+def _once_over_link(costs: CallCosts, copies: Bool) -> CallCosts:
+    """Count the bytes of copies between host and device once, as written, since they cross the link once."""
+    rows = np.flatnonzero(copies & (costs.written_bytes[costs.row] > 0))
+    kinds, count = unique(costs.row[rows]), len(costs.flops)
+    row = costs.row.copy()
+    row[rows] = count + kinds.inverse
+    columns = {
+        name: np.append(getattr(costs, name), getattr(costs, name)[kinds.values])
+        for name in CallCosts.__struct_fields__
+        if name != "row"
+    }
+    columns["read_bytes"][count:] = 0
+    return CallCosts(row=row, **columns)
+
+
 def _cost(operator: str, signature: Signature | None, element: int, device_kind: str | None) -> Cost | None:
     if signature is None:
         return None
@@ -879,6 +894,9 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     element = _element_types(trace.names, host, kernels.element_type[work.name], called)
     device_kind = None if trace.on_device else "cpu"
     costs, warnings = costs_of(trace.names, signatures, (host.name, signature, element), device_kind)
+    over_link = kernels.crosses_host_link[work.name]
+    copies, others = (rows_with_events(events, called, len(host.name)) for events in (over_link, ~over_link))
+    costs = _once_over_link(costs, copies & ~others)
     calls = TraceCalls(
         names=trace.names, on_device=trace.on_device, host=host, work=work, operators=operators, kernels=kernels,
         signatures=signatures, signature=signature, owner=owner, operator=_innermost_operators(trace.names, host),

@@ -82,6 +82,8 @@ _EVALUATION = "autograd::engine::evaluate_function: "
 _NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
 #: Nodes of torch's own formulas: their names end in a number, those of Python functions do not.
 _DERIVATIVE = re.compile(r"^\w+Backward\d+$")
+#: Operators that compute a gradient: `aten::convolution_backward`, `aten::_softmax_backward_data`.
+_GRADIENT = re.compile(r"^(?!FSDP::)\w+::\w*_backward(?:_data)?$")
 _OPTIMIZER = re.compile(
     r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
     r"|^aten::_fused_(?:adam|adamw|sgd|adagrad)_$"
@@ -130,6 +132,7 @@ class NameKinds(Struct, frozen=True):
     module: list[str | None]
     node: Bool
     derivative: Bool
+    gradient: Bool
     same_node: Int64
     communication: Bool
     sends: Bool
@@ -157,6 +160,7 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         module=[name.removeprefix(MODULE_RANGE) if name.startswith(MODULE_RANGE) else None for name in names],
         node=are_nodes(names),
         derivative=_flags(_DERIVATIVE.match(name) for name in names),
+        gradient=_flags(_GRADIENT.match(name) for name in names),
         same_node=np.array(
             [numbers.get(name.removeprefix(_EVALUATION), -1) if name.startswith(_EVALUATION) else -1 for name in names],
             dtype=np.int64,
@@ -660,7 +664,8 @@ class Inference(Struct, frozen=True):
 def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     """Infer the phases of all host rows; the innermost node, optimizer range or differentiated operator wins.
 
-    A trace without a backward is of inference: everything is forward unless a range says otherwise.
+    A trace without a backward is of inference: everything is forward unless a range says otherwise, or an operator
+    computes a gradient by its name. Such an operator is forward only where its result is differentiated.
     """
     known = kinds.known[rows.name]
     differentiated = differentiated_operators(nodes)
@@ -679,6 +684,8 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
         inferred = np.where(inferred >= 0, inferred, FORWARD)
     phase[places] = np.where(inferred >= 0, inferred, phase[places])
     phase[_seeds(rows, kinds, moments) & (nodes.enclosing < 0)] = BACKWARD
+    gradients = within(rows, kinds.gradient[rows.name] & ~differentiated & (nodes.enclosing < 0))
+    phase[gradients & isin(phase, np.array([FORWARD, OTHER]))] = BACKWARD
     helpers, launched = _helpers(rows, kinds, np.flatnonzero(marker < 0))
     phase[helpers] = phase[launched]
     wraps = (marker < 0) & contains(rows, code >= 0)

@@ -132,7 +132,10 @@ def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
 
 
 def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[str, Any]:
-    """Return the columns of costs: from formulas, and the bytes of collectives whose events record them."""
+    """Return the columns of costs: from formulas, and the bytes of collectives whose events record them.
+
+    A collective without sizes has 0 FLOPs all the same.
+    """
     costs = calls.costs
     known = costs.flops[costs.row[owner]] >= 0
     columns = {
@@ -141,9 +144,9 @@ def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[s
     }
     communicates = ~known & (class_of_calls(calls, owner) == _COMMUNICATION)
     if communicates.any():
+        columns["flops"][communicates] = 0
         sent, received = exchanged_bytes(trace, calls, owner[communicates])
         said = communicates & (sent[owner] >= 0)
-        columns["flops"][said] = 0
         columns["read_bytes"][said] = np.where(inner, 0, sent[owner])[said]
         columns["written_bytes"][said] = np.where(inner, 0, received[owner])[said]
         known = known | said
@@ -199,7 +202,8 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
         time_ns=kernels.duration_ns[index],
         kernels=np.ones(len(index), dtype=np.int64),
         inner=no, costed=no,
-        flops=none, read_bytes=none, written_bytes=none, causal_flops=none, normalization_flops=none,
+        flops=np.where(kernels.operator_class.equals(OperatorClass.COMMUNICATION)[index], 0, -1),
+        read_bytes=none, written_bytes=none, causal_flops=none, normalization_flops=none,
         crosses_host_link=no,
         compute_type=Categorical(none, COMPUTE_TYPES),
     )  # fmt: skip

@@ -1,6 +1,8 @@
 """Fused attention: two products forward, five backward (the scores again first); the score matrix is never in memory.
 
-`flops` are those of the products over all positions; `causal_flops` half of them if the call is causal;
+`flops` are those of the products over all positions; `causal_flops` half of them if the call is causal. With a window
+among the arguments both are those of the pairs of query and key within window and causal mask, exactly. A mask that is
+a tensor leaves nothing out: its values are data.
 `normalization_flops` are the softmax inside: 4 a score forward (subtract, exp, sum, divide) and 4 backward (subtract
 and exp to have the probabilities again, subtract and multiply for their gradient). Grouped-query attention counts the
 heads of the query. Source: torch.utils.flop_counter. The state of the random numbers (16 bytes) is not counted.
@@ -26,11 +28,6 @@ class Sizes(Struct, frozen=True, kw_only=True):
     t: int
     d: int
     dv: int
-
-    @property
-    def scores(self) -> int:
-        """Return the elements of the score matrix."""
-        return self.b * self.h * self.s * self.t
 
 
 def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
@@ -59,29 +56,79 @@ def packed(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest_q: Argument
     return Sizes(b=b, h=h, s=s, t=t, d=d, dv=dv)
 
 
-def forward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
-    """Return the cost of a forward of these sizes that moves these bytes."""
-    flops = 2 * sizes.scores * (sizes.d + sizes.dv)
+class Mask(Struct, frozen=True, kw_only=True):
+    """The keys that a query does not see: all behind it (`causal`), and those outside a window around it.
+
+    `left` and `right` are how many keys before and after its own place a query sees; `None` is all. The last query has
+    the last key's place if `at_end` (flash-attn since 2.1), else the first query has the first key's.
+    """
+
+    causal: bool = False
+    left: int | None = None
+    right: int | None = None
+    at_end: bool = False
+
+
+def windowed(signature: Signature, causal: int, left: int, *, off: bool | None = None) -> Mask:
+    """Return the mask of flash-attn: whether it is causal at `causal`, the window at `left` and the place after it.
+
+    A negative or missing side is no limit. A flag that is missing is `off`, if that is given.
+    """
+    before, after = (
+        None if value is None or integer(value) < 0 else integer(value)
+        for value in (signature.get(left), signature.get(left + 1))
+    )
+    is_causal = flag(signature.get(causal, off)) or (before is None and after == 0)
+    return Mask(causal=is_causal, left=before, right=after, at_end=True)
+
+
+def causal_at(signature: Signature, index: int) -> Mask:
+    """Return the mask of a call of torch that is causal from its first key on if the flag at `index` says so."""
+    return Mask(causal=flag(signature.get(index)))
+
+
+def seen_pairs(s: int, t: int, mask: Mask) -> int | None:
+    """Return the pairs of query and key within a window and the causal mask; `None` without a window that hides any."""
+    shift = t - s if mask.at_end else 0
+    right = 0 if mask.causal else mask.right
+    within = s * t if right is None else _pairs_up_to(s, t, shift + right)
+    seen = within if mask.left is None else within - _pairs_up_to(s, t, shift - mask.left - 1)
+    return seen if seen < (within if mask.causal else s * t) else None
+
+
+def _pairs_up_to(s: int, t: int, distance: int) -> int:
+    """Return the pairs of i < s and j < t with j - i <= distance."""
+
+    def triangle(n: int) -> int:
+        return n * (n + 1) // 2 if n > 0 else 0
+
+    over = distance - t
+    return triangle(s + distance) - triangle(distance) - triangle(s + over) + triangle(over)
+
+
+def _cost(sizes: Sizes, mask: Mask, flops_of_pair: int, read_bytes: int, written_bytes: int) -> Cost:
+    """Return the cost of a call with so many FLOPs for each pair of a query and a key of a head."""
+    seen = seen_pairs(sizes.s, sizes.t, mask)
+    scores = sizes.b * sizes.h * (sizes.s * sizes.t if seen is None else seen)
+    flops = flops_of_pair * scores
     return Cost(
         flops=flops,
-        causal_flops=flops // 2 if causal else None,
-        normalization_flops=SOFTMAX * sizes.scores,
+        causal_flops=None if not mask.causal else flops // 2 if seen is None else flops,
+        normalization_flops=SOFTMAX * scores,
         read_bytes=read_bytes,
         written_bytes=written_bytes,
     )
 
 
-def backward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
+def forward_cost(sizes: Sizes, mask: Mask, read_bytes: int, written_bytes: int) -> Cost:
+    """Return the cost of a forward of these sizes that moves these bytes."""
+    return _cost(sizes, mask, 2 * (sizes.d + sizes.dv), read_bytes, written_bytes)
+
+
+def backward_cost(sizes: Sizes, mask: Mask, read_bytes: int, written_bytes: int) -> Cost:
     """Return the cost of a backward of these sizes that moves these bytes."""
     # scores again (d), gradient of the probabilities (dv) and of the value (dv), of the query (d) and the key (d)
-    flops = 2 * sizes.scores * (3 * sizes.d + 2 * sizes.dv)
-    return Cost(
-        flops=flops,
-        causal_flops=flops // 2 if causal else None,
-        normalization_flops=SOFTMAX * sizes.scores,
-        read_bytes=read_bytes,
-        written_bytes=written_bytes,
-    )
+    return _cost(sizes, mask, 2 * (3 * sizes.d + 2 * sizes.dv), read_bytes, written_bytes)
 
 
 def output_bytes(sizes: Sizes, q: Tensor, statistics: int | None = None) -> int:
@@ -109,9 +156,9 @@ def flash(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for q (b, h, s, d), k and v (b, h_kv, t, d); half of it kept for a causal call."""
     q, k, v = query_key_value(signature)
     # the overload with three scales of fp8 has them before dropout_p
-    causal = signature.get(7) if optional(signature, 3) is not None else signature.get(4)
+    mask = causal_at(signature, 4 if optional(signature, 3) is None else 7)
     sizes = heads_first(q, k, v)
-    return forward_cost(sizes, flag(causal), read(q, k, v), output_bytes(sizes, q))
+    return forward_cost(sizes, mask, read(q, k, v), output_bytes(sizes, q))
 
 
 @formula("aten::_scaled_dot_product_flash_attention_for_cpu")
@@ -119,7 +166,8 @@ def flash_cpu(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d`; reads the mask too. torch.utils.flop_counter counts 0 here (pytorch#195460)."""
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
-    return forward_cost(sizes, flag(signature.get(4)), read(q, k, v, optional(signature, 5)), output_bytes(sizes, q))
+    moved = read(q, k, v, optional(signature, 5))
+    return forward_cost(sizes, causal_at(signature, 4), moved, output_bytes(sizes, q))
 
 
 @formula("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
@@ -131,9 +179,8 @@ def efficient(signature: Signature) -> Cost:
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
     width = sizes.s if flag(signature.get(4)) else 0
-    return forward_cost(
-        sizes, flag(signature.get(6)), read(q, k, v, optional(signature, 3)), output_bytes(sizes, q, width)
-    )
+    moved = read(q, k, v, optional(signature, 3))
+    return forward_cost(sizes, causal_at(signature, 6), moved, output_bytes(sizes, q, width))
 
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable")
@@ -141,49 +188,50 @@ def overrideable(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d`: (q, k, v, bias, dropout_p, is_causal)."""
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
-    return forward_cost(sizes, flag(signature.get(5)), read(q, k, v, optional(signature, 3)), output_bytes(sizes, q))
+    moved = read(q, k, v, optional(signature, 3))
+    return forward_cost(sizes, causal_at(signature, 5), moved, output_bytes(sizes, q))
 
 
-def _usual_backward(signature: Signature, causal: Argument, bias: Tensor | None, bias_wanted: bool = False) -> Cost:
+def _usual_backward(signature: Signature, causal: int, bias: Tensor | None, bias_wanted: bool = False) -> Cost:
     """Return the cost of a backward below scaled_dot_product_attention: (grad, q, k, v, ...)."""
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     sizes = heads_first(q, k, v)
     # the output and its log-sum-exp were saved by the forward
     saved = output_bytes(sizes, q)
     written = gradient_bytes(q, k, v, bias if bias_wanted else None)
-    return backward_cost(sizes, flag(causal), read(grad, q, k, v, bias) + saved, written)
+    return backward_cost(sizes, causal_at(signature, causal), read(grad, q, k, v, bias) + saved, written)
 
 
 @formula("aten::_scaled_dot_product_flash_attention_backward")
 def flash_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products; reads gradient, q, k, v, output and log-sum-exp."""
-    return _usual_backward(signature, signature.get(11), None)
+    return _usual_backward(signature, 11, None)
 
 
 @formula("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
 def flash_cpu_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products; reads the mask too."""
-    return _usual_backward(signature, signature.get(7), optional(signature, 8))
+    return _usual_backward(signature, 7, optional(signature, 8))
 
 
 @formula("aten::_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
     wanted = mask(signature.get(10), 4)[3]
-    return _usual_backward(signature, signature.get(11), optional(signature, 4), wanted)
+    return _usual_backward(signature, 11, optional(signature, 4), wanted)
 
 
 @formula("aten::_scaled_dot_product_cudnn_attention_backward")
 def cudnn_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products."""
-    return _usual_backward(signature, signature.get(14), optional(signature, 8))
+    return _usual_backward(signature, 14, optional(signature, 8))
 
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable_backward")
 def overrideable_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
     wanted = mask(signature.get(5), 4)[3]
-    return _usual_backward(signature, signature.get(13), optional(signature, 4), wanted)
+    return _usual_backward(signature, 13, optional(signature, 4), wanted)
 
 
 # -------------------------------------------------------------------------------------------------- heads third, packed
@@ -196,38 +244,51 @@ def flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: t
 
 @formula("aten::_flash_attention_forward")
 def flash_heads_third(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d), or (total, h, d) with equally long sequences; others are unknown."""
+    """`4 * b * h * s * t * d` for (b, s, h, d), or (total, h, d) with equally long sequences; others are unknown.
+
+    (q, k, v, offsets, offsets, max_q, max_k, p, is_causal, debug, scale, window_left, window_right, seqused_k, ...).
+    """
     q, k, v = query_key_value(signature)
     offsets = optional(signature, 3)
+    # the overload with three scales of fp8 has them before the scale
+    quantized = 3 if any(optional(signature, index) is not None for index in (10, 11, 12)) else 0
+    _all_in_use(signature, (13 + quantized, 15 + quantized))
     sizes = flexible(q, k, v, offsets, (signature.get(5), signature.get(6)))
     moved = read(q, k, v, offsets, optional(signature, 4))
-    return forward_cost(sizes, flag(signature.get(8)), moved, output_bytes(sizes, q))
+    return forward_cost(sizes, windowed(signature, 8, 11 + quantized), moved, output_bytes(sizes, q))
 
 
 @formula("aten::_flash_attention_backward")
 def flash_heads_third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products."""
+    """`10 * b * h * s * t * d`, five products; the window at 15."""
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = optional(signature, 6)
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
     moved = read(grad, q, k, v, offsets, optional(signature, 7)) + output_bytes(sizes, q)
-    return backward_cost(sizes, flag(signature.get(11)), moved, gradient_bytes(q, k, v))
+    return backward_cost(sizes, windowed(signature, 11, 15), moved, gradient_bytes(q, k, v))
 
 
-def _mask_type(value: Argument) -> bool:
-    """Return whether a mask type of the memory-efficient kernel is one of its two causal ones."""
-    return integer(value) in (1, 2)
+def _mask_type(signature: Signature, kind: int, window: int) -> Mask:
+    """Return the mask of the memory-efficient kernel: causal from the first key (1) or the last (2), else none.
+
+    The window is how many keys a query sees, its own place included; 0 is none.
+    """
+    of_kind, keys = integer(signature.get(kind)), integer(signature.get(window, 0))
+    return Mask(causal=of_kind in (1, 2), left=keys - 1 if keys > 0 else None, at_end=of_kind == 2)
 
 
 @formula("aten::_efficient_attention_forward")
 def efficient_heads_third(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length one after another; others are unknown."""
+    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length one after another; others are unknown.
+
+    (q, k, v, bias, offsets, offsets, max_q, max_k, p, mask type, compute_log_sumexp, scale, seqlen_k, window_size).
+    """
     q, k, v = query_key_value(signature)
     bias, offsets = optional(signature, 3), optional(signature, 4)
     sizes = flexible(q, k, v, offsets, (signature.get(6), signature.get(7)))
     width = sizes.s if flag(signature.get(10)) else 0
     moved = read(q, k, v, bias, offsets, optional(signature, 5))
-    return forward_cost(sizes, _mask_type(signature.get(9)), moved, output_bytes(sizes, q, width))
+    return forward_cost(sizes, _mask_type(signature, 9, 13), moved, output_bytes(sizes, q, width))
 
 
 @formula("aten::_efficient_attention_backward")
@@ -238,7 +299,7 @@ def efficient_heads_third_backward(signature: Signature) -> Cost:
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
     moved = read(grad, q, k, v, bias, offsets, optional(signature, 7)) + output_bytes(sizes, q)
     written = gradient_bytes(q, k, v, bias if flag(signature.get(15)) else None)
-    return backward_cost(sizes, _mask_type(signature.get(14)), moved, written)
+    return backward_cost(sizes, _mask_type(signature, 14, 18), moved, written)
 
 
 @formula("aten::_cudnn_attention_forward")
@@ -249,15 +310,14 @@ def cudnn_heads_first(signature: Signature) -> Cost:
         raise Unknown("the lengths of the sequences")
     sizes = heads_first(q, k, v)
     width = sizes.s if flag(signature.get(8)) else 0
-    return forward_cost(
-        sizes, flag(signature.get(10)), read(q, k, v, optional(signature, 3)), output_bytes(sizes, q, width)
-    )
+    moved = read(q, k, v, optional(signature, 3))
+    return forward_cost(sizes, causal_at(signature, 10), moved, output_bytes(sizes, q, width))
 
 
 @formula("aten::_cudnn_attention_backward")
 def cudnn_heads_first_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products."""
-    return _usual_backward(signature, signature.get(14), optional(signature, 8))
+    return _usual_backward(signature, 14, optional(signature, 8))
 
 
 # Attention of other packages: flash-attn 2 and 3 and vLLM's builds of them.
@@ -271,61 +331,62 @@ def cudnn_heads_first_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_forward")
 def package_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d): (q, k, v, dropout_p, softmax_scale, causal, ...)."""
+    """`4 * b * h * s * t * d` for (b, s, h, d): (q, k, v, p, scale, causal, window_left, window_right, ...)."""
     q, k, v = query_key_value(signature)
     sizes = heads_third(q, k, v)
-    return forward_cost(sizes, flag(signature.get(5)), read(q, k, v), output_bytes(sizes, q))
+    return forward_cost(sizes, windowed(signature, 5, 6), read(q, k, v), output_bytes(sizes, q))
 
 
 @formula("flash_attn::_flash_attn_backward")
 def package_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`: (grad, q, k, v, out, lse, dq, dk, dv, dropout_p, softmax_scale, causal, ...)."""
+    """`10 * b * h * s * t * d`: (grad, q, k, v, out, lse, dq, dk, dv, p, scale, causal, window_left, ...)."""
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     sizes = heads_third(q, k, v)
-    return backward_cost(
-        sizes, flag(signature.get(11)), read(grad, q, k, v) + output_bytes(sizes, q), gradient_bytes(q, k, v)
-    )
+    moved = read(grad, q, k, v) + output_bytes(sizes, q)
+    return backward_cost(sizes, windowed(signature, 11, 12), moved, gradient_bytes(q, k, v))
 
 
 @formula("flash_attn::_flash_attn_varlen_forward")
 def package_packed_forward(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for equally long sequences one after another; others are unknown.
 
-    (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal, ...)
+    (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
+    alibi_slopes, return_softmax, block_table, leftpad_k, seqused_k, ...)
     """
     q, k, v = query_key_value(signature)
     offsets = signature.tensor(3)
+    _all_in_use(signature, (15, 16, 17))
     sizes = packed(q, k, v, offsets, signature.get(5), signature.get(6))
-    return forward_cost(
-        sizes, flag(signature.get(9)), read(q, k, v, offsets, signature.tensor(4)), output_bytes(sizes, q)
-    )
+    moved = read(q, k, v, offsets, signature.tensor(4))
+    return forward_cost(sizes, windowed(signature, 9, 10), moved, output_bytes(sizes, q))
 
 
 @formula("flash_attn::_flash_attn_varlen_backward")
 def package_packed_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d` for equally long sequences one after another; others are unknown.
 
-    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal)
+    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, ...)
     """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = signature.tensor(9)
     sizes = packed(q, k, v, offsets, signature.get(11), signature.get(12))
     moved = read(grad, q, k, v, offsets, signature.tensor(10)) + output_bytes(sizes, q)
-    return backward_cost(sizes, flag(signature.get(15)), moved, gradient_bytes(q, k, v))
+    return backward_cost(sizes, windowed(signature, 15, 16), moved, gradient_bytes(q, k, v))
 
 
 @formula("_vllm_fa2_C::varlen_fwd")
 def vllm_packed_forward(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for equally long sequences one after another; a paged cache is unknown.
 
-    (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k, ...)
+    (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k, p, scale,
+    zero_tensors, causal, window_left, window_right, ...)
     """
     q, k, v = query_key_value(signature)
     offsets = signature.tensor(4)
     _all_in_use(signature, (6, 7, 8))
     sizes = packed(q, k, v, offsets, signature.get(10), signature.get(11))
     moved = read(q, k, v, offsets, signature.tensor(5))
-    return forward_cost(sizes, flag(signature.get(15)), moved, output_bytes(sizes, q))
+    return forward_cost(sizes, windowed(signature, 15, 16), moved, output_bytes(sizes, q))
 
 
 # ---------------------------------------------------------------------------------------------------- flash-attn 3
@@ -342,9 +403,12 @@ def third_forward(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length one after another; a cache is unknown.
 
     (q, k, v, k_new, v_new, q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_q, max_k,
-    page_table, ..., is_causal at 24). Source: hopper/flash_api.cpp.
+    page_table, ..., is_causal at 24, window_left, window_right, attention_chunk). Attention within chunks is unknown.
+    Source: hopper/flash_api.cpp.
     """
     q, k, v = query_key_value(signature)
+    if signature.get(27, 0) != 0:
+        raise Unknown("which keys are in a query's chunk")
     _all_in_use(signature, (3, 4, 5, 9, 10, 11, 14, 15, 16))
     offsets = optional(signature, 7)
     sizes = flexible(q, k, v, offsets, (signature.get(12), signature.get(13)))
@@ -353,7 +417,7 @@ def third_forward(signature: Signature) -> Cost:
     # 8-bit inputs give a 16-bit result
     dtype = out.dtype if out else "bfloat16" if str(q.dtype).startswith("float8") else q.dtype
     written = output_bytes(sizes, Tensor(q.shape, dtype))
-    return forward_cost(sizes, flag(signature.get(24, False)), moved, written)
+    return forward_cost(sizes, windowed(signature, 24, 25, off=False), moved, written)
 
 
 @formula("flash_attn_3::bwd")
@@ -361,14 +425,14 @@ def third_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products.
 
     (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale,
-    is_causal, ...). Source: hopper/flash_api.cpp.
+    is_causal, window_left, window_right, ...). Source: hopper/flash_api.cpp.
     """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     _all_in_use(signature, (11, 12))
     offsets = optional(signature, 9)
     sizes = flexible(q, k, v, offsets, (signature.get(13), signature.get(14)))
     moved = read(grad, q, k, v, offsets, optional(signature, 10)) + output_bytes(sizes, q)
-    return backward_cost(sizes, flag(signature.get(16, False)), moved, gradient_bytes(q, k, v))
+    return backward_cost(sizes, windowed(signature, 16, 17, off=False), moved, gradient_bytes(q, k, v))
 
 
 @formula("flash_attn_3::_flash_attn_backward")

@@ -22,7 +22,7 @@ from functools import cache
 from math import prod
 from typing import Final
 
-from opanatomy.cost.attention import backward_cost, forward_cost, heads_first
+from opanatomy.cost.attention import Mask, backward_cost, forward_cost, heads_first
 from opanatomy.cost.contraction import product_shape
 from opanatomy.cost.elementwise import MAPS
 from opanatomy.cost.operands import Unknown, read
@@ -204,10 +204,11 @@ def product_template(name: str, signature: Signature) -> Cost:
 def flexible_attention(name: str, signature: Signature) -> Cost:
     """`4 * b * h * s * t * d`, backward `10 * b * h * s * t * d`: the figure without a mask.
 
-    The blocks that the mask leaves out are data and not in the launch. Each tensor argument once, the last one written.
+    An upper bound: the blocks that the mask leaves out are data and not in the launch. Each tensor argument once, the
+    last one written.
     """
     tensors, _ = _arguments(signature)
     sizes = heads_first(*tensors[:3])
     moved = read(*tensors[:-1])
     made = backward_cost if "backward" in name else forward_cost
-    return made(sizes, False, moved, read(tensors[-1]))
+    return made(sizes, Mask(), moved, read(tensors[-1]))

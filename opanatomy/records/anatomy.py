@@ -19,6 +19,7 @@ from opanatomy.records.taxonomy import (
     PEAK_OF_COMPUTE_TYPE,
     TF32,
     THREE_TF32,
+    ExcessCause,
     IdleCause,
     OperatorClass,
     Phase,
@@ -221,14 +222,33 @@ class ExceededCeiling(Record, frozen=True, kw_only=True):
     phase: Phase
 
 
+class AboveCeiling(Record, frozen=True, kw_only=True):
+    """Work at more than 100 % of its ceiling, and the first cause that suffices to explain it.
+
+    `reached` is bound / time, `reached_without` the same without what the cause may leave out of the bound.
+    `operator_class`, `phase` and `operator` are `None` where the work is that of all of them.
+    """
+
+    operator_class: OperatorClass | None = None
+    phase: Phase | None = None
+    operator: str | None = None
+    reached: float
+    cause: ExcessCause
+    reached_without: float
+
+
 class DeviceFigures(Record, frozen=True, kw_only=True):
     """Ceilings of the device, their `source`, and the share of them that was reached.
 
     `peak_flops_per_second` has matrix peaks by data type, `vector_flops_per_second` those of all other arithmetic.
     `mfu` is the share of the peak of `mfu_dtype` (the data type of most contractions) that the step's contractions
     reach without recompute, `hfu` with it. `mfu_covered` is the part of the time of contractions (and of work of
-    unknown class) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`. `exceeded`
-    has the user's own ceilings that the trace exceeds, the furthest first. `no_ceilings` says why there are no
+    unknown class) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`.
+    `causal_mfu` and `causal_hfu` are the same with the FLOPs under the causal mask, `None` if no call has one;
+    `own_peaks_mfu` is the MFU with each data type against its own peak, `None` if there is one type or a peak is not
+    known; `unmasked_share` is the part of the FLOPs that leaves out a mask which is not recorded. `exceeded` has the
+    user's own ceilings that the trace exceeds, the furthest first, `above` what is above 100 % of its ceiling and why:
+    all work, then classes, then operators. `no_ceilings` says why there are no
     ceilings, and how to get them. `unsure_ns` is the time of float32 products without a bound: neither a kernel name
     nor a setting says whether they ran in tf32. `utilization` is the union of the kernels over the total time of the
     steps. `sm_efficiency` is the mean over the same time of min(sum over the running kernels of min(blocks per
@@ -244,11 +264,16 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     bandwidth_bytes_per_second: float | None = None
     source: str | None = None
     exceeded: tuple[ExceededCeiling, ...] = ()
+    above: tuple[AboveCeiling, ...] = ()
     no_ceilings: str | None = None
     mfu: float | None = None
     hfu: float | None = None
     mfu_dtype: str | None = None
     mfu_covered: float | None = None
+    causal_mfu: float | None = None
+    causal_hfu: float | None = None
+    own_peaks_mfu: float | None = None
+    unmasked_share: float | None = None
     utilization: float | None = None
     sm_efficiency: float | None = None
     occupancy: float | None = None

@@ -48,6 +48,20 @@ class Phase(StrEnum):
     OTHER = auto()
 
 
+class ExcessCause(StrEnum):
+    """Why work can be faster than the bound of its FLOPs and bytes."""
+
+    CAUSAL_MASK = auto()
+    #: The mask of flex attention is not among the arguments of its kernel.
+    UNRECORDED_MASK = auto()
+    #: A fused kernel touches a part of its tensors only.
+    FUSED = auto()
+    LOOK_UPS = auto()
+    WINOGRAD = auto()
+    CACHE = auto()
+    SEVERAL = auto()
+
+
 class IdleCause(StrEnum):
     """The cause of idle time on a device: the host's activity in the gap, or the device's own wait."""
 
@@ -97,6 +111,8 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
 )
 #: Phases in which a model goes forward, in a training step or a generation.
 FORWARDS: Final = tuple(PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.PREFILL, Phase.DECODING))
+#: Phases with different bounds: many tokens at once, and one by one.
+OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
 
 
 # --- data types: sizes, and names in torch, C++, NCCL and user input ---

@@ -411,6 +411,9 @@ class Workload(Record, frozen=True, kw_only=True):
     dtype: the data type of most weights, and `amp` that of autocast.
     loss_scale: the factor of the loss before backward, under float16 autocast, in the last profiled step.
     attention: its implementation: `eager`, `sdpa`, ...
+    windows: the tokens that the causal attention of each layer slides over, 0 for all; empty if no layer has a window.
+    within_windows: the part of the attention's scores within window and causal mask in the layers whose window is
+        shorter than the sequence, if the implementation computes all of them; else `None`.
     checkpointing: how activations are recomputed.
     checkpoint_every: the number of layers recomputed together; `None` for each layer alone.
     compiled: true if compiled by torch.compile.
@@ -448,6 +451,8 @@ class Workload(Record, frozen=True, kw_only=True):
     amp: str | None = None
     loss_scale: float | None = None
     attention: str | None = None
+    windows: tuple[int, ...] = ()
+    within_windows: float | None = None
     checkpointing: str | None = None
     checkpoint_every: int | None = None
     compiled: bool | None = None

@@ -377,14 +377,16 @@ SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
 class Total(Struct, frozen=True, kw_only=True):
     """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
 
-    `calls` are without those inside another call; `costed_ns` is the time of the work with known `flops`, `bounded_ns`
-    of the work with a known `bound_ns`.
+    `calls` are without those inside another call; `counted_ns` is the time of the work with known `flops`, `costed_ns`
+    of that with known `bytes` too (a collective without sizes has 0 FLOPs and unknown bytes), `bounded_ns` of the work
+    with a known `bound_ns`.
     """
 
     calls: float
     time_ns: float
     flops: float | None
     bytes: float | None
+    counted_ns: float
     costed_ns: float
     bound_ns: float | None
     bounded_ns: float
@@ -401,16 +403,21 @@ class Total(Struct, frozen=True, kw_only=True):
     @property
     def flops_are_all(self) -> bool:
         """Return whether `flops` are those of all the work, not of the part that has a formula."""
-        return self.costed_ns >= self.time_ns and not self.lacks_work
+        return self.counted_ns >= self.time_ns and not self.lacks_work
 
     @property
     def flops_cover(self) -> bool:
         """Return whether the FLOPs cover enough of the time for a share of them to mean something."""
-        return self.flops is not None and self.costed_ns >= MIN_COVERED * self.time_ns
+        return self.flops is not None and self.counted_ns >= MIN_COVERED * self.time_ns
+
+    @property
+    def bytes_cover(self) -> bool:
+        """Return whether the bytes cover enough of the time for a rate of them to mean something."""
+        return self.bytes is not None and self.costed_ns >= MIN_COVERED * self.time_ns
 
     def rate(self, amount: float | None) -> float | None:
-        """Return an amount a second over the time whose FLOPs are known; `None` if that is too little of the time."""
-        return amount * 1e9 / self.costed_ns if amount is not None and self.flops_cover and self.costed_ns else None
+        """Return an amount a second over the time whose cost is known; `None` if that is too little of the time."""
+        return amount * 1e9 / self.costed_ns if amount is not None and self.bytes_cover and self.costed_ns else None
 
     @property
     def covered(self) -> float | None:
@@ -428,21 +435,23 @@ class Total(Struct, frozen=True, kw_only=True):
     @property
     def intensity(self) -> float | None:
         """Return FLOPs per byte; `None` if they are known for too little of the time or nothing moved."""
-        return None if self.flops is None or not self.flops_cover or not self.bytes else self.flops / self.bytes
+        return None if self.flops is None or not self.bytes_cover or not self.bytes else self.flops / self.bytes
 
 
 def amounts(part: Total) -> tuple[Flops, Bytes]:
     """Return the FLOPs and the bytes, lower bounds if some of the time has no formula; none if most has none."""
-    flops = known_flops(part.flops, part.costed_ns, part.time_ns)
-    flops = replace(flops, at_least=flops.at_least or part.lacks_work)
-    return flops, Bytes(None if flops.flops is None else part.bytes, at_least=flops.at_least)
+    flops = known_flops(part.flops, part.counted_ns, part.time_ns)
+    return (
+        replace(flops, at_least=flops.at_least or part.lacks_work),
+        Bytes(part.bytes if part.bytes_cover else None, at_least=part.costed_ns < part.time_ns or part.lacks_work),
+    )
 
 
-def known_flops(flops: float | None, costed_ns: float, time_ns: float) -> Flops:
-    """Return FLOPs known of `costed_ns` of the time: a lower bound if that is not all, none below half of it."""
-    if flops is None or costed_ns < MIN_COVERED * time_ns:
+def known_flops(flops: float | None, counted_ns: float, time_ns: float) -> Flops:
+    """Return FLOPs known of `counted_ns` of the time: a lower bound if that is not all, none below half of it."""
+    if flops is None or counted_ns < MIN_COVERED * time_ns:
         return Flops(None)
-    return Flops(flops, at_least=costed_ns < time_ns)
+    return Flops(flops, at_least=counted_ns < time_ns)
 
 
 def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
@@ -454,6 +463,9 @@ def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
         time_ns=sum(row.time_ns for row in rows),
         flops=_known(row.flops for row in rows),
         bytes=_known(moved(row) for row in rows),
+        counted_ns=sum(
+            row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
+        ),
         costed_ns=sum(_costed_ns(row) for row in rows),
         bound_ns=_known(row.bound_ns for row in rows),
         bounded_ns=sum(row.bounded_ns for row in bounded),

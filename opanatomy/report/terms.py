@@ -118,8 +118,8 @@ COLUMNS: Final = Chapter(
              "In the letters of the literature: b batch, s length, h hidden, a heads, L layers, V vocabulary."),
         term("and {} more", "sum of the rows not listed; --top lists more, -f json all"),
         term("≥", "some of the time has no formula",
-             "The figure is a lower bound. It is left out if most of the time has no formula. Where the trace lacks"
-             " some of the device work, calls, FLOPs, bytes and MFU are lower bounds too.",
+             "A lower bound; left out if most of the time has no formula. Where the trace lacks device work, calls,"
+             " FLOPs, bytes and MFU are lower bounds too.",
              note="≥ some of the time has no formula"),
         term("-", "not known, or nothing to compare with"),
         term("(n %)", "reached in the n % of the time whose bound is known",
@@ -278,10 +278,10 @@ ROOFLINE: Final = Chapter(
              paths="operators[].bound_by"),
         term("ceiling", "bound / time; where memory bounds, the paper's MUE",
              "Of the calls whose bound is known. Only hardware counters could separate needless traffic from"
-             " unreached bandwidth. Above 100 % caches gave what memory could not: such operators are in `checks`,"
-             " quantity ceiling.",
+             " unreached bandwidth. Above 100 % the note says why: the share under a causal mask, tensors that the last"
+             " cache may serve, ... Such operators are in `checks` too, quantity ceiling.",
              formula="(sum of bound_ns) / (sum of bounded_ns; of operators time_ns - uncosted_ns)",
-             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns"),
+             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns, device.above"),
         term("headroom", "time - bound",
              "By operator and phase, never below 0: fusion or a better kernel could win it.",
              formula="sum of classes[].headroom_ns", paths="classes[].headroom_ns"),
@@ -735,12 +735,13 @@ LEDGER: Final = Chapter(
         term("no formula", "work with a class and without a cost",
              "Operators, work of graphs by the names of kernels, and work without an operator, with their shares of"
              " the time.",
-             formula="operators[] where flops is null, kernels[] where operators is empty, and what is left of"
+             formula="operators[] where read_bytes is null, kernels[] where operators is empty, and what is left of"
              " device_work - outside_window - costed - unknown",
              paths="ledger.unknown_ns, ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns"),
         term("counting | conventions", "how figures are counted", paths="conventions"),
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", paths="conventions.multiply_add"),
         term("causal", "full: FLOPs of attention are those of the whole matrix, whatever the mask",
+             "Within a window that the arguments of the call record, those of window and mask.",
              formula="conventions.causal; operators[].causal_flops has those under the mask",
              paths="conventions.causal, operators[].causal_flops"),
     ),
@@ -992,7 +993,7 @@ SNAPSHOT: Final = Chapter(
         term("at the end | when memory ran out | at {} ms", "what is allocated at the moment shown (--at)",
              "The peak has a column of its own.", paths="memory.components[].shown_bytes"),
         term("allocated in {} | allocated", "all that is allocated at the moment shown, with the phase",
-             formula="sum of memory.components[].shown_bytes, without pending_free",
+             formula='sum of memory.components[].shown_bytes, without "pending_free"',
              paths="memory.shown_bytes, memory.shown_at, memory.moment"),
         term("live at the end | live when memory ran out | live at {} ms", "blocks at the moment shown",
              formula="memory.blocks[]", paths="memory.blocks[].bytes"),
@@ -1242,8 +1243,8 @@ STEP: Final = Chapter(
              "The host waited, so nothing was queued.", formula="timeline.drained_ns / timeline.idle_ns",
              paths="timeline.drained_ns, timeline.idle_ns"),
         term("not recorded", "the device worked, or may have, and the trace lacks the work: neither busy nor idle",
-             "From a launch whose work is missing to the next work (a graph whose nodes were not recorded, a file that"
-             " is cut off), or while the host waits past the last recorded work.",
+             "From a launch without work to the next work (nodes of a graph, a file that is cut off), or while the"
+             " host waits past the last recorded work.",
              formula=f"timeline.unrecorded_ns / {_OF_STEP}",
              paths="timeline.unrecorded_ns, timeline.awaited_ns, timeline.window_ns, timeline.outside_ns"),
         term("host-bound | host bound", "idle, and the next work was launched after the device fell idle",
@@ -1297,7 +1298,16 @@ STEP: Final = Chapter(
              " .vector_flops_per_second, .bandwidth_bytes_per_second, .source",
              paths="device.peak_flops_per_second, device.vector_flops_per_second,"
               " device.bandwidth_bytes_per_second, device.source"),
-        term("reached", "MFU and HFU: the shares of the peak that contractions reach", paths="device.mfu, device.hfu"),
+        term("reached", "MFU and HFU: the shares of the peak that contractions reach",
+             "Above 100 % with what explains it: the share under the causal mask, or a mask that is not recorded. With"
+             " several data types also the MFU of each against its own peak.",
+             paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
+              " device.unmasked_share"),
+        term("attention | a window of {} tokens needs {} of the FLOPs",
+             "what a sliding window shorter than the input needs of the attention",
+             "The kernel multiplies all queries and keys and masks some: its FLOPs are those that it computes.",
+             formula="pairs of tokens within window and causal mask / all pairs, in layers with a window",
+             paths="workload.within_windows, workload.windows"),
         term("MFU | model FLOPs utilization",
              "FLOPs of contractions without recompute over those the peak allows in a step",
              "The peak is that of the data type with most of these FLOPs; the step is the plain one if it was"

@@ -35,7 +35,7 @@ from opanatomy.capture.memory.observer import (
 )
 from opanatomy.capture.memory.saved import PointWatch, SavedTensors, StorageSet, saved_form, storages, weight_casts
 from opanatomy.capture.memory.storages import Holders, other_devices
-from opanatomy.capture.model.parts import class_name, unwrapped
+from opanatomy.capture.model.parts import class_name, unwrapped, windows_of
 from opanatomy.capture.model.workload import attention_of, data_type_name
 from opanatomy.capture.run.export import capture_of
 from opanatomy.capture.run.gradients import gradients_by_path
@@ -141,6 +141,7 @@ class Seen:
             dtype=data_type_name(parameters[0].dtype) if parameters else None,
             amp=self.amp, loss_scale=self.loss_scale(),
             attention=next(filter(None, map(attention_of, map(unwrapped, modules))), None),
+            windows=next(filter(None, map(windows_of, map(unwrapped, modules))), ()),
             checkpointing=self.checkpointing, compiled=any(map(has_compiled_parts, modules)),
             optimizer=", ".join(dict.fromkeys(map(optimizer_name, self.optimizers))) or None,
             inference=inference, steps=steps, warmup=warmup, world_size=place.world_size if place else None,

@@ -174,3 +174,46 @@ def check_generates(module: torch.nn.Module, option: str) -> None:
             f"{option}: {type(module).__name__} does not generate - leave it out, or take a model with"
             " the head of a language model, such as GPT-2, Llama or T5"
         )
+
+
+# The windows that the attention of layers slides over, from a model's configuration.
+
+
+#: The kinds of layers whose attention sees, and keeps, all tokens or those in a window.
+_FULL: Final = frozenset({"full_attention"})
+_SLIDING: Final = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+
+
+def windows_of(module: torch.nn.Module) -> tuple[int, ...]:
+    """Return the tokens that the causal attention of each layer slides over, 0 for all; empty without such a window."""
+    config: Any = getattr(module, "config", None)
+    if not hasattr(config, "get_text_config") or config.is_encoder_decoder:
+        return ()
+    text = config.get_text_config(decoder=True)
+    if getattr(text, "attention_chunk_size", None) or not any(
+        getattr(part, "is_causal", False) is True for part in module.modules()
+    ):
+        return ()
+    windows = layer_windows(text, first_integer(text, "num_hidden_layers")) or ()
+    return windows if any(windows) else ()
+
+
+def layer_windows(text: Any, layers: int | None) -> tuple[int, ...] | None:
+    """Return the window of each layer, 0 without one; `None` if a layer is of another kind or its window not known."""
+    if layers is None:
+        return None
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        window = getattr(text, "sliding_window", None) or getattr(text, "attention_chunk_size", None) or 0
+        return (window,) * layers
+    if len(kinds) != layers or not set(kinds) <= _FULL | set(_SLIDING):
+        return None
+    windows = [getattr(text, _SLIDING[kind], None) if kind in _SLIDING else 0 for kind in kinds]
+    known = tuple(window for window in windows if window is not None)
+    return known if len(known) == layers else None
+
+
+def first_integer(config: Any, *names: str) -> int | None:
+    """Return the first of these fields of a configuration that is an integer."""
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)

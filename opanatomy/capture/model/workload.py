@@ -27,7 +27,7 @@ from opanatomy.capture.model.configuration import (
     find_configuration,
     make_config,
 )
-from opanatomy.capture.model.parts import check_generates, stacks_of, trained_tables
+from opanatomy.capture.model.parts import check_generates, stacks_of, trained_tables, windows_of
 from opanatomy.capture.model.texts import TextInputs, TextPlan, plan_texts
 from opanatomy.capture.model.tokenizing import OfModel
 from opanatomy.capture.model.user_function import call_function, is_function
@@ -145,6 +145,7 @@ def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
         inputs=input_texts(prepared.inputs),
         dtype=prepared.dtype,
         attention=prepared.attention,
+        windows=windows_of(prepared.module),
         seed=prepared.seed,
         changes=prepared.changes,
         **recorded(options),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from opanatomy.capture.device.accelerators import is_cuda
+from opanatomy.capture.model.parts import first_integer, layer_windows
 from opanatomy.capture.step.generation import Generator
 from opanatomy.records.memory import CacheShape, ModelShape
 
@@ -61,9 +62,6 @@ def _named(config: Any, *names: str) -> Any:
 # Read the numbers in a model's configuration that determine the key-value cache of its generations.
 
 
-#: The kinds of layers that keep keys and values of all tokens, and of those in a window.
-_FULL: Final = frozenset({"full_attention"})
-_SLIDING: Final = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 #: Configurations with one of these do not keep keys and values of one size in each layer.
 _OTHERWISE: Final = (
     "kv_lora_rank", "v_head_dim", "kv_sharing_modes", "num_kv_shared_layers", "multi_query", "num_kv_heads",
@@ -83,9 +81,9 @@ def cache_shape_of(generator: Generator) -> CacheShape | None:
     cached = getattr(generator.module.generation_config, "use_cache", None) is not False
     if not cached or any(getattr(text, name, None) for name in _OTHERWISE):
         return None
-    layers, heads = _first_integer(text, "num_decoder_layers", "decoder_layers", "num_hidden_layers"), _heads(text)
-    windows = _windows(text, layers)
-    size = _first_integer(text, "head_dim", "d_kv") or (text.hidden_size // (_attention_heads(text) or 1))
+    layers, heads = first_integer(text, "num_decoder_layers", "decoder_layers", "num_hidden_layers"), _heads(text)
+    windows = layer_windows(text, layers)
+    size = first_integer(text, "head_dim", "d_kv") or (text.hidden_size // (_attention_heads(text) or 1))
     if not layers or not heads or windows is None or not size:
         return None
     shape = CacheShape(
@@ -121,27 +119,9 @@ def _length(arguments: dict[str, Any]) -> int | None:
     return next((int(shape[1]) for shape in shapes if len(shape) == 2), None)
 
 
-def _windows(text: Any, layers: int | None) -> tuple[int, ...] | None:
-    """Return the window of each layer, 0 without one; `None` if a layer is of another kind."""
-    if layers is None:
-        return None
-    kinds = getattr(text, "layer_types", None)
-    if kinds is None:
-        window = getattr(text, "sliding_window", None) or getattr(text, "attention_chunk_size", None) or 0
-        return (window,) * layers
-    if len(kinds) != layers or not set(kinds) <= _FULL | set(_SLIDING):
-        return None
-    return tuple(getattr(text, _SLIDING[kind]) if kind in _SLIDING else 0 for kind in kinds)
-
-
 def _heads(text: Any) -> int | None:
-    return _first_integer(text, "num_key_value_heads") or _attention_heads(text)
+    return first_integer(text, "num_key_value_heads") or _attention_heads(text)
 
 
 def _attention_heads(text: Any) -> int | None:
-    return _first_integer(text, "decoder_attention_heads", "num_attention_heads")
-
-
-def _first_integer(config: Any, *names: str) -> int | None:
-    values = (getattr(config, name, None) for name in names)
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    return first_integer(text, "decoder_attention_heads", "num_attention_heads")

@@ -45,6 +45,7 @@ from opanatomy.report.section import (
     facts_of,
     is_known,
     joined,
+    moved,
     phrase,
     total,
     work_of,
@@ -282,12 +283,12 @@ def unclassified(anatomy: Anatomy) -> Counter[str]:
 
 
 def uncosted(anatomy: Anatomy) -> Counter[str]:
-    """Return the time by name of the work whose class is known and whose FLOPs are not.
+    """Return the time by name of the work whose class is known and whose cost is not.
 
     Kernels that operators launched at other times have no name of their own here: they are work without an operator.
     """
     times = _times(
-        (row for row in anatomy.operators if row.operator_class is not OperatorClass.UNKNOWN and row.flops is None),
+        (row for row in anatomy.operators if row.operator_class is not OperatorClass.UNKNOWN and moved(row) is None),
         (row for row in anatomy.kernels if row.operator_class is not OperatorClass.UNKNOWN),
     )
     account = anatomy.ledger

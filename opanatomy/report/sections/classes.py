@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from opanatomy.analysis.costs import steps_of
-from opanatomy.records.anatomy import Anatomy, ClassRow
+from opanatomy.records.anatomy import AboveCeiling, Anatomy, ClassRow
 from opanatomy.records.anatomy import Ratio as RatioRow
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import ExcessCause, OperatorClass, Phase
 from opanatomy.report.section import (
     Column,
     ColumnKind,
     Columns,
     Note,
     Page,
+    Phrase,
     Ratio,
     Row,
     Section,
@@ -26,6 +27,7 @@ from opanatomy.report.section import (
     amounts,
     calls_of,
     cells_of,
+    joined,
     phrase,
     shares_of_work,
     total,
@@ -61,6 +63,11 @@ def classes(anatomy: Anatomy) -> Section | None:
         for item, rows in groups
     ]  # fmt: skip
 
+    # Of communication alone FLOPs are always known: 0.
+    computes = any(
+        row.flops is not None and row.operator_class is not OperatorClass.COMMUNICATION for row in anatomy.classes
+    )
+
     def time_in(phase: Phase) -> Callable[[_Line], Time]:
         return lambda line: Time(line.phases[phase] or None)
 
@@ -73,9 +80,9 @@ def classes(anatomy: Anatomy) -> Section | None:
             Column(header=phase.value, drop_order=place): time_in(phase)
             for place, phase in enumerate(phases if len(phases) > 1 else (), start=1)
         },
-        Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: amounts(line.part)[0],
+        Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: amounts(line.part)[0] if computes else None,
         Column(header="FLOP share", drop_order=10): lambda line: Share(
-            amounts(line.part)[0].flops, whole.flops if whole.flops_cover else None
+            amounts(line.part)[0].flops if computes else None, whole.flops if whole.flops_cover else None
         ),
         Column(header="bytes", drop_order=9): lambda line: amounts(line.part)[1],
         Column(header="FLOP/B", drop_order=11): lambda line: Ratio(line.part.intensity),
@@ -93,7 +100,10 @@ def classes(anatomy: Anatomy) -> Section | None:
     )  # fmt: skip
     return Section(
         title="Operator classes", scope=shares_of_work(anatomy), columns=tuple(columns), rows=rows,
-        notes=(*_notes([line.part for line in lines]), *_at_once(anatomy)),
+        notes=(
+            *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
+            *(_notes([line.part for line in lines]) if computes else ()), *_at_once(anatomy),
+        ),
     )  # fmt: skip
 
 
@@ -102,7 +112,7 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
     covered = [part for part in parts if part.flops_cover]
     if parts[-1].lacks_work:
         notes.append(Note(text="≥ the trace lacks some of the device work", column="time"))
-    elif any(not part.flops_are_all for part in covered):
+    elif any(not part.flops_are_all or part.costed_ns < part.time_ns for part in covered if part.bytes_cover):
         notes.append(Note(text=note("classes", "≥"), column="FLOP"))
     if covered and any(part.flops is not None and not part.flops_cover for part in parts):
         text = "- most of it has none" if notes else "- most of the time has no formula"
@@ -119,6 +129,48 @@ def _at_once(anatomy: Anatomy) -> tuple[Note, ...]:
     if not overlaps or total(anatomy.classes).time_ns < (1 + _OVERLAP) * busy_ns:
         return ()
     return (Note(text="work that ran at once counts in each class"),)
+
+
+#: Why a share of a ceiling is above 100 %; under a causal mask the share is known too.
+_WHY: Final = {
+    ExcessCause.CAUSAL_MASK: "under the causal mask",
+    ExcessCause.UNRECORDED_MASK: "the mask of flex attention is not recorded, its FLOPs are an upper bound",
+    ExcessCause.FUSED: "fused kernels may touch a part of their tensors",
+    ExcessCause.LOOK_UPS: "look-ups may read fewer rows",
+    ExcessCause.WINOGRAD: "Winograd's algorithm needs fewer products",
+    ExcessCause.CACHE: "the cache may serve the tensors",
+    ExcessCause.SEVERAL: "for several reasons, see --section ledger",
+}
+#: The class, the phase and the operator of work; `None` is all of them.
+Work: TypeAlias = tuple[OperatorClass | None, Phase | None, str | None]
+
+
+def reason_above(one: AboveCeiling) -> Phrase:
+    """Return why work is above 100 % of its ceiling, or the share under the mask that explains it."""
+    if one.cause is ExcessCause.CAUSAL_MASK:
+        return phrase("{} {}", Share(one.reached_without, 1), _WHY[one.cause])
+    return phrase(_WHY[one.cause])
+
+
+def above_ceiling(anatomy: Anatomy, work: Work) -> AboveCeiling | None:
+    """Return what explains that work is above 100 % of its ceiling, if it is."""
+    every = {(one.operator_class, one.phase, one.operator): one for one in anatomy.device.above}
+    return every.get(work)
+
+
+def why_above(anatomy: Anatomy, lines: Iterable[tuple[OperatorClass | Phrase | str, Work]]) -> tuple[Note, ...]:
+    """Return a note on the column `ceiling` for each cause of shares above 100 %, with the lines that have them."""
+    causes: dict[ExcessCause, list[Phrase]] = {}
+    for name, work in lines:
+        one = above_ceiling(anatomy, work)
+        if one is not None:
+            share = (Share(one.reached_without, 1),) if one.cause is ExcessCause.CAUSAL_MASK else ()
+            causes.setdefault(one.cause, []).append(phrase("{} {}" if share else "{}", name, *share))
+    return tuple(
+        Note(text=phrase("{}: {}" if cause is ExcessCause.CAUSAL_MASK else "above 100 %, {}: {}", _WHY[cause],
+                         joined(names) or ""), column="ceiling")
+        for cause, names in causes.items()
+    )  # fmt: skip
 
 
 def by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:

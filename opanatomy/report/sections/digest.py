@@ -37,7 +37,7 @@ from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
 from opanatomy.report.sections.operators import grouped
-from opanatomy.report.sections.step import label_of, left_out
+from opanatomy.report.sections.step import label_of, left_out, remarks_on_mfu, within_windows
 from opanatomy.report.sections.techniques import fits
 from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
 
@@ -106,7 +106,10 @@ def _step(anatomy: Anatomy) -> Facts:
         yield "first token", _time(anatomy.generation.first_token_ns)
         yield "next token", _time(anatomy.generation.token_ns)
     bound = "≥ " if anatomy.device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work else ""
-    yield "MFU", None if anatomy.device.mfu is None else phrase(bound + "{}", Share(anatomy.device.mfu, 1))
+    if anatomy.device.mfu is not None:
+        mfu = phrase(bound + "{}", Share(anatomy.device.mfu, 1))
+        yield "MFU", joined((mfu, *remarks_on_mfu(anatomy)), by="; ")
+    yield "attention", within_windows(anatomy)
 
 
 def _phases(step: Step) -> Facts:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import COMPUTE, MEMORY, Anatomy, ClassRow
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import OF_GENERATION, OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.section import (
     ByteRate,
@@ -32,12 +32,10 @@ from opanatomy.report.section import (
     phrase,
     total,
 )
-from opanatomy.report.sections.classes import PARTLY, by_class
+from opanatomy.report.sections.classes import PARTLY, by_class, why_above
 from opanatomy.report.sections.operators import grouped, key_of, spare_ns
 from opanatomy.report.terms import note
 
-#: Phases with different bounds: many tokens at once, and one by one.
-_OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
 _NOTE: Final = note("bounds", "bound", "ceiling", "headroom")
 
 
@@ -62,7 +60,8 @@ def roofline(anatomy: Anatomy, page: Page) -> Section | None:
         for line in lines
     )  # fmt: skip
     partly = any(line.part.reached is not None and line.part.covered != 1 for line in lines)
-    notes = (Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
+    shown = [(line.name, line.above) for line in lines]
+    notes = (*why_above(anatomy, shown), Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
     return Section(title="Roofline", scope=per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes)
 
 
@@ -74,22 +73,24 @@ class _Line(Struct, frozen=True):
     headroom_ns: int
     bound_by: str | Phrase
     operator_class: OperatorClass | None
+    #: What `device.above` calls the work: its class, phase and operator.
+    above: tuple[OperatorClass | None, Phase | None, str | None]
     key: str = ""
 
 
 def _classes(anatomy: Anatomy) -> list[_Line]:
-    groups: list[tuple[OperatorClass | str, OperatorClass | None, Sequence[ClassRow]]] = [
-        (item, item, rows) for item, rows in by_class(anatomy) if any(row.bound_ns is not None for row in rows)
+    groups: list[tuple[OperatorClass | str, OperatorClass | None, Phase | None, Sequence[ClassRow]]] = [
+        (item, item, None, rows) for item, rows in by_class(anatomy) if any(row.bound_ns is not None for row in rows)
     ]
-    for phase in _OF_GENERATION:
+    for phase in OF_GENERATION:
         rows = [row for row in anatomy.classes if row.phase is phase]
         if any(row.bound_ns is not None for row in rows):
-            groups.append((str(phase), None, rows))
-    groups.append(("total", None, anatomy.classes))
+            groups.append((str(phase), None, phase, rows))
+    groups.append(("total", None, None, anatomy.classes))
     return [
         _Line(name, (part := total(rows)), sum(row.headroom_ns or 0 for row in rows),
-              _bound_by(sum(row.memory_bound_ns or 0 for row in rows), part), item)
-        for name, item, rows in groups
+              _bound_by(sum(row.memory_bound_ns or 0 for row in rows), part), item, (item, phase, None))
+        for name, item, phase, rows in groups
     ]  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def _operators(anatomy: Anatomy, top: int) -> list[_Line]:
     return [
         _Line(phrase("{} {}", Name(name), phase.value), (part := total(rows)), spare_ns(rows),
               _bound_by(sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY), part), item,
-              key_of((item, name, phase)))
+              (item, phase, name), key_of((item, name, phase)))
         for (item, name, phase), rows in sorted(bounded, key=lambda group: -spare_ns(group[1]))[:top]
     ]  # fmt: skip
 

@@ -86,8 +86,10 @@ def source(anatomy: Anatomy) -> Section:
 def warnings(anatomy: Anatomy, page: Page) -> Section:
     """Return the warnings about the trace, or about how it was taken; if asked for by name also what comes first on a
     whole page: what changes the reading of every figure, and figures that may be wrong."""
-    ahead = (*anatomy.caveats, *exceeded_texts(anatomy), *alarm_texts(anatomy)) if page.sections else ()
-    facts = tuple(Fact(label="warning", text=text, warning=True) for text in (*ahead, *anatomy.warnings) if text)
+    texts: list[str | Phrase] = list(anatomy.warnings)
+    if page.sections:
+        texts[:0] = [*anatomy.caveats, *exceeded_texts(anatomy), *alarm_texts(anatomy)]
+    facts = tuple(Fact(label="warning", text=text, warning=True) for text in texts if text)
     return Section(title="Warnings", facts=facts)
 
 

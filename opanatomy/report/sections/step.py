@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from math import ceil
+from collections.abc import Iterable, Iterator
+from math import ceil, inf
 from statistics import median
 from typing import Final
 
@@ -296,6 +296,7 @@ def one_step(anatomy: Anatomy) -> Section:
         ("profiler", None if anatomy.environment.host_only else _profiler(step)),
         ("busy", busy(anatomy)),
         ("reached", _reached(anatomy)),
+        ("attention", within_windows(anatomy)),
     )
     return Section(title="One step", facts=facts)
 
@@ -519,7 +520,41 @@ def _reached(anatomy: Anatomy) -> Phrase | None:
     shares = joined(phrase("{} {}{}", name, sign, Share(part, 1)) for name, part in reached if part is not None)
     plain = " in the plain step" if anatomy.step.unprofiled_wall_ns is not None else ""
     known = phrase("FLOPs known for {} of the contractions' time", Share(device.mfu_covered, 1)) if partly else None
-    return joined((phrase("{}{}{}", shares or "", peak, plain), known, _in_other_types(anatomy)), by="; ")
+    return joined((phrase("{}{}{}", shares or "", peak, plain), known, *remarks_on_mfu(anatomy)), by="; ")
+
+
+def within_windows(anatomy: Anatomy) -> Phrase | None:
+    """Return how much of the attention a sliding window needs, where all of it is computed."""
+    work = anatomy.workload
+    if work.within_windows is None:
+        return None
+    used = Counter(window for window in work.windows if 0 < window < (work.sequence_length or 0))
+    return phrase(
+        "a window of {} tokens needs {} of the FLOPs in {}; {} computes all of them, and all are counted",
+        joined((phrase("{}", Count(window)) for window in sorted(used)), " or ") or "",
+        Share(work.within_windows, 1), Count(sum(used.values()), "layer"), work.attention or "",
+    )  # fmt: skip
+
+
+def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """Yield what else must be known of MFU: what explains one above 100 %, and the peaks of several data types."""
+    device = anatomy.device
+    sign = "≥ " if device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work else ""
+    figures = [("MFU", device.mfu, device.causal_mfu)]
+    figures += [("HFU", device.hfu, device.causal_hfu)] if device.hfu != device.mfu else []
+    above = [
+        phrase("{} {}{}", name, sign, Share(masked, 1))
+        for name, part, masked in figures
+        if (part or 0) > 1 and masked is not None
+    ]
+    if above:
+        yield phrase("{} under the causal mask", joined(above) or "")
+    if device.unmasked_share:
+        text = "an upper bound: {} of the FLOPs are those of flex attention without its mask, which is not recorded"
+        yield phrase(text, Share(device.unmasked_share, 1))
+    if abs((device.own_peaks_mfu or 0) - (device.mfu or 0)) >= _OTHER_TYPES * (device.own_peaks_mfu or inf):
+        yield phrase("MFU {}{} with each data type against its own peak", sign, Share(device.own_peaks_mfu, 1))
+    yield _in_other_types(anatomy)
 
 
 def _in_other_types(anatomy: Anatomy) -> Phrase | None:

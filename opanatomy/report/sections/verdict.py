@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.memory.theory import nearly_full
 from opanatomy.options import PROFILE, RUN, TECHNIQUES, Kind, Option
-from opanatomy.records.anatomy import Anatomy, Step
+from opanatomy.records.anatomy import AboveCeiling, Anatomy, Step
 from opanatomy.records.memory import MemoryComponent
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.report.section import (
@@ -33,6 +33,7 @@ from opanatomy.report.section import (
     total,
     work_of,
 )
+from opanatomy.report.sections.classes import above_ceiling, reason_above
 from opanatomy.report.sections.operators import grouped, short_name
 from opanatomy.report.sections.ranks import how_late, name_of
 from opanatomy.report.sections.step import while_what
@@ -532,8 +533,9 @@ def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Fi
         text = phrase("Work that no rule knows{} takes {}.", _largest(anatomy, item), _of_work(anatomy, part.time_ns))
         return Finding(name="unknown", text=text, further=NextCommand(section="ledger"), share=share)
     text = phrase(
-        "{}{} takes {}{}.", _capital(item), _largest(anatomy, item), _of_work(anatomy, part.time_ns), _reached(part)
-    )
+        "{}{} takes {}{}.", _capital(item), _largest(anatomy, item), _of_work(anatomy, part.time_ns),
+        _reached(part, above_ceiling(anatomy, (item, None, None))),
+    )  # fmt: skip
     spare, steps = sum(row.headroom_ns or 0 for row in rows), steps_of(anatomy)
     evidence = None
     if part.reached:
@@ -594,9 +596,10 @@ def _most(named: Sequence[tuple[Phrase, float]], whole: float) -> Phrase | str:
     return phrase(" ({})", joined((phrase("{} of it {}", Share(ns, whole, decimals=0), name), *shares)) or "")
 
 
-def _reached(part: Total) -> Phrase | str:
+def _reached(part: Total, above: AboveCeiling | None) -> Phrase | str:
     if not part.reached:
         return ""
     covered = Share(part.covered, 1, decimals=0)
     where = "" if part.covered == 1 else phrase(" in the {} of its time for which that is known", covered)
-    return phrase(", at {} of its ceiling{}", Share(part.reached, 1), where)
+    why = "" if above is None else phrase(" ({})", reason_above(above))
+    return phrase(", at {} of its ceiling{}{}", Share(part.reached, 1), why, where)
