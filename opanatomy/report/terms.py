@@ -848,7 +848,7 @@ _OF_COMPONENT: Final = {
     "communication_buffers": "of torch.distributed",
     "held_before": "allocated before the step, in no other component",
     "allocator_rounding": "bytes that the allocator gives beyond the request",
-    "pending_free": "blocks that are freed while another stream may use them: not allocated, and not free",
+    "pending_free": "freed blocks that another stream may still use: neither allocated nor free",
     "temporary_buffers": "tensors that live within one operator or one phase",
     "device_context": "memory of the driver and its kernels, outside the allocator",
     "allocator_cache": "device memory that the allocator holds and nobody uses",
@@ -1242,7 +1242,7 @@ STEP: Final = Chapter(
         term("drained", "part of the idle time that began with a wait for the device",
              "The host waited, so nothing was queued.", formula="timeline.drained_ns / timeline.idle_ns",
              paths="timeline.drained_ns, timeline.idle_ns"),
-        term("not recorded", "the device worked, or may have, and the trace lacks the work: neither busy nor idle",
+        term("not recorded", "the trace lacks work of the device: neither busy nor idle",
              "From a launch without work to the next work (nodes of a graph, a file that is cut off), or while the"
              " host waits past the last recorded work.",
              formula=f"timeline.unrecorded_ns / {_OF_STEP}",
@@ -1304,8 +1304,8 @@ STEP: Final = Chapter(
              paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
               " device.unmasked_share"),
         term("attention | a window of {} tokens needs {} of the FLOPs",
-             "what a sliding window shorter than the input needs of the attention",
-             "The kernel multiplies all queries and keys and masks some: its FLOPs are those that it computes.",
+             "what a sliding window needs of the attention",
+             "The kernel multiplies all queries and keys: its FLOPs are those that it computes.",
              formula="pairs of tokens within window and causal mask / all pairs, in layers with a window",
              paths="workload.within_windows, workload.windows"),
         term("MFU | model FLOPs utilization",
