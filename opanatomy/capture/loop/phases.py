@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.loop.batch import StepCalls
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.records.taxonomy import Phase
@@ -45,16 +46,13 @@ class LoopPhases:
     watch: StepObserver = field(default_factory=StepObserver)
     decide: Callable[[Phase], None] = lambda phase: None
     log: list[str] = field(default_factory=list)
-    #: Backwards that followed a forward since the last update, and the most for any update of the step.
-    passes: int = 0
-    most_passes: int = 0
-    #: Whether a backward ran inside another one: reentrant checkpointing.
-    reentered: bool = False
+    calls: StepCalls = field(default_factory=StepCalls)
     #: Whether the engine keeps gradient mode on in the running backward (`create_graph`).
     creates_graph: bool = False
     _calls: list[_Call] = field(default_factory=lambda: [_Call(None)])
     _thread: int = field(default_factory=threading.get_ident)
     _engine_ran: bool = False
+    _made_graph: bool = False
 
     def phase(self) -> Phase | None:
         """Return the phase now; `None` while only a later call can decide it."""
@@ -87,7 +85,7 @@ class LoopPhases:
         self.decide(Phase.OTHER)
         self._calls = [_Call(None)]
         self.log = []
-        self.passes = self.most_passes = 0
+        self.calls = StepCalls()
 
     # ---------------------------------------------------------------------------------------------------- modules
 
@@ -137,8 +135,7 @@ class LoopPhases:
         outermost = self._calls[-1].phase in _OPEN
         if outermost:
             self.watch.after_forward(tuple(tensors_in(tensors)))
-        self._engine_ran = False
-        passes = self.passes, self.most_passes
+        self._engine_ran = self._made_graph = False
         call = self._begin(Phase.BACKWARD, owner="backward")
         try:
             if is_engine:
@@ -146,21 +143,21 @@ class LoopPhases:
                     yield
             else:
                 yield
-        except BaseException:
-            self.passes, self.most_passes = passes  # it made no gradients
-            raise
         finally:
             self._end_of(call)
         if outermost and self._engine_ran:
             self.log.append("backward")
+            # A graph of gradients is for another backward; an optimizer evaluates the loss again and again.
+            if not self._made_graph and not self._in_optimizer:
+                self.calls.backward()
             self.watch.after_backward()
 
     @contextmanager
     def _engine(self, create_graph: bool) -> Iterator[None]:
         """Mark a run of the engine; one inside another belongs to a recomputation."""
         before = self.creates_graph
-        self.reentered |= self._engine_ran
         self._engine_ran = True
+        self._made_graph |= create_graph
         self.creates_graph = create_graph
         try:
             yield
@@ -181,7 +178,7 @@ class LoopPhases:
             return
         self._end_of(call)
         self.log.append("optimizer")
-        self.most_passes, self.passes = max(self.most_passes, self.passes), 0
+        self.calls.update(id(optimizer))
         self.watch.after_optimizer()
 
     @contextmanager
@@ -208,9 +205,6 @@ class LoopPhases:
             of_gap = between(above.before, phase)
             if of_gap is not None:
                 self.decide(above.phase or Phase.OTHER if of_gap is Phase.OTHER else of_gap)
-            if phase is Phase.BACKWARD and above.before is Phase.FORWARD and not self._in_optimizer:
-                self.passes += 1
-                self.most_passes = max(self.most_passes, self.passes)
             above.before = phase
         call.range = _RecordFunctionFast((LOOP_RANGE if decides else PHASE_RANGE) + phase)
         call.range.__enter__()
