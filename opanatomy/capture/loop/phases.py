@@ -36,17 +36,28 @@ class _Call:
     depth: int = 0
 
 
+def _nodes_made() -> int:
+    """Return how many nodes autograd has made on this thread."""
+    import torch
+
+    autograd: Any = torch._C._autograd
+    return int(autograd._get_sequence_nr())
+
+
 @dataclass(slots=True, kw_only=True)
 class LoopPhases:
     """The calls of one thread, reported to `watch`; `decide` gets the phase of the work between two of them.
 
-    `log` has the actions of the step in order: two steps with the same log are alike.
+    `log` has the outermost actions of the step in order; two steps with the same `way` are alike.
     """
 
     watch: StepObserver = field(default_factory=StepObserver)
     decide: Callable[[Phase], None] = lambda phase: None
     log: list[str] = field(default_factory=list)
     calls: StepCalls = field(default_factory=StepCalls)
+    #: A hash of all modules that were called, and of the shapes that they took.
+    _called: int = 0
+    _first_node: int = field(default_factory=_nodes_made)
     #: Whether the engine keeps gradient mode on in the running backward (`create_graph`).
     creates_graph: bool = False
     _calls: list[_Call] = field(default_factory=lambda: [_Call(None)])
@@ -86,6 +97,15 @@ class LoopPhases:
         self._calls = [_Call(None)]
         self.log = []
         self.calls = StepCalls()
+        self._called, self._first_node = 0, _nodes_made()
+
+    @property
+    def way(self) -> list[str]:
+        """Return the actions of the step, a hash of the modules called inside them, and how many nodes autograd made.
+
+        Branches differ in these, also those that the watched steps take alike by chance.
+        """
+        return [*self.log, f"modules {self._called}", f"nodes {_nodes_made() - self._first_node}"]
 
     # ---------------------------------------------------------------------------------------------------- modules
 
@@ -99,6 +119,13 @@ class LoopPhases:
             return False
         self._begin(Phase.FORWARD, owner=id(module), decides=torch.is_grad_enabled())
         return True
+
+    def note_call(self, path: str, arguments: tuple[Any, ...]) -> None:
+        """Note a call of a module, by its path and the shape of its first argument."""
+        import torch
+
+        shape = getattr(arguments[0], "shape", None) if arguments and not torch._C._is_tracing() else None
+        self._called = hash((self._called, path, shape))
 
     def leave_module(self, module: torch.nn.Module, arguments: Any) -> bool:
         """Leave a module; return whether it was the outermost call, which had these arguments."""

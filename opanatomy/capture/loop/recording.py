@@ -210,7 +210,7 @@ class Session:
     points: Snapshots
     inputs: Inputs = field(default_factory=Inputs)
     observation: Observation | None = None
-    #: The `LoopPhases.log` of the watched step; then the log and calls of one after the profiled steps.
+    #: The `LoopPhases.way` of the watched step; then that and the calls of one after the profiled steps.
     watched: list[str] | None = None
     watched_again: list[str] | None = None
     counts_again: tuple[ObservedCount, ...] = ()
@@ -273,6 +273,7 @@ def marked(
             return
         ranges.leave(module)
         behind_module()
+        phases.note_call(modules.path_of.get(id(module), ""), args)
         phases.calls.inner(module, args, kwargs)
         if phases.leave_module(module, (args, kwargs)):
             learns = phases.calls.outermost(module, args, kwargs, output)
@@ -348,7 +349,7 @@ class Profiled(Stage):
     def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
         super().__init__(session, steps + warm)
         self.steps, self.warm = steps, warm
-        #: The `LoopPhases.log` of each step, and its batch.
+        #: The `LoopPhases.way` of each step, and its batch.
         self.logs: list[list[str]] = []
         self.batches: list[Batch] = []
         self._number: int | None = None
@@ -382,7 +383,7 @@ class Profiled(Stage):
         return not self.phases.log
 
     def _keep(self) -> None:
-        self.logs.append(self.phases.log)
+        self.logs.append(self.phases.way)
         self.batches.append(self.phases.calls.batch())
 
 
@@ -412,7 +413,7 @@ class Watched(Stage):
         """Keep the observations."""
         session = self.session
         session.synchronize()
-        session.watched = self.phases.log
+        session.watched = self.phases.way
         session.saved_bytes, session.cast_bytes = self.saves.bytes, self.saves.cast_bytes
         session.gradient_bytes = self.saves.gradient_bytes
         self.stack.close()
@@ -439,7 +440,7 @@ class WatchedAgain(Stage):
 
     def end(self) -> None:
         """Keep the counts."""
-        self.session.watched_again = self.phases.log
+        self.session.watched_again = self.phases.way
         self.stack.close()
         if self._observation is not None:
             self.session.counts_again = self._observation.counts()
@@ -797,7 +798,7 @@ class LoopRecording:
         if session.observation is None:
             return None
         if any(log != session.watched for log in profiled.logs):
-            return "the step that was watched had other shapes or calls than the profiled ones"
+            return "steps take different ways: the one that was watched had other shapes or calls than profiled ones"
         again = session.watched_again == session.watched
         if again and _computing(session.counts_again) != _computing(session.observation.counts()):
             return "two steps of the loop that were watched differ from each other"
