@@ -416,6 +416,8 @@ PROCESSES: Final = Option(
     help="run on N processes, started by Accelerate's launcher; torchrun and accelerate launch start them too",
 )  # fmt: skip
 DDP, FSDP2, CHECKPOINTED, HSDP, TP = "ddp", "fsdp2", "fsdp2+checkpointing", "hsdp", "tp"
+#: Each rank has samples of its own.
+DATA_PARALLEL: Final = (DDP, FSDP2, CHECKPOINTED, HSDP)
 PARALLEL: Final = Option(
     name="parallel", group=_RANKS, metavar="KIND", python=("profile",),
     help="how several processes share the training: {choices} (default: ddp); tp needs a model with a plan for it",

@@ -34,6 +34,7 @@ from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
 from opanatomy.analysis.waiting import RankTables, waiting_of
 from opanatomy.analysis.window import (
+    calls_of_steps,
     calls_that_count,
     caveats_of,
     counted_spans,
@@ -326,7 +327,7 @@ def summary_of_trace(
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None
     table = call_table(trace, calls, kernels)
     steps, counted = _steps(trace, attribution, calls, table, kernels, only)
-    # The figures are of the steps that count; those of a second source are of all of them.
+    # The figures are of the steps that count; the profiler's own sums are of all of them.
     own, own_kernels, own_table = calls, kernels, table
     if counted is not calls:
         own, own_kernels = counted, None if kernels is None else kernel_table(counted, trace.devices)
@@ -356,7 +357,7 @@ def summary_of_trace(
     anatomy = _with_memory(_with_texts(anatomy, trace, own, own_table), trace, attribution)
     collectives = collectives_of(collective_table(trace, own, own_kernels), world_of(trace.metadata))
     checks = (
-        *_checks(trace, attribution, calls, table, len(steps.rows)),
+        *_checks(trace, attribution, calls, table, steps),
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_waits(anatomy.timeline),
         *check_memory(anatomy.memory),
@@ -436,12 +437,17 @@ def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[st
 
 
 def _checks(
-    trace: Trace, attribution: Attribution, calls: TraceCalls, table: CallTable, steps: int
+    trace: Trace, attribution: Attribution, calls: TraceCalls, table: CallTable, steps: MeasuredSteps
 ) -> tuple[Check, ...]:
-    """Check the figures of the trace against second sources."""
+    """Check the figures of the trace against second sources; `calls` and `table` are of all steps."""
     times = check_times(calls, table, trace.capture)
+    own, own_table = calls, table
+    if trace.capture is not None and not steps.counted.all():
+        own = calls_of_steps(calls, steps)
+        own_table = call_table(trace, own, kernel_table(own, trace.devices) if trace.on_device else None)
+    vary = len(steps.breakdown.kinds) > 1
     return (
-        *check_counts(calls, table, trace.capture, steps),
+        *check_counts(own, own_table, trace.capture, int(steps.counted.sum()), steps_vary=vary),
         *((times,) if times else ()),
         *self_checks(calls, may_be_cut=trace.capture is None),
         *check_causality(trace, calls, attribution.window),

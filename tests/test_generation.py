@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
+from transformers.cache_utils import DynamicCache
+from transformers.utils import ModelOutput
 
 import opanatomy
 from opanatomy.analysis.build import generation_of
@@ -232,6 +234,39 @@ def test_a_generation_that_does_not_fit_needs_its_cache_and_less_of_it_with_one_
 
 
 # --------------------------------------------------------------------------------------------------- one's own module
+
+
+class Decoder(torch.nn.Module):
+    """A model whose output calls its cache by this name: `past_key_values` to transformers 5.23, then `cache`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.name, self.generation_config = name, None
+
+    def can_generate(self) -> bool:
+        return True
+
+    def prepare_inputs_for_generation(self) -> None: ...
+
+    def forward(self, x: torch.Tensor, cache: DynamicCache) -> ModelOutput:
+        y = self.linear(x)
+        cache.update(y[:, None, None], y[:, None, None], 0)
+        return ModelOutput({"logits": y, self.name: cache})
+
+    def generate(self, inputs: torch.Tensor, max_new_tokens: int, **_: Any) -> None:
+        cache = DynamicCache()
+        for _place in range(max_new_tokens):
+            self.prepare_inputs_for_generation()
+            self(inputs, cache)
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache_params", "cache"])
+def test_a_cache_is_known_whatever_an_output_calls_it(name: str) -> None:
+    anatomy = opanatomy.profile(Decoder(name), torch.ones(2, 4), generate=3, memory=True)
+    row = component(anatomy.memory, "key_value_cache")
+    assert row is not None
+    assert row.measured_bytes == 2 * (2 * 3 * 4 * 4)  # keys and values of two samples and three tokens
 
 
 def test_no_token_ends_a_generation_and_none_is_drawn() -> None:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.utils import ModelOutput
 
 import opanatomy
 from opanatomy.records.anatomy import Anatomy
@@ -393,6 +396,21 @@ class Plain:
         self.logits, self.extra = logits, extra
 
 
+class StateSpaceCache:
+    """A model's own class of cache."""
+
+    def __init__(self, states: torch.Tensor) -> None:
+        self.states = [states * 2]
+
+
+def keys_and_values(a: torch.Tensor) -> EncoderDecoderCache:
+    """Return a cache of transformers with two layers' keys and values."""
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    for layer in range(2):
+        cache.self_attention_cache.update(a[:, None, None], a[:, None, None], layer)
+    return cache
+
+
 ALL = "every output that requires a gradient (2 tensors: output[0], output[1]), with a gradient of ones"
 
 
@@ -409,7 +427,12 @@ ALL = "every output that requires a gradient (2 tensors: output[0], output[1]), 
         (lambda a, loss: [a, loss * a], ALL),
         (lambda a, loss: (a, [loss.detach(), {"x": loss}]),
          "output[1][1]['x'], the last of 3 outputs: the only single number"),
-        (lambda a, loss: {"logits": a, "past_key_values": (loss,)}, "output['logits'], with a gradient of ones"),
+        # A cache is known by its class, not by its name, which transformers has changed; a list by the model's setting.
+        (lambda a, loss: {"logits": a, "cache": keys_and_values(a)}, "output['logits'], with a gradient of ones"),
+        (lambda a, loss: (a, keys_and_values(a)), "output[0], with a gradient of ones"),
+        (lambda a, loss: ModelOutput(logits=a, cache_params=StateSpaceCache(a)),
+         "output['logits'], with a gradient of ones"),
+        (lambda a, loss: {"cache": a}, "output['cache'], with a gradient of ones"),
         (lambda a, loss: (item for item in (a, a * 2)), ALL),
         (lambda a, loss: {"loss": loss.detach(), "logits": a}, None),
         (lambda a, loss: Plain(a.detach()), None),
@@ -427,6 +450,32 @@ def test_where_backward_starts(output: Callable[[torch.Tensor, torch.Tensor], An
             opanatomy.profile(Model(run), X)
     else:
         assert opanatomy.profile(Model(run), X).workload.backward_from == text
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda a, layers: (a, layers),
+        lambda a, layers: {"logits": a, "past_key_values": layers},
+        lambda a, layers: {"logits": a, "state": [item for layer in layers for item in layer]},
+    ],
+    ids=["by-place", "by-name", "states"],
+)
+@pytest.mark.usefixtures("one_timed_step")
+def test_a_cache_that_is_a_list_is_that_of_a_model_set_to_use_one(output: Callable[..., Any]) -> None:
+    """Keys and values of each layer in a tuple, or what the forward takes again under the same name."""
+
+    class Decoder(nn.Linear):
+        def forward(self, x: torch.Tensor, past_key_values: Any = None, state: Any = None) -> Any:
+            a = super().forward(x)
+            return output(a, tuple((a[:, None], a[:, None] * 2) for _ in range(2)))
+
+    decoder: Any = Decoder(4, 4)
+    decoder.config = SimpleNamespace(use_cache=True)
+    roots = opanatomy.profile(decoder, X).workload.backward_from or ""
+    assert roots in ("output[0], with a gradient of ones", "output['logits'], with a gradient of ones")
+    decoder.config.use_cache = False
+    assert "(5 tensors" in (opanatomy.profile(decoder, X).workload.backward_from or "")
 
 
 # ------------------------------------------------------------------------------------------------------------- memory

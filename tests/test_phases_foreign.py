@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -352,8 +353,8 @@ def gradient_penalty() -> Step:
     return step
 
 
-class RunAgain(torch.autograd.Function):
-    """Runs its forward again in its backward and differentiates that."""
+class CallsAgain(torch.autograd.Function):
+    """Its backward differentiates a call that it makes itself: nothing was checkpointed."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
@@ -363,12 +364,23 @@ class RunAgain(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x = context.saved_tensors[0].detach()
-        with torch.enable_grad():
+        with torch.enable_grad(), truth("backward"):
             x.requires_grad_()
-            with truth("recompute"):
-                out = x.tanh() * 2
-            with truth("backward"):
-                return torch.autograd.grad(out, x, gradient)
+            return torch.autograd.grad(x.tanh() * 2, x, gradient)
+
+
+class Checkpointed:
+    """The same under checkpointing, whose node is the first to want what is saved: the function is applied again."""
+
+    @staticmethod
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        def part(x: torch.Tensor) -> torch.Tensor:
+            again = torch._C._current_graph_task_id() != -1
+            with truth("recompute") if again else nullcontext():
+                return CallsAgain.apply(x.exp())
+
+        out: torch.Tensor = checkpoint(part, x, use_reentrant=False)
+        return out
 
 
 class Cast(torch.autograd.Function):
@@ -446,7 +458,8 @@ LOOPS: dict[str, Callable[[], Step]] = {
     "closure": lambda: with_closure(torch.optim.AdamW),
     "LBFGS": lambda: with_closure(torch.optim.LBFGS, max_iter=3, line_search_fn="strong_wolfe"),
     "gradient penalty": gradient_penalty,
-    "forward inside a backward": lambda: custom(RunAgain),
+    "a call inside a backward": lambda: custom(CallsAgain),
+    "a call inside a backward, checkpointed": lambda: custom(Checkpointed),
     "functions applied inside a backward": lambda: custom(AppliesOther),
     "create_graph": lambda: custom(AppliesOther, False, True, False),
     "accumulation, frozen, checkpointed": lambda: accumulating(False, False),

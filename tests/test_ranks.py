@@ -10,12 +10,14 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import opanatomy
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.records.communication import Collective
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from tests.command import run
 from tests.made_trace import GEMM, NCCL, US, TraceBuilder, page, training_step
 
@@ -69,6 +71,29 @@ def four(tmp_path: Path) -> opanatomy.Anatomy:
 
 
 # ----------------------------------------------------------------------------------------------------------- ranks
+
+
+@pytest.mark.parametrize(
+    ("parallel", "batches", "together", "rate"),
+    [("ddp", (8, 32), 40, 40 / 900e-6), ("ddp", (8, 8), 16, 16 / 900e-6), ("tp", (8, 8), None, 8 / 900e-6),
+     ("ddp", (8, None), None, None), (None, (8, 32), None, None)],
+)  # fmt: skip
+def test_samples_are_those_of_all_ranks(
+    parallel: str | None, batches: tuple[int | None, ...], together: int | None, rate: float | None, tmp_path: Path
+) -> None:
+    """Each rank of a data-parallel training has its own; what the others share is not known."""
+    traces = []
+    for rank, batch in enumerate(batches):
+        trace = rank_trace(rank, world=2)
+        workload = Workload(parallel=parallel, world_size=2, batch=batch)
+        capture = Capture(version="0", command="", created="", environment=Environment(), workload=workload)
+        trace.metadata[METADATA_KEY] = msgspec.to_builtins(capture)
+        traces.append(trace)
+    anatomy = opanatomy.analyze(folder_of(tmp_path, *traces))
+    assert anatomy.workload.samples_together == together
+    assert anatomy.step.samples_per_second == (None if rate is None else pytest.approx(rate))
+    said = "the batches of the ranks differ: 8 to 32 samples" in anatomy.warnings
+    assert said == (batches == (8, 32))
 
 
 def test_sums_are_those_of_the_ranks(four: opanatomy.Anatomy) -> None:

@@ -277,6 +277,117 @@ def test_a_backward_that_failed_is_no_micro_batch() -> None:
     assert (workload.batch, workload.accumulate) == (len(X), None)
 
 
+def rollout(x: torch.Tensor, model: nn.Module) -> None:
+    with torch.no_grad():
+        model(x[:1])
+    model(x).sum().backward()
+
+
+def two_backwards_last(x: torch.Tensor, model: nn.Module) -> None:
+    for loss in [model(part).sum() for part in x.split(1)]:
+        loss.backward()
+
+
+def penalized(x: torch.Tensor, model: nn.Module) -> None:
+    x = x.clone().requires_grad_()
+    (gradient,) = grad(model(x).sum(), x, create_graph=True)
+    (model(x).sum() + gradient.norm()).backward()
+
+
+class Recurrent(nn.Module):
+    """Words, then a module of sequences, which says where their length is."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.words, self.inner = nn.Embedding(9, 8), inner
+
+    def forward(self, x: torch.Tensor, hidden: Any = None) -> torch.Tensor:
+        output: Any = self.inner(self.words(x)) if hidden is None else self.inner(self.words(x), hidden)
+        return (output[0] if isinstance(output, tuple) else output).flatten(0, 1)
+
+
+class Indexed(nn.Linear):
+    """A module whose first argument is not the batch."""
+
+    def forward(self, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x) * index.sum()
+
+
+IDS = torch.zeros(5, 3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("model", "iteration", "batch"),
+    [
+        (network(), lambda model: rollout(X, model), (4, None)),
+        (network(), lambda model: two_backwards_last(X, model), (4, 4)),
+        (network(), lambda model: penalized(X, model), (4, None)),
+        (network(), lambda model: [model(part).sum().backward() for part in X.split(3)], (4, 2)),
+        (Recurrent(nn.LSTM(8, 8, 2)), lambda model: model(IDS, (torch.zeros(2, 3, 8),) * 2).sum().backward(),
+         (3, None)),
+        (Recurrent(nn.GRU(8, 8, batch_first=True)), lambda model: model(IDS).sum().backward(), (5, None)),
+        (Recurrent(nn.TransformerEncoderLayer(8, 2, 8)), lambda model: model(IDS).sum().backward(), (3, None)),
+        (nn.LSTM(8, 8), lambda model: model(torch.ones(5, 3, 8))[0].sum().backward(), (3, None)),
+        *(
+            (Indexed(8, 8), lambda model, index=index: model(index, X).sum().backward(), (4, None))
+            for index in (torch.tensor(2), torch.tensor([2]), torch.tensor([1, 2, 3]))
+        ),
+    ],
+    ids=["no-grad-before", "backwards-last", "penalty", "unequal", "lstm", "batch-first", "transformer", "root",
+         "number", "one-index", "index"],
+)  # fmt: skip
+def test_the_batch_is_what_backward_goes_through(
+    model: nn.Module, iteration: Callable[[Any], Any], batch: tuple[int, int | None]
+) -> None:
+    """Calls without gradients, a sequence's length and an index before the batch do not count."""
+    workload = recorded(lambda: iteration(model)).workload
+    assert (workload.batch, workload.accumulate) == batch
+
+
+def test_a_batch_that_calls_disagree_on_is_not_known() -> None:
+    """No samples a second are made of a guess; two of one size are one batch."""
+    actor, critic = nn.Linear(8, 2), nn.Linear(8, 1)
+    anatomy = recorded(lambda: (actor(X).sum() + critic(X.repeat(2, 1)).sum()).backward())
+    assert (anatomy.workload.batch, anatomy.step.samples_per_second) == (None, None)
+    assert "the batch is not known: different calls in the recorded steps take 4 and 8 samples" in anatomy.warnings
+    assert recorded(lambda: (actor(X).sum() + critic(X).sum()).backward()).workload.batch == 4
+
+
+class Adjoint(torch.autograd.Function):
+    """Its backward calls the module that its forward calls, at another point."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, model: nn.Module) -> torch.Tensor:
+        context.model = model
+        context.save_for_backward(x)
+        return model(x)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            z = context.saved_tensors[0].detach().requires_grad_()
+            return *grad(context.model(z), z, gradient), None
+
+
+@pytest.mark.parametrize("kind", [None, "reentrant", "non-reentrant"])
+def test_a_backward_of_ones_own_that_calls_a_module_is_no_checkpointing(kind: str | None) -> None:
+    model = network()
+
+    def adjoint(x: torch.Tensor) -> torch.Tensor:
+        return Adjoint.apply(x, model)
+
+    def iteration() -> None:
+        x = X.clone().requires_grad_()
+        if kind is None:
+            adjoint(x).sum().backward()
+        else:
+            checkpoint(adjoint, x, use_reentrant=kind == "reentrant").sum().backward()
+
+    anatomy = recorded(iteration)
+    assert anatomy.workload.checkpointing == kind
+    assert (calls(anatomy, Phase.RECOMPUTE) == {}) == (kind is None)
+
+
 def test_a_gradient_scaler() -> None:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -435,12 +546,48 @@ def test_code_that_a_watch_breaks_is_told_how_to_do_without() -> None:
     run(3, iteration, warmup=1)
 
 
+OTHER_WAY = "steps take different ways: the one that was watched had other shapes or calls than profiled ones"
+
+
+def ways_of(anatomy: Anatomy) -> dict[str, str | None]:
+    """Why calls and FLOPs were not compared with a second count, if they were not."""
+    return {
+        check.quantity: check.not_checked for check in anatomy.checks
+        if check.quantity in ("call counts", "contraction FLOPs")
+    }  # fmt: skip
+
+
+class Branches(nn.Module):
+    """Takes another way in some of its calls: by a module, or by an operator alone."""
+
+    def __init__(self, *numbers: int, by_module: bool) -> None:
+        super().__init__()
+        self.first, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.calls, self.numbers, self.by_module = 0, numbers, by_module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.first(x)
+        if self.calls in self.numbers:
+            x = self.other(x) if self.by_module else x @ self.other.weight
+        return x
+
+
+@pytest.mark.parametrize("by_module", [True, False], ids=["module", "operator"])
+@pytest.mark.parametrize("numbers", [(4,), (4, 5, 6)], ids=["one", "all"])
+def test_another_way_is_no_wrong_count(numbers: tuple[int, ...], by_module: bool) -> None:
+    """Of steps 4 to 6, which are profiled; the two that are watched, before and after them, go the usual way."""
+    model = Branches(*numbers, by_module=by_module)
+    anatomy = recorded(lambda: model(X).sum().backward(), 8, steps=3, check=True)
+    if len(numbers) == 3:
+        assert set(ways_of(anatomy).values()) == {OTHER_WAY}
+
+
 def test_steps_that_are_not_alike_are_not_compared() -> None:
     model = network()
     sizes = iter(range(1, 20))
     anatomy = recorded(lambda: model(torch.ones(next(sizes), 8)).sum().backward(), warmup=2)
-    reasons = [check.not_checked for check in anatomy.checks if "dispatch mode" in check.source]
-    assert reasons == ["the step that was watched had other shapes or calls than the profiled ones"] * 2
+    assert ways_of(anatomy) == {"call counts": None, "contraction FLOPs": OTHER_WAY}
     assert contractions(anatomy)["forward"] == 2 * 3 * (8 * 16 + 16 * 4)
 
 

@@ -285,15 +285,19 @@ def _zeros_are_equal(counts: Counts, phase: Phase) -> bool:
     return sum(counted for counted, _ in pairs) == sum(observed for _, observed in pairs)
 
 
+VARYING: Final = "steps take different ways: those profiled do not all make the same calls"
 OBSERVER = "a dispatch mode in the warm-up"
 #: Prefixes of the names that a dispatch mode does not see.
 _UNSEEN: Final = ("graph_", "triton_", "cpp_", *BACKENDS, "_c10d_functional::_wrap_tensor_autograd")
 
 
-def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
+def check_counts(
+    calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int, *, steps_vary: bool = False
+) -> tuple[Check, ...]:
     """Return both comparisons of a capture; none for a trace from elsewhere.
 
-    `table` has the calls of all `steps` steps of the window.
+    `table` has the calls of the `steps` steps that count. If the recorded steps vary, those that were watched may have
+    taken another way than these.
     """
     if capture is None:
         return ()
@@ -313,7 +317,7 @@ def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, s
         watched=watched,
     )
     checks = _check_calls(counts), _check_flops(counts)
-    unseen = FORWARD_AD if counts.differentiates_forward else capture.not_observed
+    unseen = FORWARD_AD if counts.differentiates_forward else capture.not_observed or (VARYING if steps_vary else None)
     return tuple(_not_checked(check, unseen) if unseen and check.unexplained else check for check in checks)
 
 

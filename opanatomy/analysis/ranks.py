@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from opanatomy.analysis.communication import CommunicationOver, World, merged_co
 from opanatomy.analysis.lanes import lanes_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.errors import UsageError
-from opanatomy.options import as_asked
+from opanatomy.options import DATA_PARALLEL, as_asked
 from opanatomy.records.anatomy import (
     Anatomy,
     ChainRow,
@@ -553,6 +553,7 @@ class RanksTogether:
         self._products: dict[frozenset[tuple[str, str]], frozenset[tuple[str, str]]] = {}
         self._environment: Common[Environment] = Common()
         self._workload: Common[Workload] = Common()
+        self._batches: list[int | None] = []
         self._classes, self._operators, self._modules = RowSums(ClassRow), RowSums(OperatorRow), RowSums(ModuleRow)
         self._kernels = RowSums(KernelRow, apart=("operators",))
         self._host, self._chains = RowSums(HostRow), RowSums(ChainRow)
@@ -587,6 +588,7 @@ class RanksTogether:
         self._breakdown.add(anatomy.breakdown, rank=rank.rank)
         self._environment.add(anatomy.environment)
         self._workload.add(anatomy.workload)
+        self._batches.append(anatomy.workload.batch)
         for ratio in anatomy.ratios:
             self._theory.setdefault(ratio.operator_class, Common()).add(ratio)
         self._memory.add(anatomy.memory, order)
@@ -621,12 +623,12 @@ class RanksTogether:
         candidates = [one.candidate for one in kept]
         ranks = tuple(candidate.rank for candidate in candidates)
         first = candidates[0].provenance
-        workload, classes = self._workload.record(), self._class_rows()
+        workload, classes = self._with_samples(self._workload.record()), self._class_rows()
         together = Anatomy(
             provenance=Provenance(opanatomy=first.opanatomy, command=first.command, trace=name),
             environment=self._environment.record(),
             workload=workload,
-            step=step_over([one.step for one in kept]),
+            step=self._with_rate(step_over([one.step for one in kept]), workload),
             classes=classes,
             ratios=self._ratios(classes, workload),
             operators=self._operator_rows(),
@@ -651,11 +653,31 @@ class RanksTogether:
             checks=self._checks.checks(),
             caveats=(*caveats, *missing_ranks(ranks), *self._caveats.lines(len(ranks))),
             warnings=(
-                *warnings, *unlike_warnings(candidates), *warnings_of_the_set(ranks), *self._warnings.lines(len(ranks))
+                *warnings, *unlike_warnings(candidates), *self._unlike_batches(), *warnings_of_the_set(ranks),
+                *self._warnings.lines(len(ranks)),
             ),
         )  # fmt: skip
         check_conservation(together)
         return together
+
+    def _with_samples(self, workload: Workload) -> Workload:
+        """Return the workload with the samples of all ranks, if each has its own and all are here."""
+        whole = len(self._batches) == workload.world_size and workload.parallel in DATA_PARALLEL
+        if workload.samples_together is not None or not whole or None in self._batches:
+            return workload
+        return replace(workload, samples_together=sum(batch or 0 for batch in self._batches))
+
+    def _with_rate(self, step: Step, workload: Workload) -> Step:
+        """Return the step with the samples of all ranks a second; batches that differ have no mean."""
+        wall_ns, samples = step.unprofiled_wall_ns or step.wall_ns, workload.samples_together
+        if samples is not None and wall_ns:
+            return replace(step, samples_per_second=samples * 1e9 / wall_ns)
+        return step if len(set(self._batches)) == 1 else replace(step, samples_per_second=None)
+
+    def _unlike_batches(self) -> Iterator[str]:
+        sizes = sorted({batch for batch in self._batches if batch is not None})
+        if len(sizes) > 1:
+            yield f"the batches of the ranks differ: {sizes[0]} to {sizes[-1]} samples"
 
     def _ratios(self, classes: tuple[ClassRow, ...], workload: Workload) -> tuple[Ratio, ...]:
         """Return the ratios of the sums, with the theory of the ranks' steps if it is the same for all."""

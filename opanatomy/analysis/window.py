@@ -344,6 +344,11 @@ def calls_that_count(calls: TraceCalls, steps: MeasuredSteps) -> TraceCalls:
     """Keep the calls and the device work of the steps that count."""
     if calls.on_device and steps.time is not None:
         return only_in(calls, np.ones(len(calls.host.name), dtype=bool), steps.time.steps.step >= 0)
+    return calls_of_steps(calls, steps)
+
+
+def calls_of_steps(calls: TraceCalls, steps: MeasuredSteps) -> TraceCalls:
+    """Keep the calls that the host made in the steps that count."""
     spans = steps.window.steps
     if not spans:
         return calls

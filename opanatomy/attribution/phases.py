@@ -84,6 +84,8 @@ _NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^
 _DERIVATIVE = re.compile(r"^\w+Backward\d+$")
 #: Operators that compute a gradient: `aten::convolution_backward`, `aten::_softmax_backward_data`.
 _GRADIENT = re.compile(r"^(?!FSDP::)\w+::\w*_backward(?:_data)?$")
+#: Nodes of Python functions, but not those of checkpointing, which torch, DeepSpeed and Megatron call alike.
+_FUNCTION = re.compile(r"^(?!\w*[Cc]heckpoint)(\w+)Backward$")
 _OPTIMIZER = re.compile(
     r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
     r"|^aten::_fused_(?:adam|adamw|sgd|adagrad)_$"
@@ -123,7 +125,8 @@ class NameKinds(Struct, frozen=True):
     """The meaning of each name for phases, one entry per name.
 
     `phase` is the phase of a capture's range, `mapped` that of a user's rule, `known` that of a framework's range:
-    places in `PHASES` or -1. `same_node` is the name of the node that an evaluation runs.
+    places in `PHASES` or -1. `same_node` is the name of the node that an evaluation runs, `function` that of the Python
+    function of a node: -1 for other nodes, -2 if the trace has no event of that name.
     """
 
     phase: Int64
@@ -134,6 +137,7 @@ class NameKinds(Struct, frozen=True):
     derivative: Bool
     gradient: Bool
     same_node: Int64
+    function: Int64
     communication: Bool
     sends: Bool
     receives: Bool
@@ -164,6 +168,9 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         same_node=np.array(
             [numbers.get(name.removeprefix(_EVALUATION), -1) if name.startswith(_EVALUATION) else -1 for name in names],
             dtype=np.int64,
+        ),
+        function=np.array(
+            [numbers.get(match[1], -2) if (match := _FUNCTION.match(name)) else -1 for name in names], dtype=np.int64
         ),
         communication=_flags(_COMMUNICATION.match(name) for name in names),
         sends=_flags(_SENDS.match(name) for name in names),
@@ -390,10 +397,15 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     a recomputed forward. Everything between the node's start and the last such operator is recomputation too (a
     `torch.no_grad` part of the forward has no numbers), and so is a module range inside a node. Collectives have
     numbers without being forward, and so does everything in a backward that runs in gradient mode (`create_graph`,
-    `torch.func.grad`) or differentiates its own scalar.
+    `torch.func.grad`) or differentiates its own scalar. A Python function's own backward may call a module: only what
+    comes before it applies the function is run again, as checkpointing without reentry does where the node unpacks.
     """
     node = nodes.enclosing
-    below = (node >= 0) & (node != np.arange(len(node)))
+    function = at(kinds.function, np.where(node >= 0, rows.name[node], -1))
+    applied = (node >= 0) & (function == rows.name)
+    applied_ns = np.full(len(node), NEVER, dtype=np.int64)
+    np.maximum.at(applied_ns, node[applied], rows.end_ns[applied])
+    below = (node >= 0) & (node != np.arange(len(node))) & ((function == -1) | (rows.end_ns <= applied_ns[node]))
     runs_forward = (nodes.module > node) | kinds.sharded[rows.name] | _own_numbers(rows, kinds, nodes)
     forward = below & ~nodes.is_node & runs_forward
     last_forward = np.full(len(node), NEVER, dtype=np.int64)

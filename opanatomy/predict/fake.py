@@ -28,6 +28,7 @@ from opanatomy.capture.memory.observer import (
 from opanatomy.capture.memory.storages import Storages, address_of, holders_of, storages_of, tensors_in, unpacked
 from opanatomy.capture.model.user_function import said_by
 from opanatomy.capture.model.workload import prepare, workload_of
+from opanatomy.capture.run.observer import checkpointing_of
 from opanatomy.capture.run.step_runner import make_stepper, step_environment
 from opanatomy.capture.step.ranges import forward_hooks
 from opanatomy.capture.step.shape import shape_of
@@ -414,14 +415,14 @@ class Recording:
             self.ends.setdefault(key, []).append((len(self.moments), context))
 
     def _phase(self) -> Phase:
-        """Return the phase of a call: an autograd node that runs with gradient mode on recomputes."""
+        """Return the phase of a call: checkpointing recomputes in an autograd node, with gradient mode on."""
         import torch
 
         phase = self.phase_of()
-        recomputes = (
-            phase is Phase.BACKWARD and torch.is_grad_enabled() and torch._C._current_autograd_node() is not None
-        )
-        return Phase.RECOMPUTE if recomputes else phase
+        if phase is not Phase.BACKWARD or not torch.is_grad_enabled():
+            return phase
+        node = torch._C._current_autograd_node()
+        return phase if node is None or checkpointing_of(node) is None else Phase.RECOMPUTE
 
     def add_workspaces(self, sizes: Mapping[CallKey, int]) -> None:
         """Note at the end of each call what its kernel allocates besides its results, and frees."""

@@ -14,9 +14,9 @@ from opanatomy.records.workload import MODULE_RANGE
 if TYPE_CHECKING:
     import torch
 
-#: Called for a module that is called, and for one that is done with its positional and keyword arguments.
+#: Called for a module that is called, and for one that is done with its positional and keyword arguments and output.
 _Enter = Callable[["torch.nn.Module"], None]
-_Leave = Callable[["torch.nn.Module", tuple[Any, ...], dict[str, Any]], None]
+_Leave = Callable[["torch.nn.Module", tuple[Any, ...], dict[str, Any], Any], None]
 
 
 @dataclass(slots=True)
@@ -167,7 +167,8 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
 
         def after(module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_output: Any) -> None:
             # torch omits the keyword arguments after a failed forward.
-            leave(module, args, kwargs_and_output[0] if len(kwargs_and_output) == 2 else {})
+            *kwargs, output = kwargs_and_output
+            leave(module, args, kwargs[0] if kwargs else {}, output)
 
         everywhere_hooks: list[Any] = []
         if modules.compiled:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.loop.batch import StepCalls
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.records.taxonomy import Phase
@@ -35,26 +36,34 @@ class _Call:
     depth: int = 0
 
 
+def _nodes_made() -> int:
+    """Return how many nodes autograd has made on this thread."""
+    import torch
+
+    autograd: Any = torch._C._autograd
+    return int(autograd._get_sequence_nr())
+
+
 @dataclass(slots=True, kw_only=True)
 class LoopPhases:
     """The calls of one thread, reported to `watch`; `decide` gets the phase of the work between two of them.
 
-    `log` has the actions of the step in order: two steps with the same log are alike.
+    `log` has the outermost actions of the step in order; two steps with the same `way` are alike.
     """
 
     watch: StepObserver = field(default_factory=StepObserver)
     decide: Callable[[Phase], None] = lambda phase: None
     log: list[str] = field(default_factory=list)
-    #: Backwards that followed a forward since the last update, and the most for any update of the step.
-    passes: int = 0
-    most_passes: int = 0
-    #: Whether a backward ran inside another one: reentrant checkpointing.
-    reentered: bool = False
+    calls: StepCalls = field(default_factory=StepCalls)
+    #: A hash of all modules that were called, and of the shapes that they took.
+    _called: int = 0
+    _first_node: int = field(default_factory=_nodes_made)
     #: Whether the engine keeps gradient mode on in the running backward (`create_graph`).
     creates_graph: bool = False
     _calls: list[_Call] = field(default_factory=lambda: [_Call(None)])
     _thread: int = field(default_factory=threading.get_ident)
     _engine_ran: bool = False
+    _made_graph: bool = False
 
     def phase(self) -> Phase | None:
         """Return the phase now; `None` while only a later call can decide it."""
@@ -87,7 +96,16 @@ class LoopPhases:
         self.decide(Phase.OTHER)
         self._calls = [_Call(None)]
         self.log = []
-        self.passes = self.most_passes = 0
+        self.calls = StepCalls()
+        self._called, self._first_node = 0, _nodes_made()
+
+    @property
+    def way(self) -> list[str]:
+        """Return the actions of the step, a hash of the modules called inside them, and how many nodes autograd made.
+
+        Branches differ in these, also those that the watched steps take alike by chance.
+        """
+        return [*self.log, f"modules {self._called}", f"nodes {_nodes_made() - self._first_node}"]
 
     # ---------------------------------------------------------------------------------------------------- modules
 
@@ -101,6 +119,13 @@ class LoopPhases:
             return False
         self._begin(Phase.FORWARD, owner=id(module), decides=torch.is_grad_enabled())
         return True
+
+    def note_call(self, path: str, arguments: tuple[Any, ...]) -> None:
+        """Note a call of a module, by its path and the shape of its first argument."""
+        import torch
+
+        shape = getattr(arguments[0], "shape", None) if arguments and not torch._C._is_tracing() else None
+        self._called = hash((self._called, path, shape))
 
     def leave_module(self, module: torch.nn.Module, arguments: Any) -> bool:
         """Leave a module; return whether it was the outermost call, which had these arguments."""
@@ -137,8 +162,7 @@ class LoopPhases:
         outermost = self._calls[-1].phase in _OPEN
         if outermost:
             self.watch.after_forward(tuple(tensors_in(tensors)))
-        self._engine_ran = False
-        passes = self.passes, self.most_passes
+        self._engine_ran = self._made_graph = False
         call = self._begin(Phase.BACKWARD, owner="backward")
         try:
             if is_engine:
@@ -146,21 +170,21 @@ class LoopPhases:
                     yield
             else:
                 yield
-        except BaseException:
-            self.passes, self.most_passes = passes  # it made no gradients
-            raise
         finally:
             self._end_of(call)
         if outermost and self._engine_ran:
             self.log.append("backward")
+            # A graph of gradients is for another backward; an optimizer evaluates the loss again and again.
+            if not self._made_graph and not self._in_optimizer:
+                self.calls.backward()
             self.watch.after_backward()
 
     @contextmanager
     def _engine(self, create_graph: bool) -> Iterator[None]:
         """Mark a run of the engine; one inside another belongs to a recomputation."""
         before = self.creates_graph
-        self.reentered |= self._engine_ran
         self._engine_ran = True
+        self._made_graph |= create_graph
         self.creates_graph = create_graph
         try:
             yield
@@ -181,7 +205,7 @@ class LoopPhases:
             return
         self._end_of(call)
         self.log.append("optimizer")
-        self.most_passes, self.passes = max(self.most_passes, self.passes), 0
+        self.calls.update(id(optimizer))
         self.watch.after_optimizer()
 
     @contextmanager
@@ -208,9 +232,6 @@ class LoopPhases:
             of_gap = between(above.before, phase)
             if of_gap is not None:
                 self.decide(above.phase or Phase.OTHER if of_gap is Phase.OTHER else of_gap)
-            if phase is Phase.BACKWARD and above.before is Phase.FORWARD and not self._in_optimizer:
-                self.passes += 1
-                self.most_passes = max(self.most_passes, self.passes)
             above.before = phase
         call.range = _RecordFunctionFast((LOOP_RANGE if decides else PHASE_RANGE) + phase)
         call.range.__enter__()

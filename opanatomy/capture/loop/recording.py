@@ -22,6 +22,7 @@ from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 from opanatomy.capture.distributed.ranks import lone_process
 from opanatomy.capture.distributed.training import shared_weights
+from opanatomy.capture.loop.batch import Batch, batch_of
 from opanatomy.capture.loop.modules import LoopModules, hooked
 from opanatomy.capture.loop.phases import LoopPhases, marked_calls
 from opanatomy.capture.memory.measurement import PeakMeter, Snapshots, storage_bytes, storages_observed
@@ -79,9 +80,10 @@ class Seen:
     scaler: Any = None
     device: str | None = None
     amp: str | None = None
-    batch: int | None = None
+    #: The inputs of the first call, or of the first that learns.
     sequence_length: int | None = None
     inputs: tuple[str, ...] = ()
+    inputs_learn: bool | None = None
     #: Whether forward operators ran again in backward, and how.
     checkpointing: str | None = None
 
@@ -102,42 +104,37 @@ class Seen:
         if torch.is_autocast_enabled(kind):
             self.amp = _AMP.get(data_type_name(torch.get_autocast_dtype(kind)))
 
-    def forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note an outermost call; the first module with parameters, unless only traced, decides the batch."""
+    def forward(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool | None
+    ) -> None:
+        """Note an outermost call, and whether it learns (`None`: it has no parameters)."""
         import torch
 
         self.device = self.device or _device_of(module)
-        if (
-            self.batch is not None
-            or torch._C._is_tracing()
-            or (self.modules.trained and module not in self.modules.trained)
-        ):
+        if self.inputs_learn or torch._C._is_tracing() or (self.inputs and not learns):
             return
         named = dict(kwargs) | {str(place): value for place, value in enumerate(args)}
-        has_tensors = any(hasattr(value, "shape") and len(value.shape) for value in named.values())
-        if not has_tensors:
-            return
         inputs: Any = kwargs if kwargs and not args else args if not kwargs else named
-        self.batch, self.sequence_length = sizes(inputs)
-        self.inputs = input_texts(inputs)
+        if texts := input_texts(inputs):
+            self.inputs, self.inputs_learn = texts, learns
+            _, self.sequence_length = sizes(inputs)
 
     def loss_scale(self) -> float | None:
         """Return the current scale of the loss; on an accelerator this waits for it."""
         return None if self.scaler is None or not self.scaler.is_enabled() else float(self.scaler.get_scale())
 
-    def workload(self, *, steps: int, warmup: int, passes: int, inference: bool) -> Workload:
+    def workload(self, *, steps: int, warmup: int, batch: Batch, inference: bool) -> Workload:
         """Return the observed workload; unobserved fields are `None`."""
         modules = self.modules.trained or self.modules.outermost
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
         name = " + ".join(dict.fromkeys(class_name(module) for module in modules)) or None
         place = place_in_group()
-        parts = passes if passes > 1 and len(modules) == 1 else 1
         return Workload(
             model=name, architecture=name, model_source="loop",
             parameters=sum(parameter.numel() for parameter in parameters) if modules else None,
             trainable_parameters=sum(one.numel() for one in parameters if one.requires_grad) if modules else None,
-            batch=None if self.batch is None else self.batch * parts, sequence_length=self.sequence_length,
-            inputs=self.inputs, accumulate=parts if parts > 1 else None,
+            batch=batch.samples, sequence_length=self.sequence_length,
+            inputs=self.inputs, accumulate=batch.micro_batches if batch.micro_batches > 1 else None,
             dtype=data_type_name(parameters[0].dtype) if parameters else None,
             amp=self.amp, loss_scale=self.loss_scale(),
             attention=next(filter(None, map(attention_of, map(unwrapped, modules))), None),
@@ -214,7 +211,7 @@ class Session:
     points: Snapshots
     inputs: Inputs = field(default_factory=Inputs)
     observation: Observation | None = None
-    #: The `LoopPhases.log` of the watched step; then the log and calls of one after the profiled steps.
+    #: The `LoopPhases.way` of the watched step; then that and the calls of one after the profiled steps.
     watched: list[str] | None = None
     watched_again: list[str] | None = None
     counts_again: tuple[ObservedCount, ...] = ()
@@ -272,13 +269,16 @@ def marked(
             seen.module(module)
         ranges.enter(module, ())
 
-    def leave(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def leave(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if not phases.is_here or not modules.knows(module):
             return
         ranges.leave(module)
         behind_module()
+        phases.note_call(modules.path_of.get(id(module), ""), args)
+        phases.calls.inner(module, args, kwargs)
         if phases.leave_module(module, (args, kwargs)):
-            seen.forward(module, args, kwargs)
+            learns = phases.calls.outermost(module, args, kwargs, output)
+            seen.forward(module, args, kwargs, learns=learns)
 
     with hooked(modules, enter, leave), marked_calls(phases, seen.gradient_scaler, seen.optimizer):
         try:
@@ -350,9 +350,9 @@ class Profiled(Stage):
     def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
         super().__init__(session, steps + warm)
         self.steps, self.warm = steps, warm
-        #: The `LoopPhases.log` of each step, and the number of batches it accumulated.
+        #: The `LoopPhases.way` of each step, and its batch.
         self.logs: list[list[str]] = []
-        self.passes = 1
+        self.batches: list[Batch] = []
         self._number: int | None = None
 
     def open(self) -> None:
@@ -384,8 +384,8 @@ class Profiled(Stage):
         return not self.phases.log
 
     def _keep(self) -> None:
-        self.logs.append(self.phases.log)
-        self.passes = max(self.passes, self.phases.most_passes)
+        self.logs.append(self.phases.way)
+        self.batches.append(self.phases.calls.batch())
 
 
 class Watched(Stage):
@@ -414,14 +414,13 @@ class Watched(Stage):
         """Keep the observations."""
         session = self.session
         session.synchronize()
-        session.watched = self.phases.log
+        session.watched = self.phases.way
         session.saved_bytes, session.cast_bytes = self.saves.bytes, self.saves.cast_bytes
         session.gradient_bytes = self.saves.gradient_bytes
         self.stack.close()
         if session.observation is not None:
             recomputes = any(count.phase is Phase.RECOMPUTE for count in session.observation.counts())
-            kind = "reentrant" if self.phases.reentered else "non-reentrant"
-            session.seen.checkpointing = kind if recomputes else None
+            session.seen.checkpointing = session.observation.checkpointing if recomputes else None
 
 
 class WatchedAgain(Stage):
@@ -442,7 +441,7 @@ class WatchedAgain(Stage):
 
     def end(self) -> None:
         """Keep the counts."""
-        self.session.watched_again = self.phases.log
+        self.session.watched_again = self.phases.way
         self.stack.close()
         if self._observation is not None:
             self.session.counts_again = self._observation.counts()
@@ -755,7 +754,7 @@ class LoopRecording:
 
     def _capture(self, profiled: Profiled) -> Capture:
         session = self.session
-        unlike = self._unlike(profiled)
+        unlike, batch = self._unlike(profiled), batch_of(profiled.batches)
         return capture_of(
             profiled.profiler.profiler, session.device,
             observation=session.observation, observed_step=self._cold + _WATCHED, unlike=unlike,
@@ -763,7 +762,7 @@ class LoopRecording:
             load=MachineLoad(before=self._load_before, after=self._load()),
             command=self.command,
             workload=session.seen.workload(
-                steps=len(profiled.logs), warmup=self.warmup if self.iterations else 0, passes=profiled.passes,
+                steps=len(profiled.logs), warmup=self.warmup if self.iterations else 0, batch=batch,
                 inference=not any("backward" in log for log in profiled.logs),
             ),
             memory=self._memory(),
@@ -800,7 +799,7 @@ class LoopRecording:
         if session.observation is None:
             return None
         if any(log != session.watched for log in profiled.logs):
-            return "the step that was watched had other shapes or calls than the profiled ones"
+            return "steps take different ways: the one that was watched had other shapes or calls than profiled ones"
         again = session.watched_again == session.watched
         if again and _computing(session.counts_again) != _computing(session.observation.counts()):
             return "two steps of the loop that were watched differ from each other"
@@ -817,6 +816,9 @@ class LoopRecording:
     def _warnings(self, profiled: Profiled) -> Iterator[str]:
         session = self.session
         yield from session.warnings
+        if unlike := batch_of(profiled.batches).unlike:
+            sizes_text = ", ".join(map(str, unlike[:-1])) + f" and {unlike[-1]}"
+            yield f"the batch is not known: different calls in the recorded steps take {sizes_text} samples"
         yield from lone_process()
         if session.modules.outermost:
             yield from of_the_peak((session.device, *self._memory().other_devices))

@@ -27,7 +27,7 @@ from opanatomy.capture.memory.measurement import (
 )
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.storages import Holders, Storages, address_of, holders_of, storages_of, unpacked, weakly
-from opanatomy.capture.model.parts import BEFORE_FORWARD
+from opanatomy.capture.model.parts import BEFORE_FORWARD, is_cache
 from opanatomy.capture.step.generation import Generator, method_hook
 from opanatomy.capture.step.ranges import forward_hooks, module_ranges
 from opanatomy.capture.step.stepper import StepObserver, Stepper
@@ -116,10 +116,6 @@ def block_columns(blocks: Sequence[AllocatedBlock]) -> BlockColumns:
 # Mark the cache of a generation, and its copies for beams, among the allocations.
 
 
-#: The names of the cache in the output of a forward of transformers' models.
-_NAMES: Final = ("past_key_values", "cache_params", "state")
-#: The parts of a cache that hold other caches.
-_PARTS: Final = ("self_attention_cache", "cross_attention_cache", "layers")
 #: `generate` repeats the inputs for each beam with this.
 _EXPAND: Final = "_expand_inputs_for_generation"
 #: Notes storages of a kind.
@@ -132,8 +128,8 @@ class CacheMarks:
 
     generator: Generator
     note: Noting
-    #: Held until the generation is done, which would release it right after the last reordering.
-    cache: Any = None
+    #: Held until the generation is done, which would release them right after the last reordering.
+    caches: list[Any] = field(default_factory=list)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -149,28 +145,23 @@ class CacheMarks:
                 yield
                 self._reordered()
             finally:
-                self.cache = None
+                self.caches = []
 
     def _behind_forward(self, child: torch.nn.Module, _inputs: object, output: object) -> None:
         # An adapter's wrapper generates by the model inside it.
         if not hasattr(child, BEFORE_FORWARD):
             return
-        cache = _cache_in(output)
-        self.note(MarkKind.KEY_VALUE_CACHE, _tensors(cache))
-        self.cache = None if isinstance(cache, (tuple, list)) else cache
+        named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+        caches = [item for name, item in named.items() if is_cache(item, name=name, module=child)]
+        self.note(MarkKind.KEY_VALUE_CACHE, _tensors(caches))
+        self.caches = [cache for cache in caches if not isinstance(cache, (tuple, list))]
 
     def _reordered(self) -> None:
-        if self.cache is not None:
-            self.note(MarkKind.REORDERED_CACHE, _tensors(self.cache))
+        if self.caches:
+            self.note(MarkKind.REORDERED_CACHE, _tensors(self.caches))
 
     def _expanded(self, arguments: object) -> None:
         self.note(MarkKind.BEAM_COPIES, _tensors(arguments))
-
-
-def _cache_in(output: Any) -> Any:
-    """Return the cache in the output of a forward, `None` without one."""
-    named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
-    return next((named[name] for name in _NAMES if named.get(name) is not None), None)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -186,12 +177,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
-    elif any(hasattr(value, name) for name in _PARTS):
-        for name in _PARTS:
-            yield from _tensors(getattr(value, name, None))
     else:
-        for item in getattr(value, "__dict__", {}).values():
-            if isinstance(item, (torch.Tensor, list, tuple, dict)):
+        for name, item in getattr(value, "__dict__", {}).items():
+            if isinstance(item, (torch.Tensor, list, tuple, dict)) or is_cache(item, name=name, module=None):
                 yield from _tensors(item)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -160,6 +161,38 @@ def _own(module: torch.nn.Module, path: str, seen: set[int]) -> Iterator[tuple[s
     for name, child in module._modules.items():
         if child is not None:
             yield from _own(child, f"{path}.{name}" if path else name, seen)
+
+
+#: The module of transformers that defines its caches, and the end of the names of those defined by models.
+_CACHE_MODULE, _CACHE_NAME = "transformers.cache_utils", "Cache"
+
+
+def is_cache(value: Any, *, name: str, module: Any) -> bool:
+    """Return whether an item of a module's output is what its next call takes: keys and values, recurrent states.
+
+    transformers makes an object of a class of caches, whatever the output calls it. Some models return lists instead;
+    a model that is set to use a cache takes such a list again under the same `name`, or it has a tuple for each layer.
+    """
+    kinds = type(value).__mro__
+    if any(kind.__module__ == _CACHE_MODULE or kind.__name__.endswith(_CACHE_NAME) for kind in kinds):
+        return True
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    model: Any = unwrapped(module)
+    if not getattr(getattr(model, "config", None), "use_cache", False):
+        return False
+    return name in inspect.signature(model.forward).parameters or all(map(_is_layer_cache, value))
+
+
+def _is_layer_cache(value: Any) -> bool:
+    """Return whether it is the keys and values of a layer, with those of cross-attention if there are any."""
+    import torch
+
+    return (
+        isinstance(value, tuple)
+        and len(value) in (2, 4)
+        and all(isinstance(item, torch.Tensor) and item.dim() > 2 for item in value)
+    )
 
 
 #: `generate` calls this right before each forward.

@@ -228,8 +228,8 @@ def capture_of(
 ) -> Capture:
     """Return the description of a profile: `facts` are fields of `Capture`, the rest is asked of torch.
 
-    `observation` is the second count of the step number `observed_step`, dropped if the profiled steps are `unlike` it;
-    `not_observed` says why there is none. `load` is that of the machine.
+    `observation` is the second count of the step number `observed_step`; how profiled steps may be `unlike` it is why
+    a difference is no mistake. `not_observed` says why there is none. `load` is that of the machine.
     """
     from opanatomy.version import __version__
 
@@ -244,7 +244,7 @@ def capture_of(
         lists=lists,
         list_arguments=arguments,
         observed=tuple(observation.incomplete) if observation else (),
-        observed_counts=observation.counts() if observation and unlike is None else (),
+        observed_counts=observation.counts() if observation else (),
         observed_step=observed_step if observation else None,
         not_observed=unlike or not_observed or None,
         profiler_times_ns=profiler_times_ns(profiler, on_device=is_accelerator(device)),

@@ -468,6 +468,8 @@ class Observation:
     unseen: set[str] = field(default_factory=set)
     #: By the identity of the overload, which torch keeps.
     operators: dict[int, _Operator] = field(default_factory=dict)
+    #: How a forward was run again in backward, if one was.
+    checkpointing: str | None = None
     #: The calls of the running autograd node, and how many of them are recomputation: up to the last one known to be,
     #: including the part of the forward before it that ran without gradients too.
     _pending: list[tuple[_Operator, Any]] = field(default_factory=list)
@@ -521,9 +523,9 @@ def observing(
 ) -> Iterator[Observation]:
     """Count every operator that runs inside the block; `phase_of` returns the current phase of the step.
 
-    `None` is a phase that `Observation.decide` assigns later. Calls of an autograd node with gradient mode on, or by
-    torch's checkpointing in it, are recomputation, since the engine turns that mode off, and so are its earlier calls;
-    but not if the engine leaves it on, as `differentiates_again` reports (`create_graph`).
+    `None` is a phase that `Observation.decide` assigns later. Calls that checkpointing runs again in an autograd node
+    are recomputation, and so are its earlier calls; but not if the engine leaves gradient mode on, which it turns off
+    otherwise, as `differentiates_again` reports (`create_graph`).
     """
     observation = Observation()
     try:
@@ -542,7 +544,6 @@ class _CallCounter:
     differentiates_again: Callable[[], bool]
     higher_order: type
     strided: Any
-    is_grad_enabled: Callable[[], bool]
     current_node: Callable[[], Any]
     #: By the identity of the phase, which is faster than its hash.
     places: dict[int, int] = field(
@@ -586,22 +587,33 @@ class _CallCounter:
         place = self.places[id(self.phase_of())]
         node = self.current_node() if place == _BACKWARD else None
         if node is not None:
-            recomputes = (self.is_grad_enabled() or _is_checkpointed(node)) and not self.differentiates_again()
-            self.observation.add_backward(operator, operands, node, recomputes=recomputes)
+            checkpointing = None if self.differentiates_again() else checkpointing_of(node)
+            if checkpointing is not None:
+                self.observation.checkpointing = checkpointing
+            self.observation.add_backward(operator, operands, node, recomputes=checkpointing is not None)
         elif second is None:
             operator.calls[place] += 1
         else:
             operator.add(place, operands)
 
 
-def _is_checkpointed(node: Any) -> bool:
-    """Return whether checkpointing runs the calls of a node again: a Python function has no gradient mode in it."""
+def checkpointing_of(node: Any) -> str | None:
+    """Return the kind of checkpointing whose forward runs again in an autograd node now; `None` for backward's calls.
+
+    A Python function has no gradient mode while it runs again. The backward of a function of the user's own that turns
+    the mode on, to call a module, differentiates: nothing was checkpointed.
+    """
     import torch
 
     top: Callable[..., Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     hooks = top(False) if top is not None else None
-    again = hooks is not None and getattr(hooks[0], "__qualname__", "").startswith("_recomputation_hook")
-    return again or bool(node.name() == "CheckpointFunctionBackward")
+    if hooks is not None and getattr(hooks[0], "__qualname__", "").startswith("_recomputation_hook"):
+        return "non-reentrant"
+    name: str = node.name()
+    if name.endswith("Backward"):  # those of torch's own formulas end in a number
+        again = name == "CheckpointFunctionBackward" or ("heckpoint" in name and torch.is_grad_enabled())
+        return "reentrant" if again else None
+    return "non-reentrant" if torch.is_grad_enabled() else None
 
 
 def _mode(
@@ -613,7 +625,7 @@ def _mode(
     from torch.utils._python_dispatch import TorchDispatchMode
 
     calls = _CallCounter(
-        observation, phase_of, differentiates_again, HigherOrderOperator, torch.strided, torch.is_grad_enabled,
+        observation, phase_of, differentiates_again, HigherOrderOperator, torch.strided,
         torch._C._current_autograd_node,
     )  # fmt: skip
     # Keeping dynamo from compiling the mode costs as much as the mode, and imports dynamo.

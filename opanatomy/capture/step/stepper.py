@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from opanatomy.capture.batches import micro_batches, move
 from opanatomy.capture.device import accelerators
+from opanatomy.capture.model.parts import is_cache
 from opanatomy.capture.step.generation import Generator
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.ranges import phase_range
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 # The tensors that backward starts from: the loss of a model's output if it has one, else all that require a gradient.
 
 
-#: The keys and values that a decoder returns for its next call are no output of this one.
-_CACHES: Final = ("past_key_values", "past_key_value")
 #: How deep objects of unknown classes are searched.
 _DEPTH: Final = 8
 
@@ -63,9 +62,12 @@ def materialized(output: Any) -> Any:
     return output
 
 
-def backward_roots(output: Any) -> Roots:
-    """Return the tensors that backward starts from; `CaptureError` if nothing requires a gradient."""
-    leaves = list(_leaves(output, "output", "", set(), 0))
+def backward_roots(output: Any, module: Any) -> Roots:
+    """Return the tensors that backward starts from; `CaptureError` if nothing requires a gradient.
+
+    The keys and values that a decoder returns for its next call are no output of this one.
+    """
+    leaves = list(_leaves(output, "output", "", set(), 0, module))
     loss = _loss(leaves)
     if loss is not None:
         if not loss.tensor.requires_grad:
@@ -143,21 +145,21 @@ def _ones(leaves: list[_Leaf]) -> str:
     return ", with a gradient of ones" if any(leaf.tensor.numel() != 1 for leaf in leaves) else ""
 
 
-def _leaves(value: Any, path: str, name: str, seen: set[int], depth: int) -> Iterator[_Leaf]:
-    """Yield every tensor in an output, each once, in its order there."""
+def _leaves(value: Any, path: str, name: str, seen: set[int], depth: int, module: Any) -> Iterator[_Leaf]:
+    """Yield every tensor in an output of `module`, each once, in its order there; those of caches are left out."""
     import torch
 
-    if name in _CACHES or id(value) in seen:
+    if id(value) in seen:
         return
     if isinstance(value, torch.Tensor):
         seen.add(id(value))
         yield _Leaf(path=path, name=name, tensor=value)
-    elif depth < _DEPTH:
+    elif depth < _DEPTH and not is_cache(value, name=name, module=module):
         items = list(_items(value, path))
         if items:
             seen.add(id(value))
         for inner, key, item in items:
-            yield from _leaves(item, inner, key, seen, depth + 1)
+            yield from _leaves(item, inner, key, seen, depth + 1, module)
 
 
 def _items(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
@@ -551,7 +553,7 @@ class Stepper:
         with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
             with self.watch.forward(), self.autocast():
                 output = self._call(inputs)
-            roots = backward_roots(output) if not self.inference else Roots()
+            roots = backward_roots(output, self.module) if not self.inference else Roots()
         del output
         self.watch.after_forward(roots.tensors)
         if self.inference:
