@@ -142,6 +142,19 @@ def test_work_between_the_calls_of_a_loop(tmp_path: Path) -> None:
     assert columns(pieces, "phase") == columns(pieces, "kernel")
 
 
+@pytest.mark.parametrize(("begin", "operator"), [(49.6, "aten::mm"), (48.0, None)])
+def test_an_operator_that_begins_just_before_its_range_is_in_it(
+    begin: float, operator: str | None, tmp_path: Path
+) -> None:
+    """Its kernel is launched from 150 on, in the range from 50 to 450; one that crosses it by more is not in it."""
+    trace = TraceBuilder()
+    trace.step(0, 1_000)
+    trace.host("aten::mm", begin, 200)
+    trace.annotation("fwd", 50, 400)
+    trace.run("ampere_sgemm_128x64_nn", 150, 170, 100)
+    assert [piece["operator"] for piece in trace.placed(tmp_path)] == [operator]
+
+
 def test_self_time_excludes_children_and_forgives_rounding(tmp_path: Path) -> None:
     """Threads with names do not mix."""
     made = TraceBuilder()

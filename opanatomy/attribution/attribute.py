@@ -9,7 +9,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.nesting import NEVER, HostRows, last_inside, last_started, order_of, parents_of, self_times
+from opanatomy.attribution.nesting import (
+    NEVER,
+    HostRows,
+    last_inside,
+    last_started,
+    order_within_ranges,
+    parents_of,
+    self_times,
+)
 from opanatomy.attribution.phases import (
     PhaseRule,
     Placed,
@@ -291,8 +299,8 @@ def attribute(
 
     `rules` map the trace's own annotations to phases and take precedence over inference.
     """
-    order = order_of(host.thread, host.start_ns, host.duration_ns)
-    thread, start, duration = host.thread[order], host.start_ns[order], host.duration_ns[order]
+    order, start = order_within_ranges(host)
+    thread, duration = host.thread[order], host.duration_ns[order]
     parent = parents_of(thread, start, duration)
     rows = HostRows(
         name=host.name[order], thread=thread, start_ns=start, end_ns=start + duration, sequence=host.sequence[order],

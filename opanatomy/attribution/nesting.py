@@ -8,15 +8,33 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.records import columns
-from opanatomy.records.columns import Bool, Int64, rows_by_value
+from opanatomy.records.columns import Bool, HostEvents, Int64, rows_by_value
 
-#: A child may end after its parent by clock rounding, never by more.
+#: A child may end after its parent, or an operator begin before its range, by clock rounding, never by more.
 SLACK_NS = 1000
 
 
 def order_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
     """Sort rows by thread and start, longer ones first; equal ones keep the order of the file."""
     return columns.order_by((thread, start_ns), (-duration_ns,))
+
+
+def order_within_ranges(host: HostEvents) -> tuple[Int64, Int64]:
+    """Return the order of host events, as `order_of` sorts them, and their starts in it.
+
+    An operator that begins before a range and ends inside it begins with the range (pytorch#174555).
+    """
+    starts = host.start_ns
+    while True:
+        order = order_of(host.thread, starts, host.duration_ns)
+        start, end = starts[order], (starts + host.duration_ns)[order]
+        early = (host.thread[order][1:] == host.thread[order][:-1]) & (start[1:] - start[:-1] <= SLACK_NS)
+        early &= (start[1:] > start[:-1]) & (start[1:] < end[:-1]) & (end[1:] > end[:-1] + SLACK_NS)
+        early &= (host.annotation[order][1:] != 0) & (host.annotation[order][:-1] == 0)
+        if not early.any():
+            return order, start
+        starts = starts.copy()
+        starts[order[:-1][early]] = start[1:][early]
 
 
 def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
