@@ -238,7 +238,7 @@ def digest_lines(anatomy: Any) -> list[str]:
     ]
     if anatomy.advice:
         first = anatomy.advice[0]
-        lines.append(f"{sentence(why_of(first))} - try {sentence(tries_of(first, of_profile=False))}")
+        lines.append(f"{sentence(why_of(first))}. {sentence(tries_of(first, of_profile=False))}")
     else:
         lines.append("nothing to advise")
     return lines

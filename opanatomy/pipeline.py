@@ -27,6 +27,7 @@ from opanatomy.analysis.build import (
 from opanatomy.analysis.causality import check_causality, check_waits
 from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
+from opanatomy.analysis.evidence import situation_of
 from opanatomy.analysis.host import host_rows
 from opanatomy.analysis.lanes import lanes_of
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
@@ -69,7 +70,7 @@ from opanatomy.records.anatomy import (
     Step,
     Timeline,
 )
-from opanatomy.records.columns import CallTable, Categorical, HostCalls, KernelTable, MemoryTable
+from opanatomy.records.columns import CallTable, Categorical, HostCalls, KernelTable, MemoryTable, unique
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.snapshot import Snapshot
@@ -363,6 +364,8 @@ def summary_of_trace(
         *check_memory(anatomy.memory),
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
+    host_names = {trace.names[number] for number in unique(attribution.host.name).values.tolist()}
+    anatomy = replace(anatomy, situation=situation_of(anatomy, host_names))
     lanes = lanes_of(trace.names, attribution.host, trace.launches, own_table, steps)
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives, lanes=lanes), trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)

@@ -1,6 +1,6 @@
 """A trace -> reports/NAME.json and reports/NAME.txt (80 columns); pages show parts of BERT-large's.
 
-A JSON report that is kept, of a trace or of an experiment, is only written as text again.
+A JSON report that is kept is written as text again; that of a trace gets today's advice on its figures.
 """
 
 import re
@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from opanatomy.analysis.advice import with_advice
 from opanatomy.pipeline import analyze_traces
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.load import document_in
@@ -23,6 +25,9 @@ def main(given: Path) -> None:
     """Write the files and, for the main command, the pages that show it."""
     if given.suffix == ".json":
         report = document_in(given)
+        if isinstance(report, Anatomy):
+            report = with_advice(report)
+            given.write_text(json_report(report))
     else:
         report = analyze_traces([given])
         (HERE / given.name.replace(".trace.json.gz", ".json")).write_text(json_report(report))

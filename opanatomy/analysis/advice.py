@@ -1,14 +1,17 @@
 """Find what to change in a step: each rule looks for one cost, bounds what changing it could gain, or stays silent.
 
 Rules read the finished figures of a report, so that ranks, old reports and traces of any writer get the same advice. A
-gain is the most that a change could save of the mean step: what is left of it afterwards is known only by trying. Gains
-of several rules may overlap: the same idle time can end with fewer launches or with fewer waits.
+gain is the most that a change could save of the mean step: what is left of it afterwards is known only by trying. Each
+nanosecond is promised once: idle time is divided among rules by what filled it, an operator that one rule covers is
+left out of the next, and together the gains take no more than the idle time and the busy time in which work was queued.
+Cures are chosen by what the trace shows (`Situation`), never by a name alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import auto
 from typing import Any, Final
 
 from msgspec import Struct
@@ -16,18 +19,23 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import is_fusible
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
+from opanatomy.analysis.evidence import casts, largest_shape, score_shapes, situation_of
+from opanatomy.analysis.idle import SHORT_GAP_NS
 from opanatomy.records.anatomy import (
+    COMPUTE,
     OUT_OF_MEMORY,
     PYTHON_STACK,
     WORTH,
     Advice,
     Anatomy,
     Evidence,
+    Gap,
     IdleRow,
     OperatorRow,
+    Situation,
 )
 from opanatomy.records.signature import Tensor
-from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase
+from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase, StrEnum
 from opanatomy.records.workload import RunClock, Workload
 
 CLASS: Final = OperatorClass
@@ -39,8 +47,9 @@ class View(Struct, frozen=True, kw_only=True):
 
     anatomy: Anatomy
     costs: Costs
-    #: Operators of attention that is written out, which have a rule of their own.
-    attention: frozenset[int]
+    situation: Situation
+    #: Rows of operators that a rule before covers.
+    covered: frozenset[int] = frozenset()
 
     @property
     def step_ns(self) -> int:
@@ -50,25 +59,52 @@ class View(Struct, frozen=True, kw_only=True):
     def idle(self, *causes: IdleCause) -> tuple[int, list[IdleRow]]:
         """Return the idle time of these causes in a mean step, and their rows, the longest first."""
         rows = [row for row in self.costs.causes if row.cause in causes]
-        return round(sum(row.time_ns for row in rows) / steps_of_window(self.anatomy)), rows
+        return self.of_window(sum(row.time_ns for row in rows)), rows
+
+    def short_idle(self, cause: IdleCause, *, drained: bool) -> int:
+        """Return the idle time of a cause in short gaps of a mean step: those behind a wait, or all others.
+
+        Reports without these parts count all of it as not behind a wait.
+        """
+        row = next((row for row in self.costs.causes if row.cause is cause), None)
+        if row is None:
+            return 0
+        behind = row.drained_ns or 0
+        short = row.time_ns if row.short_ns is None else row.short_ns
+        return self.of_window(behind if drained else short - behind)
+
+    def of_window(self, ns: float) -> int:
+        """Return a time of the window as that of a mean step."""
+        return round(ns / steps_of_window(self.anatomy))
 
     def per_step(self, ns: float) -> int:
         """Return a sum over all steps as that of a mean step."""
         return round(ns / steps_of(self.anatomy))
+
+    def host_bound(self, gain: int) -> int:
+        """Cap a gain of host time: the profiler slows the host, and the plain step has no more beyond its busy time."""
+        plain = self.anatomy.step.unprofiled_wall_ns
+        return min(gain, max(plain - self.of_window(self.anatomy.timeline.busy_ns), 0)) if plain else gain
 
     @property
     def on_cpu(self) -> bool:
         """Return whether the operators ran on the CPU."""
         return self.anatomy.environment.device_kind == "cpu"
 
-    @property
-    def has_backward(self) -> bool:
-        """Return whether the step trains."""
-        return any(row.phase is Phase.BACKWARD for row in self.anatomy.classes)
+
+class Takes(StrEnum):
+    """What a rule's gain is taken from: idle time, busy time, or busy time that faster kernels can shorten."""
+
+    IDLE = auto()
+    BUSY = auto()
+    KERNELS = auto()
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A rule: its stable `id`, what it looks for, how its gain is bounded, when it stays silent, how it is found."""
+    """A rule: its stable `id`, what it looks for, how its gain is bounded, when it stays silent, how it is found.
+
+    With advice worth following it covers rows of operators, which later rules leave out.
+    """
 
     id: str
     title: str
@@ -76,6 +112,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     bound: str
     silent: str
     find: Callable[[View], Iterable[Advice]]
+    takes: Takes = Takes.BUSY
+    covers: Callable[[View], Iterable[int]] = lambda view: ()
 
 
 def with_advice(anatomy: Anatomy) -> Anatomy:
@@ -83,14 +121,44 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
     worked = any(row.time_ns for row in anatomy.classes)
     if anatomy.environment.host_only or not (worked or anatomy.memory.is_snapshot):
         return anatomy
-    costs = costs_of(anatomy)
-    view = View(anatomy=anatomy, costs=costs, attention=frozenset(_scores(anatomy.operators)))
-    found = [
-        replace(advice, id=rule.id, step_ns=advice.step_ns or view.step_ns)
-        for rule in RULES for advice in rule.find(view)
-    ]  # fmt: skip
+    situation = anatomy.situation or situation_of(anatomy)
+    view = View(anatomy=anatomy, costs=costs_of(anatomy), situation=situation)
+    found: list[tuple[Takes | None, Advice]] = []
+    for rule in RULES:
+        of_run: list[Advice] = []
+        of_step: list[Advice] = []
+        for each in rule.find(view):
+            (of_step if each.step_ns is None else of_run).append(replace(each, id=rule.id))
+        worth = ordered(replace(each, step_ns=view.step_ns) for each in of_step)
+        found += [(None, each) for each in ordered(of_run)] + [(rule.takes, each) for each in worth]
+        if worth:
+            view = replace(view, covered=view.covered | {*rule.covers(view)})
     others = [advice for advice in anatomy.advice if advice.id not in {rule.id for rule in RULES}]
-    return replace(anatomy, advice=ordered((*others, *found)))
+    return replace(
+        anatomy, situation=situation if worked else None, advice=ordered((*others, *_promised_once(found, view)))
+    )
+
+
+def _promised_once(found: Sequence[tuple[Takes | None, Advice]], view: View) -> Iterator[Advice]:
+    """Yield the advice with gains cut, the largest first, to what is left of the time that they are taken from.
+
+    What is of another step (the run's mean, all steps with those set aside) is taken from the whole step alone.
+    """
+    costs, paced_ns, whole = view.costs, view.anatomy.timeline.paced_ns, view.step_ns
+    idle = view.of_window(costs.framework_ns + costs.input_ns + costs.profiler_ns if view.on_cpu else costs.idle_ns)
+    busy = max(whole - idle - view.of_window(costs.unrecorded_ns), 0)
+    kernels = busy if paced_ns is None else min(view.of_window(paced_ns), busy)
+    left = {None: whole, Takes.IDLE: idle, Takes.BUSY: busy, Takes.KERNELS: kernels}
+    for takes, advice in sorted(found, key=lambda pair: _rank(pair[1])):
+        if advice.gain_ns is None or not advice.step_ns:
+            yield advice
+            continue
+        spends = {None, takes} | ({Takes.BUSY} if takes is Takes.KERNELS else set())
+        limit = min(left[kind] for kind in spends)
+        gain = min(advice.gain_ns, limit * advice.step_ns // whole)
+        for kind in spends:
+            left[kind] -= -(-gain * whole // advice.step_ns)
+        yield replace(advice, gain_ns=gain)
 
 
 def ordered(advice: Iterable[Advice]) -> tuple[Advice, ...]:
@@ -131,29 +199,36 @@ def name(text: str) -> Evidence:
 # ----- time in which the device has nothing to do
 
 
-_GRAPHS: Final = 'torch.compile(model, mode="reduce-overhead"), which launches CUDA graphs'
-_FUSES: Final = "torch.compile(model), which launches fewer kernels"
 #: The gain is that of the step as it is; by sample a larger batch also divides what each operator costs in itself.
-_LARGER: Final = "a larger batch, which may gain more than that for each sample"
-_IN_PYTHON: Final = "less Python between operators: loops over tensors, logging, metrics"
+_LARGER: Final = "Use a larger batch: it may gain more than that per sample."
+_GRAPHS: Final = 'Launch CUDA graphs: torch.compile(model, mode="reduce-overhead").'
+_FUSES: Final = "Launch fewer kernels: torch.compile(model)."
+_IN_PYTHON: Final = "Do less in Python between operators: loops over tensors, logging, metrics."
+#: Launch-bound kernels are shorter than this in the mean; so many launches a step are more than a handful.
+_SMALL_KERNEL_NS: Final = 100_000
+_SEVERAL_LAUNCHES: Final = 5
 
 
 def _launches(view: View) -> Iterator[Advice]:
-    gain, rows = view.idle(IdleCause.OPERATORS, IdleCause.PYTHON)
     launching = view.anatomy.timeline.launching
-    if not gain or launching is None or not launching.calls or not launching.kernels:
+    if launching is None or not launching.calls or not launching.kernels:
         return
-    plain = view.anatomy.step.unprofiled_wall_ns
-    if plain:  # the profiler slows the host: no more than the plain step has beyond its busy time
-        gain = min(gain, max(plain - round(view.anatomy.timeline.busy_ns / steps_of_window(view.anatomy)), 0))
-    calls = view.per_step(launching.calls)
-    compiled = bool(view.anatomy.workload.compiled)
-    python = 2 * rows[0].time_ns >= sum(row.time_ns for row in rows) and rows[0].cause is IdleCause.PYTHON
-    tries = (*((_IN_PYTHON,) if python else ()), _GRAPHS, *(() if compiled else (_FUSES,)), _LARGER)
+    operators, python = (view.short_idle(cause, drained=False) for cause in (IdleCause.OPERATORS, IdleCause.PYTHON))
+    python -= _between_regions(view)
+    gain, calls = view.host_bound(operators + python), view.per_step(launching.calls)
+    every, _ = view.idle(IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.UNKNOWN)
+    if 2 * (operators + python) < every or calls < _SEVERAL_LAUNCHES:
+        return
+    if launching.kernel_ns / launching.kernels >= _SMALL_KERNEL_NS:
+        return
+    compiled = view.situation.compiled
+    tries = (
+        *((_IN_PYTHON,) if python > operators else ()), *(() if view.situation.cuda_graphs else (_GRAPHS,)),
+        *(() if compiled else (_FUSES,)), _LARGER,
+    )  # fmt: skip
     yield Advice(
         id="", gain_ns=gain,
-        why="the host makes {calls} a step, {each} of idle time for each; {tiny_share} of the kernels are shorter than"
-        " {tiny}",
+        why="{calls} a step leave the device idle for {each} each; {tiny_share} of the kernels are shorter than {tiny}",
         figures={
             "calls": count(calls, "launch"), "each": ns(gain / max(calls, 1)),
             "tiny_share": part(launching.tiny_kernels / launching.kernels), "tiny": ns(launching.tiny_below_ns),
@@ -161,6 +236,55 @@ def _launches(view: View) -> Iterator[Advice]:
         tries=tries, option=None if compiled else "--compile", technique=None if compiled else "compile",
         section="host",
     )  # fmt: skip
+
+
+#: Causes of a long gap that no other rule charges.
+_OF_GAPS: Final = (IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.UNKNOWN)
+#: What the name of a kernel has besides its function.
+_TEMPLATE: Final = re.compile(r"^void |(?<!^)[<(](?!anonymous).*$")
+#: Operators that make a tensor, which may run where the tensor is needed.
+_MAKES: Final = re.compile(
+    r"^aten::(?:normal_|uniform_|random_|bernoulli_|randn|rand|randint|randperm|fill_|zero_|arange)"
+)
+#: A trace without steps in which the device works less than this part of the time is no recording of a step.
+_RECORDED: Final = 0.01
+
+
+def _gap(view: View) -> Iterator[Advice]:
+    timeline = view.anatomy.timeline
+    unmarked = view.costs.of_trace and timeline.busy_ns < _RECORDED * timeline.window_ns
+    for gap in timeline.gaps:
+        if gap.time_ns < SHORT_GAP_NS or gap.cause not in _OF_GAPS or (unmarked and gap.cause is IdleCause.UNKNOWN):
+            continue
+        gain = view.host_bound(round(gap.cause_ns * gap.count))
+        often = "once a step" if 0.75 < gap.count < 1.5 else "{times} a step" if gap.count >= 1.5 else "once in {steps}"
+        where = " in {name}" if gap.name else ""
+        before = ", before {before}" if gap.before else ""
+        following = gap.before or ""
+        following = following if following.startswith("Mem") else _TEMPLATE.sub("", following)
+        unseen = "" if gap.name or gap.cause is not IdleCause.UNKNOWN else "; the trace shows nothing on the host"
+        yield Advice(
+            id="", gain_ns=gain, subject=gap.name or following or None,
+            why=f"the device idles {{each}} {often}{where}{before}{unseen}",
+            figures={
+                "each": ns(gap.time_ns), "times": count(gap.count, "time"), "steps": count(1 / gap.count, "step"),
+                "name": name((gap.name or "").removeprefix("aten::")), "before": name(following),
+            },
+            tries=tuple(_shorter(gap)), section="idle",
+        )  # fmt: skip
+
+
+def _shorter(gap: Gap) -> Iterator[str]:
+    """Yield what may end a long gap."""
+    if gap.name and _MAKES.match(gap.name) and "HtoD" in (gap.before or ""):
+        yield 'Make the tensor on the device: pass device="cuda" to the call.'
+        yield "Make it ahead, in a worker of the loader."
+    elif gap.cause is IdleCause.UNKNOWN and gap.name is None:
+        yield "Name the host's work there with torch.profiler.record_function, then shorten it or move it to a thread."
+    elif gap.count >= _SEVERAL_LAUNCHES:
+        yield "Shorten what the host does before each of these launches: checks, autotuning, Python around the call."
+    else:
+        yield "Shorten what the host does there, or move it to a thread."
 
 
 def _framework(view: View) -> Iterator[Advice]:
@@ -171,22 +295,27 @@ def _framework(view: View) -> Iterator[Advice]:
     plain = view.anatomy.step.unprofiled_wall_ns
     work = sum(row.time_ns for row in view.anatomy.classes) / steps_of(view.anatomy)
     if plain:
-        loading_ns = view.costs.input_ns / steps_of_window(view.anatomy)  # which is another rule's
+        loading_ns = view.of_window(view.costs.input_ns)  # which is another rule's
         gain = min(gain, max(round(plain - work - loading_ns), 0))
     calls = view.per_step(sum(row.calls for row in view.anatomy.operators))
-    compiled = bool(view.anatomy.workload.compiled)
+    compiled = view.situation.compiled
     yield Advice(
-        id="", gain_ns=gain, why="{calls} of operators a step, of {each} each, and {between} between two of them",
+        id="", gain_ns=gain, why="{calls} a step, {each} each, {between} apart",
         figures={
-            "calls": count(calls, "call"), "each": ns(work / max(calls, 1)), "between": ns(gain / max(calls, 1)),
+            "calls": count(calls, "operator call"), "each": ns(work / max(calls, 1)),
+            "between": ns(gain / max(calls, 1)),
         },
-        tries=(*(() if compiled else ("torch.compile(model), which calls fewer operators",)), _LARGER),
+        tries=(*(() if compiled else ("Call fewer operators: torch.compile(model).",)), _LARGER),
         option=None if compiled else "--compile", technique=None if compiled else "compile", section="host",
     )  # fmt: skip
 
 
-#: Ranges in which a batch is copied to the device.
+#: Ranges in which a batch is copied to the device, and calls that copy.
 _COPIES: Final = re.compile(r"copy|to_(?:gpu|device|cuda)|h2d|htod", re.IGNORECASE)
+#: Sending a batch from a worker costs about this much (tensors of 16 kB between two processes of one machine).
+_SENDING_NS: Final = 1_000_000
+_ON_A_STREAM: Final = "Copy the next batch on a stream of its own."
+_PINNED: Final = "Pin the batch and copy it without blocking: pin_memory=True, .to(device, non_blocking=True)."
 
 
 def _of_run(run: RunClock, value: int) -> int:
@@ -199,72 +328,94 @@ def _input(view: View) -> Iterator[Advice]:
     call = rows[0].name if rows else None
     for row in loading(view.anatomy)[:1]:  # those below it are parts of it
         gain, call = view.per_step(row.total_ns), row.name
-    waits, step_ns = "the device waits {gain} of each step for its input", None
+    waits, step_ns = "the device waits {gain} a step for its input", None
     run, share = view.anatomy.run, input_of_run(view.anatomy)
     if run is not None and share is not None:
-        gain, step_ns = _of_run(run, run.input_ns), _of_run(run, run.wall_ns)
-        waits = "the step waits {gain} for its input, in the mean of the run's {steps}"
-    if not gain:
+        step_ns = _of_run(run, run.wall_ns)
+        gain = round(share * step_ns)
+        waits = "the step waits {gain} for its input, in the mean of {steps}"
+    tries = tuple(_faster_input(view, call or "", gain))
+    if not gain or not tries:
         return
     figures = {"gain": ns(gain), "call": name(call or "")}
     if run is not None and share is not None:
         figures["steps"] = count(run.steps, "step")
-    single = "SingleProcess" in (call or "")
-    workers = "DataLoader(num_workers=4, persistent_workers=True)" if single else "more workers of the DataLoader"
-    pinned = () if view.on_cpu else ("pin_memory=True",)
-    tries = (f"{workers}: batches are made as the device works", *pinned, "less work for a batch")
-    if _COPIES.search(call or ""):
-        tries = ("pin_memory=True and .to(device, non_blocking=True)", "the next batch copied on a stream of its own")
     yield Advice(
         id="", gain_ns=gain, step_ns=step_ns, subject=call,
-        why=waits + (", most of it in {call}" if call else ""),
+        why=waits + (", mostly in {call}" if call else ""),
         figures=figures,
         tries=tries, section="idle" if not view.on_cpu else "host" if share is None else "whole-run",
     )  # fmt: skip
 
 
+def _faster_input(view: View, call: str, gain: int) -> Iterator[str]:
+    """Yield what shortens the wait: the copy, or the loader, whichever fills it."""
+    situation, cores = view.situation, view.anatomy.environment.host_cores
+    if _COPIES.search(call):
+        if situation.pageable_copies:
+            yield _PINNED
+        yield _ON_A_STREAM
+        return
+    if situation.loader == "single process" or "SingleProcess" in call:
+        workers = min(4, cores or 4)
+        if gain >= _SENDING_NS and workers > 1:  # else a worker's batch takes longer to send than to make
+            yield f"Make batches as the device works: DataLoader(num_workers={workers}, persistent_workers=True)."
+    elif "MultiProcessing" in call or situation.loader == "workers":
+        yield "Use more workers in the DataLoader" + (
+            f", up to {cores} cores." if cores else ", up to the number of cores."
+        )
+    else:
+        yield "Prepare the next batch in a thread or a DataLoader's worker."
+    if gain >= _SENDING_NS:
+        yield "Do less work for each batch."
+
+
 def _synchronizations(view: View) -> Iterator[Advice]:
-    waiting = [row for row in view.anatomy.host if row.waits and row.caller is not None]
+    timeline, waiting = (
+        view.anatomy.timeline,
+        [row for row in view.anatomy.host if row.waits and row.caller is not None],
+    )
     callers: dict[str, list[int]] = {}
     for row in waiting:
         sums = callers.setdefault(row.caller or "", [0, 0])
         sums[0], sums[1] = sums[0] + row.calls, sums[1] + row.total_ns
     if not callers:
         return
-    drained = round((view.anatomy.timeline.drained_ns or 0) / steps_of_window(view.anatomy))
-    gain = max(drained, view.idle(IdleCause.SYNCHRONIZATION)[0])
+    inside, _ = view.idle(IdleCause.SYNCHRONIZATION)
+    gain = inside + view.short_idle(IdleCause.OPERATORS, drained=True)
+    # Without waits host and device work at once: no more is gained than the shorter of them takes.
+    spent_waiting = 0 if timeline.launching is None else view.per_step(timeline.launching.synchronizing_ns)
+    gain = min(gain, view.of_window(timeline.busy_ns), max(view.step_ns - spent_waiting, 0))
     caller, (calls, spent) = max(callers.items(), key=lambda item: (item[1][1], item[0]))
     yield Advice(
         id="", gain_ns=gain, subject=caller,
-        why="the host waits for the device in {calls} a step, most of it in {caller}, and then has nothing queued",
+        why="the host waits for the device {calls} a step, mostly in {caller}, and has nothing queued then",
         figures={
-            "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "call"),
+            "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
             "caller": name(caller.removeprefix("aten::")), "of_caller": count(view.per_step(calls), "call"),
             "spent": ns(view.per_step(spent)),
         },
-        tries=(_INSTEAD.get(caller.removeprefix("aten::"), _KEEP_ON_DEVICE), "fewer prints and logs of values"),
+        tries=(_INSTEAD.get(caller.removeprefix("aten::"), _KEEP_ON_DEVICE), "Print and log fewer values."),
         section="host",
     )  # fmt: skip
 
 
-_KEEP_ON_DEVICE: Final = "keep the value on the device, and read it once in many steps"
+_KEEP_ON_DEVICE: Final = "Keep the value on the device; read it every N steps."
+_NO_ITEM: Final = "Keep values on the device (no .item(), float() or if on a tensor); read them every N steps."
+_NO_INDICES: Final = "Use masks instead of indices: torch.where(mask, a, b) for x[mask]."
+_NON_BLOCKING: Final = "Copy with non_blocking=True, from and to pinned memory."
 _INSTEAD: Final = {
-    "item": "no .item(), float() or if on a tensor inside the step: read values once in many steps",
-    "_local_scalar_dense": "no .item(), float() or if on a tensor inside the step: read values once in many steps",
-    "is_nonzero": "no if on a tensor inside the step: torch.where keeps it on the device",
-    "nonzero": "masks instead of indices: torch.where(mask, a, b) for x[mask]",
-    "index": "masks instead of indices: torch.where(mask, a, b) for x[mask]",
-    "masked_select": "masks instead of indices: torch.where(mask, a, b) for x[mask]",
-    "copy_": "copies with non_blocking=True, from pinned memory",
-    "to": "copies with non_blocking=True, from pinned memory",
-    "_to_copy": "copies with non_blocking=True, from pinned memory",
-}
+    "item": _NO_ITEM, "_local_scalar_dense": _NO_ITEM,
+    "is_nonzero": "Replace if on a tensor by torch.where, which stays on the device.",
+    "nonzero": _NO_INDICES, "index": _NO_INDICES, "masked_select": _NO_INDICES,
+    "copy_": _NON_BLOCKING, "to": _NON_BLOCKING, "_to_copy": _NON_BLOCKING,
+}  # fmt: skip
 
 
 #: A step that frees memory of the driver so often has no cache.
 _UNCACHED: Final = 100
-_EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_CACHING: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_) unset, if it is set, so that torch keeps its memory"
+_EXPANDABLE: Final = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+_CACHING: Final = "Unset PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_), if it is set, so that torch keeps its memory."
 
 
 def _allocator(view: View) -> Iterator[Advice]:
@@ -277,13 +428,13 @@ def _allocator(view: View) -> Iterator[Advice]:
         whole = round((view.step_ns * like + (step.aside_wall_ns or 0) * step.aside_count) / (like + step.aside_count))
         yield Advice(
             id="", gain_ns=every, step_ns=whole,
-            why="{steps} of {all}, which the other figures leave out, spend {aside} on calls of the allocator to the"
-            " driver; the mean of all is {whole}",
+            why="{steps} of {all}, left out of the other figures, spend {aside} in the allocator's calls to the driver;"
+            " the mean of all is {whole}",
             figures={
                 "aside": ns(aside_ns), "steps": count(step.aside_count, "step"), "whole": ns(whole),
                 "all": Evidence(value=round(like + step.aside_count), unit=""),
             },
-            tries=(_EXPANDABLE, "a smaller batch, if memory runs out and the cache is given back"), section="step",
+            tries=(_EXPANDABLE, "Use a smaller batch if memory runs out and the cache is given back."), section="step",
         )  # fmt: skip
         return
     if not gain:
@@ -291,12 +442,15 @@ def _allocator(view: View) -> Iterator[Advice]:
     row = rows[0]
     frees = "Free" in (row.name or "")
     calls = (row.events or 0) / like
-    cached = "no torch.cuda.empty_cache() in the loop" if frees else "one step before measuring, to reserve the memory"
+    cached = (
+        "Drop torch.cuda.empty_cache() from the loop." if frees else "Run a step before measuring: it reserves memory."
+    )
     yield Advice(
         id="", gain_ns=gain, subject=row.name,
-        why="the allocator asks the driver {calls} a step ({call}): {gain} of idle time",
+        why="the allocator calls the driver {calls} a step ({call}), {gain} of idle time",
         figures={"calls": count(calls, "time"), "call": name(row.name or "?"), "gain": ns(gain)},
-        tries=(_CACHING if frees and calls >= _UNCACHED else _EXPANDABLE, cached), section="idle",
+        tries=(_CACHING if frees and calls >= _UNCACHED else _EXPANDABLE, cached) if frees else (cached, _EXPANDABLE),
+        section="idle",
     )  # fmt: skip
 
 
@@ -307,10 +461,10 @@ def _cold_start(view: View) -> Iterator[Advice]:
     row = rows[0]
     yield Advice(
         id="", gain_ns=gain, subject=row.name,
-        why="slow calls that load or first launch kernels take {gain} of the step"
-        + (", most of it {call}" if row.name else ""),
+        why="loading kernels, launching them for the first time and starting libraries takes {gain}"
+        + (", mostly {call}" if row.name else ""),
         figures={"gain": ns(gain), "call": name(row.name or "")},
-        tries=("steps before the recorded ones: schedule(wait=1, warmup=3, active=3)",), section="idle",
+        tries=("Record later steps: schedule(wait=1, warmup=3, active=3).",), section="idle",
     )  # fmt: skip
 
 
@@ -321,12 +475,12 @@ def _compilation(view: View) -> Iterator[Advice]:
         gain = _of_run(run, run.compiling_ns)
         yield Advice(
             id="", gain_ns=gain, step_ns=_of_run(run, run.wall_ns), subject=most.place,
-            why="code is compiled for {gain} of the mean of the run's {steps}, {times} because of {reason} at {place}",
+            why="compiling takes {gain} in the mean of {steps}; {times} at {place}: {reason}",
             figures={
                 "gain": ns(gain), "steps": count(run.steps, "step"), "times": count(most.count, "time"),
                 "reason": name(most.reason), "place": name(most.place),
             },
-            tries=("torch.compile(dynamic=True) where sizes vary", "inputs of few sizes, padded to them"),
+            tries=("Mark varying sizes: torch.compile(dynamic=True).", "Pad inputs to a few sizes."),
             section="whole-run",
         )  # fmt: skip
         return
@@ -334,11 +488,11 @@ def _compilation(view: View) -> Iterator[Advice]:
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, subject=rows[0].name, why="code is compiled for {gain} of the step",
+        id="", gain_ns=gain, subject=rows[0].name, why="compiling takes {gain} of the step",
         figures={"gain": ns(gain)},
         tries=(
-            "steps before the recorded ones, until nothing compiles", "TORCH_LOGS=recompiles says what compiles again",
-            "torch.compile(dynamic=True) where sizes vary",
+            "Record later steps, when nothing compiles.", "Set TORCH_LOGS=recompiles to see what compiles again.",
+            "Mark varying sizes: torch.compile(dynamic=True).",
         ),
         section="idle",
     )  # fmt: skip
@@ -349,13 +503,14 @@ def _profiler(view: View) -> Iterator[Advice]:
     if not gain:
         return
     stack = any(row.name == PYTHON_STACK for row in rows)
-    of_stack = "for {gain} the device waits for Python, slowed by recording its stack: how much is not known"
+    of_stack = "for {gain} the device waits for Python; recording stacks slows it by an unknown amount"
     why = of_stack if stack else "for {gain} the device waits for the profiler's records"
     yield Advice(
         id="", gain_ns=gain,
         why=why,
         figures={"gain": ns(gain)},
-        tries=("with_stack=False, with_modules=False" if stack else "fewer recorded steps",), section="idle",
+        tries=("Record without stacks: with_stack=False, with_modules=False." if stack else "Record fewer steps.",),
+        section="idle",
     )  # fmt: skip
 
 
@@ -363,18 +518,19 @@ def _profiler(view: View) -> Iterator[Advice]:
 
 
 _OVERLAP: Final = {
-    "all_reduce": ("DDP(bucket_cap_mb=...): smaller buckets begin earlier, larger ones transfer faster",
-                   "DDP(gradient_as_bucket_view=True, static_graph=True)"),
-    "all_gather": ("FSDP prefetch: set_modules_to_forward_prefetch, set_modules_to_backward_prefetch",
-                   "reshard_after_forward=False where memory is free"),
-    "reduce_scatter": ("larger or fewer FSDP groups, so that each hides behind the next one's backward",),
-    "all_to_all": ("work that does not need the result between the start of the all-to-all and its wait",),
-}  # fmt: skip
+    "all_to_all": "Start work that does not need its result between the all-to-all and its wait.",
+    "broadcast": "Broadcast once, before the loop.",
+}
+_ALL_RANKS: Final = "Give the traces of all ranks, which tell waiting from transfer: opanatomy analyze FOLDER."
+#: A twentieth of the slowest link between devices in use (PCIe 3.0 x16, 15.75 GB/s): below it a collective waits.
+_WAITS_BELOW: Final = 15.75e9 / 20
+#: So many all-reduces a step are gradients one by one.
+_ONE_BY_ONE: Final = 20
 
 
 def _exposed(view: View) -> Iterator[Advice]:
     waiting = view.costs.waiting_ns or 0
-    gain = round(max(view.costs.exposed_ns - waiting, 0) / steps_of_window(view.anatomy))
+    gain = view.of_window(max(view.costs.exposed_ns - waiting, 0))
     communication = view.anatomy.communication
     if not gain or communication is None or not communication.phases:
         return
@@ -382,21 +538,83 @@ def _exposed(view: View) -> Iterator[Advice]:
     rows = [row for row in communication.modules if row.phase is phase.phase]
     longest = max(rows, key=lambda row: row.exposed_ns, default=None)
     collective = None if longest is None else longest.collective
-    tries = _OVERLAP.get(collective or "", ("other work between the start of the collective and its wait",))
-    if phase.phase is Phase.OPTIMIZER:  # what is gathered or reduced there is needed by the next step at the earliest
-        tries = ("async_op=True, and a wait where the result is first used",)
+    situation = view.situation
+    # With one rank of several, what waits is not known apart; a rate far below any link's says that most of it does.
+    alone = view.anatomy.waiting is None and situation.world_size != 1
+    rate = _bus_rate(view, collective)
+    one_by_one = _one_by_one(view, collective, phase.phase)
+    mostly_waits = alone and rate is not None and rate < _WAITS_BELOW and not one_by_one
+    asks = (_ALL_RANKS,) if alone else ()
+    tries = () if mostly_waits else tuple(_hides(view, collective, phase.phase, gain))
+    if not asks and not tries:
+        tries = ("Start other work between the collective and its wait.",)
     yield Advice(
         id="", gain_ns=gain, subject=collective,
-        why=("besides waiting for other ranks, " if waiting else "")
-        + "nothing else runs for {gain} of the collectives, the largest part launched in {phase}"
-        + (" ({collective})" if collective else ""),
+        why="{gain} of communication is exposed, most of it launched in {phase}"
+        + (" ({collective})" if collective else "")
+        + ("; it includes waiting for other ranks" if alone else ", besides waiting for other ranks" if waiting else "")
+        + (" (bus {rate})" if alone and rate is not None else ""),
         figures={
             "gain": ns(gain), "phase": name(phase.phase.value),
-            "collective": name(collective or ""),
+            "collective": name(collective or ""), "rate": Evidence(value=rate, unit="byte/s"),
             "running": ns(communication.running_ns / steps_of(view.anatomy)),
         },
-        tries=tries, section="communication",
+        tries=(*asks, *tries) if rate is None and not one_by_one else (*tries, *asks),
+        section="communication",
     )  # fmt: skip
+
+
+def _bus_rate(view: View, collective: str | None) -> float | None:
+    """Return the rate on the links of a collective's calls; `None` where sizes or groups are not known."""
+    rows = [
+        row for row in view.anatomy.collectives
+        if row.collective == collective and row.bus_bytes_per_second is not None and row.sized_ns
+    ]  # fmt: skip
+    spent = sum(row.sized_ns for row in rows)
+    return sum((row.bus_bytes_per_second or 0) * row.sized_ns for row in rows) / spent if spent else None
+
+
+def _one_by_one(view: View, collective: str | None, phase: Phase) -> bool:
+    """Return whether gradients are reduced tensor by tensor: many calls in backward, by nobody's buckets."""
+    calls = sum(row.calls for row in view.anatomy.collectives if row.collective == collective)
+    situation = view.situation
+    bucketed = situation.ddp or situation.fsdp or situation.tensor_parallel
+    many = calls >= _ONE_BY_ONE * steps_of(view.anatomy)
+    return collective == "all_reduce" and phase is Phase.BACKWARD and many and not bucketed
+
+
+def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Iterator[str]:
+    """Yield what hides a collective, by how the ranks train together."""
+    situation = view.situation
+    if _one_by_one(view, collective, phase):
+        yield "Reduce gradients together: DistributedDataParallel, or one all-reduce of a flat buffer."
+    elif collective == "all_reduce" and situation.tensor_parallel and phase is not Phase.OPTIMIZER:
+        yield "Use sequence parallelism, which splits the all-reduce, or overlap it with async tensor parallelism."
+    elif collective == "all_reduce" and situation.ddp and situation.backward:
+        yield "Tune DDP(bucket_cap_mb=...): smaller buckets begin earlier, larger ones transfer faster."
+        yield "Pass gradient_as_bucket_view=True and static_graph=True to DDP."
+    elif collective == "broadcast" and situation.ddp:
+        yield "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (batch norm's statistics)."
+    elif collective in ("all_gather", "reduce_scatter") and situation.fsdp:
+        yield from _of_fsdp(view, collective, gain)
+    elif phase is Phase.OPTIMIZER:  # what is gathered or reduced there is needed by the next step at the earliest
+        yield "Call it with async_op=True, and wait where the result is first used."
+    elif collective in _OVERLAP:
+        yield _OVERLAP[collective]
+
+
+def _of_fsdp(view: View, collective: str, gain: int) -> Iterator[str]:
+    rows = [row for row in view.anatomy.collectives if row.collective == collective]
+    one = sum(row.time_ns for row in rows) / max(sum(row.calls for row in rows), 1)
+    if collective == "reduce_scatter":
+        if view.situation.backward:
+            yield "Use larger or fewer FSDP groups, so that each reduce-scatter hides behind the next one's backward."
+    elif gain <= 1.25 * one:  # one call alone: the first of a step, which nothing runs beside
+        yield "Call model.unshard(async_op=True) before the step: nothing runs beside the first all-gather."
+    else:
+        yield "Prefetch: FSDP's set_modules_to_forward_prefetch and set_modules_to_backward_prefetch."
+        if view.situation.backward:
+            yield "Pass reshard_after_forward=False, which keeps gathered weights, where memory is free."
 
 
 def _waiting(view: View) -> Iterator[Advice]:
@@ -413,18 +631,18 @@ def _waiting(view: View) -> Iterator[Advice]:
     computes = straggler.computing_longer_ns >= straggler.idle_longer_ns
     if early:
         why, tries = (
-            "; {early} of that was there when its step began",
-            ("what this rank does between steps: input, logging, checkpoints",),
+            ", mostly because it starts its step late",
+            ("Look at what it does between steps: input, logging, checkpoints.",),
         )
     elif computes and straggler.computing_longer_ns:
         why, tries = (
             "; it computes longer than the others",
-            ("even shares of the work: lengths of samples, tables, experts",),
+            ("Share the work out evenly: lengths of samples, tables, experts.",),
         )
     else:
-        why, tries = "", ("what this rank's host does while the others wait: opanatomy analyze on its trace",)
+        why, tries = "", ("Look at what its host does while the others wait: opanatomy analyze on its trace.",)
     yield Advice(
-        id="", gain_ns=gain, subject=who, why="{share} of all waiting is for {who}" + why,
+        id="", gain_ns=gain, subject=who, why="{who} causes {share} of the waiting" + why,
         figures={
             "share": part(share), "who": name(who), "early": part(before / max(straggler.charged_ns, 1)),
         },
@@ -437,74 +655,130 @@ def _waiting(view: View) -> Iterator[Advice]:
 
 def _pinning(view: View) -> Iterator[Advice]:
     rows = [row for row in view.anatomy.kernels if "HtoD" in row.kernel and "Pageable" in row.kernel]
+    back = [row for row in view.anatomy.kernels if "DtoH" in row.kernel and "Pageable" in row.kernel]
+    way = "from"
+    if sum(row.time_ns for row in back) > sum(row.time_ns for row in rows):
+        rows, way = back, "to"
     spent = view.per_step(sum(row.time_ns for row in rows))
-    exposed = round((view.anatomy.timeline.exposed_memcpy_ns or 0) / steps_of_window(view.anatomy))
-    gain = min(spent, exposed)
+    exposed = view.of_window(view.anatomy.timeline.exposed_memcpy_ns or 0)
+    gain, copies = min(spent, exposed), view.per_step(sum(row.count for row in rows))
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, why="{copies} a step are from pageable memory, {exposed} of it with nothing else running",
-        figures={"copies": count(view.per_step(sum(row.count for row in rows)), "transfer"), "exposed": ns(gain)},
-        tries=("DataLoader(pin_memory=True) and .to(device, non_blocking=True)",), section="kernels",
+        id="", gain_ns=gain,
+        why=f"{{copies}} a step {'is' if copies == 1 else 'are'} {way} pageable memory; nothing else runs for"
+        f" {{exposed}} of {'it' if copies == 1 else 'them'}",
+        figures={"copies": count(copies, "copy"), "exposed": ns(gain)},
+        tries=(_PIN_BATCH if way == "from" else _NON_BLOCKING,), section="kernels",
     )  # fmt: skip
+
+
+_PIN_BATCH: Final = (
+    "Pin the batch and copy it without blocking: DataLoader(pin_memory=True), .to(device, non_blocking=True)."
+)
 
 
 # ----- work that takes longer than it must
 
 
-def _time_beyond(rows: Sequence[OperatorRow]) -> int:
+def _attained_share(view: View, row: OperatorRow) -> float:
+    """Return the part of the peak that the fastest products of a row's type attain."""
+    dtype = row.signature.record.compute_dtype or ""
+    kind = row.compute_type or ("float8" if dtype.startswith("float8") else dtype)
+    return view.anatomy.device.attained_share.get(kind, 1.0)
+
+
+def _least_ns(view: View, row: OperatorRow) -> float:
+    """Return the least time of a row's calls: its bound, of a product at what products attain."""
+    bound = row.bound_ns or 0
+    attains = row.operator_class is CLASS.TENSOR_CONTRACTION and row.bound_by == COMPUTE
+    return bound / _attained_share(view, row) if attains else bound
+
+
+def _time_beyond(view: View, rows: Sequence[OperatorRow]) -> int:
     """Return the time beyond the bounds; of an operator whose parts have rows of their own it may be in these."""
     if any(row.part_of for row in rows):
-        return max(sum(row.bounded_ns - (row.bound_ns or 0) for row in rows), 0)
-    return sum(max(row.bounded_ns - row.bound_ns, 0) for row in rows if row.bound_ns is not None)
+        return max(round(sum(row.bounded_ns - _least_ns(view, row) for row in rows)), 0)
+    return round(sum(max(row.bounded_ns - _least_ns(view, row), 0) for row in rows if row.bound_ns is not None))
 
 
 def _far_from_bound(view: View) -> Iterator[Advice]:
-    groups: dict[tuple[str, Phase], list[OperatorRow]] = {}
-    chained = {row.phase for row in view.anatomy.chains if view.per_step(row.time_ns) >= WORTH * view.step_ns}
-    for place, row in enumerate(view.anatomy.operators):
-        if row.bound_ns is None or place in view.attention or row.operator_class is CLASS.COMMUNICATION:
-            continue
-        if row.phase not in chained or not is_fusible(row.operator_class, row.operator):
-            groups.setdefault((row.part_of or row.operator, row.phase), []).append(row)
-    for (operator, phase), rows in groups.items():
-        gain = view.per_step(_time_beyond(rows))
+    for (operator, phase), rows in _far(view).items():
+        gain = view.per_step(_time_beyond(view, rows))
         bounded, bound = sum(row.bounded_ns for row in rows), sum(row.bound_ns or 0 for row in rows)
-        if gain < WORTH * view.step_ns or not bounded:
-            continue
         where = "" if phase is Phase.OTHER else f" in {phase.value}"
         yield Advice(
             id="", gain_ns=gain, subject=f"{operator}{where}",
-            why=f"{{operator}}{where} takes {{time}}, {{bound}} at the device's ceilings ({{reached}} of them)",
+            why=f"{{operator}}{where} takes {{time}}; {{least}} is attainable (it reaches {{reached}} of peak)",
             figures={
                 "operator": name(operator.removeprefix("aten::")), "time": ns(view.per_step(bounded)),
-                "bound": ns(view.per_step(bound)), "reached": part(bound / bounded),
+                "bound": ns(view.per_step(bound)), "least": ns(view.per_step(bounded) - gain),
+                "reached": part(bound / bounded),
             },
             tries=tuple(_nearer(view, rows)), section="roofline",
         )  # fmt: skip
 
 
+def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
+    """Return the rows of each operator and phase that lose a part of the step worth a change that there is."""
+    groups: dict[tuple[str, Phase], list[OperatorRow]] = {}
+    for place, row in enumerate(view.anatomy.operators):
+        if row.bound_ns is not None and place not in view.covered and row.operator_class is not CLASS.COMMUNICATION:
+            groups.setdefault((row.part_of or row.operator, row.phase), []).append(row)
+    return {
+        key: rows for key, rows in groups.items()
+        if view.per_step(_time_beyond(view, rows)) >= WORTH * view.step_ns and any(_nearer(view, rows))
+    }  # fmt: skip
+
+
+def _in_chains(view: View) -> Iterator[int]:
+    """Yield the rows that one kernel could do together with their neighbours, in phases with chains worth it."""
+    phases = {row.phase for row in view.anatomy.chains if view.per_step(row.time_ns) >= WORTH * view.step_ns}
+    for place, row in enumerate(view.anatomy.operators):
+        if row.phase in phases and is_fusible(row.operator_class, row.operator):
+            yield place
+
+
 def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     """Yield what may bring an operator nearer to its bound, by what is known of its largest calls."""
-    largest = max(rows, key=lambda row: _time_beyond([row]))
+    largest = max(rows, key=lambda row: _time_beyond(view, [row]))
     tensors = [tensor for tensor in largest.signature.record.tensors() if tensor.dtype is not None]
+    compiled = view.situation.compiled or largest.operator.startswith("triton")
     if largest.operator_class is not CLASS.TENSOR_CONTRACTION:
-        compiled = view.anatomy.workload.compiled or largest.operator.startswith("triton")
-        yield _TUNED if compiled else "torch.compile(model), which fuses it with its neighbours"
+        if not compiled:
+            yield "Fuse it with its neighbours: torch.compile(model)."
         return
     odd = _misaligned(tensors)
     if odd is not None and not view.on_cpu:
         size, to = odd
-        yield f"rows padded to a multiple of {to}: they have {size} elements"
+        yield f"Pad rows of {size} elements to a multiple of {to}."
     if "conv" in largest.operator and not view.on_cpu:
-        yield "model.to(memory_format=torch.channels_last)"
-    if (largest.bound_ns or 0) / max(largest.calls, 1) < _SHORT_NS and not view.on_cpu:
-        yield "a larger batch: its calls are too small to fill the device"
-    yield _OTHER_ATTENTION if "attention" in largest.operator else _TUNED
+        yield _CHANNELS_LAST
+    if view.on_cpu and "_slow_conv" in largest.operator:
+        yield "Let oneDNN convolve: leave torch.backends.mkldnn enabled, and use float32 or bfloat16."
+    blocks = _blocks_per_sm(view, largest)
+    small = (largest.bound_ns or 0) / max(largest.calls, 1) < _SHORT_NS if blocks is None else blocks < _FILLED
+    if small and not view.on_cpu:
+        yield "Use a larger batch: its calls are too small to fill the device."
+    if "attention" in largest.operator:
+        yield 'Try another attention kernel: attn_implementation="flash_attention_2" or "flex_attention".'
+    elif not compiled:
+        yield 'Try other kernels: torch.compile(model, mode="max-autotune").'
 
 
-_TUNED: Final = 'another kernel: torch.compile(model, mode="max-autotune")'
-_OTHER_ATTENTION: Final = 'another kernel of attention: attn_implementation="flash_attention_2" or "flex_attention"'
+def _blocks_per_sm(view: View, row: OperatorRow) -> float | None:
+    """Return the blocks for each multiprocessor of the kernels of an operator; `None` where they are not recorded."""
+    rows = [
+        kernel for kernel in view.anatomy.kernels
+        if kernel.blocks_per_sm is not None and {row.operator, row.part_of} & {*kernel.operators}
+    ]  # fmt: skip
+    spent = sum(kernel.time_ns for kernel in rows)
+    return sum((kernel.blocks_per_sm or 0) * kernel.time_ns for kernel in rows) / spent if spent else None
+
+
+_CHANNELS_LAST: Final = "Keep images channels-last: .to(memory_format=torch.channels_last) on model and inputs."
+#: Kernels with fewer blocks for each multiprocessor leave much of the device idle; persistent ones have about one.
+_FILLED: Final = 0.5
 #: A bound of a call below this is that of one too small for a GPU.
 _SHORT_NS: Final = 10_000
 
@@ -529,7 +803,8 @@ def _float32(view: View) -> Iterator[Advice]:
         return
     spent = gain = 0.0
     kinds: dict[str, int] = {}
-    for row, kind in _float32_products(view):
+    for place, kind in _float32_products(view):
+        row = view.anatomy.operators[place]
         kinds[kind] = kinds.get(kind, 0) + row.time_ns
         faster = 1 - min(peaks.get(kind, peaks[half]) / peaks[half], 1.0)
         if row.bound_ns:
@@ -539,17 +814,15 @@ def _float32(view: View) -> Iterator[Advice]:
         spent, gain = spent + row.time_ns, gain + row.time_ns * faster
     if not gain:
         return
-    tries = [
-        f'torch.autocast("{"cpu" if view.on_cpu else "cuda"}", torch.{half})'
-        + (", with a GradScaler" if half == "float16" and view.has_backward else "")
-    ]
+    scaled = ", with a GradScaler" if half == "float16" and view.situation.backward else ""
+    tries = [f'Multiply in {half}: torch.autocast("{"cpu" if view.on_cpu else "cuda"}", torch.{half}){scaled}.']
     if peaks.get(TF32) and FLOAT32 in kinds:
-        tries.append('torch.set_float32_matmul_precision("high"), which multiplies in tf32')
+        tries.append('Multiply in tf32: torch.set_float32_matmul_precision("high").')
     most = max(kinds, key=lambda kind: kinds[kind])
-    others = "" if len(kinds) == 1 else ", most of it in {most}"
+    others = "" if len(kinds) == 1 else ", mostly {most}"
     yield Advice(
         id="", gain_ns=view.per_step(gain),
-        why=f"products in {{kinds}} take {{time}}{others}; the peak of {{half}} is {{peak}}, that of {{most}} {{now}}",
+        why=f"{{kinds}} matrix multiplications take {{time}}{others}; {{half}} peaks at {{peak}}, {{most}} at {{now}}",
         figures={
             "kinds": name(" and ".join(sorted(kinds))), "time": ns(view.per_step(spent)), "half": name(half),
             "peak": Evidence(value=peaks[half], unit="flop/s"), "most": name(most),
@@ -560,58 +833,57 @@ def _float32(view: View) -> Iterator[Advice]:
     )  # fmt: skip
 
 
-def _float32_products(view: View) -> Iterator[tuple[OperatorRow, str]]:
-    """Yield the products of float32 operands, each with the type that they were computed in.
+def _float32_products(view: View) -> Iterator[tuple[int, str]]:
+    """Yield the rows of products of float32 operands, each with the type that they were computed in.
 
     Kernels' names say it; in a trace without shapes and without names that say it, the device's tensor cores rest.
     """
     device, launching = view.anatomy.device, view.anatomy.timeline.launching
-    products = [row for row in view.anatomy.operators if row.operator_class is CLASS.TENSOR_CONTRACTION]
     resting = device.tensor_core_ns == 0 and not device.tensor_core_unknown_ns and launching is not None
-    for row in products:
+    for place, row in enumerate(view.anatomy.operators):
+        if row.operator_class is not CLASS.TENSOR_CONTRACTION or place in view.covered:
+            continue
         dtype = row.signature.record.compute_dtype
         if row.compute_type in (FLOAT32, TF32) or (dtype == FLOAT32 and (view.on_cpu or row.bound_ns is not None)):
-            yield row, TF32 if row.compute_type == TF32 else FLOAT32
+            yield place, TF32 if row.compute_type == TF32 else FLOAT32
         elif dtype is None and resting:
-            yield row, FLOAT32
+            yield place, FLOAT32
 
 
-_SOFTMAX: Final = re.compile(r"softmax")
-
-
-def _scores(operators: Sequence[OperatorRow]) -> Iterator[int]:
-    """Yield the rows of attention that is written out: all but products on a matrix of scores, that of a softmax.
-
-    Scores have a row of queries and one of keys for each head: four sizes, or three of a batch of heads, of which the
-    softmax is over the last.
-    """
-    shapes = {
-        _largest(row)
-        for row in operators
-        if _SOFTMAX.search(row.operator) and "log_softmax" not in row.operator and not row.operator.startswith("triton")
-    }
-    shapes = {shape for shape in shapes if len(shape) in (3, 4) and shape[-2] > 1 and shape[-1] > 1}
-    multiplied = {
-        (tensor.shape[-2], tensor.shape[-1])
-        for row in operators if row.operator in ("aten::bmm", "aten::baddbmm")
-        for tensor in row.signature.record.tensors() if len(tensor.shape) == 3
-    }  # fmt: skip
-    shapes = {shape for shape in shapes if shape[-2:] in multiplied}
-    for place, row in enumerate(operators):
-        if row.operator_class is not CLASS.TENSOR_CONTRACTION and _largest(row) in shapes:
+def _scores(view: View) -> Iterator[int]:
+    """Yield the rows of attention that is written out, but its products: work on a matrix of scores."""
+    shapes = score_shapes(view.anatomy.operators)
+    for place, row in enumerate(view.anatomy.operators):
+        if shapes and row.operator_class is not CLASS.TENSOR_CONTRACTION and largest_shape(row) in shapes:
             yield place
 
 
-def _largest(row: OperatorRow) -> tuple[int, ...]:
-    tensors = [tensor for tensor in row.signature.record.tensors() if tensor.numel is not None]
-    return max((tensor.shape for tensor in tensors), key=_elements, default=())
+def _score_products(view: View) -> Iterator[int]:
+    """Yield the rows of its products: those that make scores or multiply them."""
+    keys = {shape[-2:] for shape in score_shapes(view.anatomy.operators)}
+    for place, row in enumerate(view.anatomy.operators):
+        if row.operator in ("aten::bmm", "aten::baddbmm"):
+            matrices = [tensor.shape for tensor in row.signature.record.tensors() if len(tensor.shape) == 3]
+            if len(matrices) >= 2:
+                made = (matrices[-2][-2], matrices[-1][-1])
+                if keys & {made, *(shape[-2:] for shape in matrices)}:
+                    yield place
 
 
-def _elements(shape: tuple[int, ...]) -> int:
-    whole = 1
-    for size in shape:
-        whole *= size
-    return whole
+#: A fused kernel's products reach about this part of the peak.
+_OF_FUSED_ATTENTION: Final = 0.5
+
+
+def _fused_products(view: View) -> tuple[float, float]:
+    """Return (time of the products of attention that is written out, what a fused kernel takes for them)."""
+    peaks, spent, least = view.anatomy.device.peak_flops_per_second, 0.0, 0.0
+    for place in _score_products(view):
+        row = view.anatomy.operators[place]
+        dtype = row.compute_type or row.signature.record.compute_dtype or ""
+        peak = peaks.get(dtype)
+        if peak and row.flops and not row.uncosted_ns:
+            spent, least = spent + row.time_ns, least + row.flops / (_OF_FUSED_ATTENTION * peak) * _NS
+    return spent, min(least, spent)
 
 
 #: The field of a configuration with the dropout of attention's probabilities, by how the class of a model begins.
@@ -627,33 +899,66 @@ _DROPOUTS: Final = (
 
 
 def _attention(view: View) -> Iterator[Advice]:
-    rows = [view.anatomy.operators[place] for place in sorted(view.attention)]
-    gain = view.per_step(sum(row.time_ns for row in rows))
-    if not gain:
+    rows = [view.anatomy.operators[place] for place in _scores(view)]
+    spent = sum(row.time_ns for row in rows)
+    if not spent:
         return
-    workload = view.anatomy.workload
+    products, fused = _fused_products(view)
+    workload, situation = view.anatomy.workload, view.situation
     draws = [row for row in rows if "bernoulli" in row.operator or "dropout" in row.operator]
     dropped = view.per_step(sum(row.time_ns for row in draws))
     option, technique = None, None
-    how = "runs unfused" if workload.attention == "sdpa" else "is written out"
-    dropout_time = ", {dropped} of it dropout" if draws else ""
     if workload.attention is not None and workload.attention != "sdpa":
-        tries: tuple[str, ...] = ('attn_implementation="sdpa": one kernel without the matrix of scores',)
+        tries: tuple[str, ...] = ('Use fused attention, without the matrix of scores: attn_implementation="sdpa".',)
         option, technique = "--attention sdpa", "sdpa"
-    elif draws:
+    elif draws and situation.backward:
         dropout = _dropout_of(workload)
         named = "" if dropout else " (dropout_p=0)"
-        tries = (f"no dropout of attention's probabilities{named}, so that a fused kernel can run",)
+        tries = (f"Turn off attention dropout{named} so a fused kernel can run; this changes the training.",)
         option = f"--set {dropout}=0" if dropout else None
     else:
-        tries = ("torch.nn.functional.scaled_dot_product_attention, with is_causal=True instead of a causal mask",)
+        masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""
+        tries = (f"Call torch.nn.functional.scaled_dot_product_attention{masked}.",)
     yield Advice(
-        id="", gain_ns=gain,
-        why=f"attention {how}: {{gain}} on matrices of scores ({{shape}}){dropout_time}",
+        id="", gain_ns=view.per_step(spent + products - fused),
+        why="attention is unfused: {scores} go into the score matrices ({shape})"
+        + (", {dropped} of that into dropout" if draws else "")
+        + (", {products} into its matmuls" if products else ""),
         figures={
-            "gain": ns(gain), "shape": name(" x ".join(map(str, _largest(rows[0])))), "dropped": ns(dropped),
+            "scores": ns(view.per_step(spent)), "shape": name(" x ".join(map(str, largest_shape(rows[0])))),
+            "dropped": ns(dropped), "products": ns(view.per_step(products)),
         },
         tries=tries, option=option, technique=technique, section="operators",
+    )  # fmt: skip
+
+
+def _casts(view: View) -> Iterator[Advice]:
+    if view.situation.compiled:
+        return
+    rows = casts(view.anatomy.operators)
+    gain = view.per_step(sum(row.time_ns for row in rows))
+    if not gain:
+        return
+    keeps = "Keep the weights in half precision: model.to(torch.bfloat16)"
+    yield Advice(
+        id="", gain_ns=gain, why="{calls} a step cast float32 operands of matmuls to half precision, in {gain}",
+        figures={"calls": count(view.per_step(sum(row.calls for row in rows)), "copy"), "gain": ns(gain)},
+        tries=(f"{keeps}; this changes the training." if view.situation.backward else f"{keeps}.",),
+        section="operators",
+    )  # fmt: skip
+
+
+def _training_mode(view: View) -> Iterator[Advice]:
+    if not view.situation.training_mode or view.situation.backward:
+        return
+    rows = [row for row in view.anatomy.operators if "dropout" in row.operator or "bernoulli" in row.operator]
+    gain = view.per_step(sum(row.time_ns for row in rows))
+    yield Advice(
+        id="", gain_ns=gain if gain >= WORTH * view.step_ns else None,
+        why="nothing is trained in these steps, and "
+        + ("dropout takes {gain}" if gain else "batch norm computes statistics of the batch"),
+        figures={"gain": ns(gain)}, tries=("Call model.eval() and run under torch.inference_mode().",),
+        section="operators",
     )  # fmt: skip
 
 
@@ -668,58 +973,56 @@ def _chains(view: View) -> Iterator[Advice]:
     if not rows:
         return
     # Written out, attention's scores are in chains too.
-    attention = sum(view.anatomy.operators[place].time_ns for place in view.attention)
+    attention = sum(view.anatomy.operators[place].time_ns for place in _scores(view))
     saved = sum(row.time_ns * row.saved_bytes / row.moved_bytes for row in rows)
     spent = sum(row.time_ns for row in rows)
     gain = view.per_step(saved * max(1 - attention / spent, 0)) if spent else 0
     if not gain:
         return
     longest = max(rows, key=lambda row: row.time_ns)
-    compiled = bool(view.anatomy.workload.compiled)
-    layers = "fused layers: torch.nn.functional.rms_norm and layer_norm, fused SwiGLU and rotary kernels"
+    compiled = view.situation.compiled
+    layers = "Use fused layers: torch.nn.functional.rms_norm and layer_norm, fused SwiGLU and rotary kernels."
     yield Advice(
         id="", gain_ns=gain, subject=longest.operator,
-        why="{calls} of element-wise operators, normalizations and copies, each on what the one before wrote (in"
-        " {chains}), take {time}, {share} of it to move {saved} from one to the next",
+        why="{calls} ({chains}) take {time}; {share} of it moves {saved} of intermediates that a fused kernel keeps",
         figures={
-            "calls": count(view.per_step(sum(row.calls for row in rows)), "call"),
+            "calls": count(view.per_step(sum(row.calls for row in rows)), "unfused element-wise call"),
             "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),
             "time": ns(view.per_step(spent)), "share": part(saved / spent),
             "saved": Evidence(value=view.per_step(sum(row.saved_bytes for row in rows)), unit="bytes"),
             "operator": name(longest.operator),
         },
-        tries=(layers,) if compiled else ("torch.compile(model), which makes one kernel of each chain", layers),
+        tries=(layers,) if compiled else ("Fuse each chain into one kernel: torch.compile(model).", layers),
         option=None if compiled else "--compile", technique=None if compiled else "compile", section="operators",
     )  # fmt: skip
 
 
-_FUSED_OPTIMIZER: Final = re.compile(
-    r"_fused_|^triton|optimizer_update|FusedAdam|fused_adam|multi_tensor_adam", re.IGNORECASE
-)
+def _updates(view: View) -> Iterator[int]:
+    """Yield the rows of an optimizer that is not one kernel."""
+    if view.situation.optimizer in ("foreach", "loop"):
+        for place, row in enumerate(view.anatomy.operators):
+            if row.phase is Phase.OPTIMIZER and row.operator_class is not CLASS.COMMUNICATION:
+                yield place
+
+
+_UPDATE: Final = re.compile(r"^Optimizer\.step#")
 
 
 def _optimizer(view: View) -> Iterator[Advice]:
-    rows = [
-        row for row in view.anatomy.operators
-        if row.phase is Phase.OPTIMIZER and row.operator_class is not CLASS.COMMUNICATION
-    ]  # fmt: skip
-    kernels = {row.kernel for row in view.anatomy.kernels}
-    if (
-        not rows
-        or any(_FUSED_OPTIMIZER.search(row.operator) for row in rows)
-        or any(map(_FUSED_OPTIMIZER.search, kernels))
-    ):
+    rows = [view.anatomy.operators[place] for place in _updates(view)]
+    listed = view.situation.optimizer == "foreach"
+    if not rows or (listed and len({row.operator for row in rows}) == 1):  # one operator is one pass already
         return
-    if any(row.operator.startswith("triton") for row in rows):
-        return
-    work = sum(row.time_ns for row in rows)
-    spent = view.per_step(work)
-    if view.on_cpu:
-        spent = max(spent, view.anatomy.step.phase_ns.get(Phase.OPTIMIZER) or 0)
+    step = view.anatomy.step
+    spent = view.per_step(sum(row.time_ns for row in rows))
+    if view.on_cpu:  # with what the host needs between them, in the update and in the plain step
+        update = view.per_step(sum(row.total_ns for row in view.anatomy.host if _UPDATE.match(row.name)))
+        phase = update or step.phase_ns.get(Phase.OPTIMIZER) or 0
+        spent = max(spent, phase)
+        if step.unprofiled_wall_ns and step.wall_ns:
+            spent = min(spent, round(spent * step.unprofiled_wall_ns / step.wall_ns))
     calls = view.per_step(sum(row.calls for row in rows))
-    listed = any("_foreach_" in row.operator for row in rows)
     tries = _kernels_of(view.anatomy.workload.optimizer, listed=listed)
-    how = "one for each operation" if listed else "a loop over the tensors"
     least = _update_ns(view, rows)
     gain = spent - least
     if gain <= 0 or not tries:
@@ -727,8 +1030,8 @@ def _optimizer(view: View) -> Iterator[Advice]:
     technique = "adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None
     yield Advice(
         id="", gain_ns=gain,
-        why=f"the optimizer takes {{spent}} in {{calls}} of operators, {how}",
-        figures={"spent": ns(spent), "calls": count(calls, "call"), "least": ns(least)},
+        why=f"the optimizer takes {{spent}} in {{calls}}, {'one for each operation' if listed else 'tensor by tensor'}",
+        figures={"spent": ns(spent), "calls": count(calls, "operator call"), "least": ns(least)},
         tries=tries,
         option="--optimizer adamw" if technique else None, technique=technique, section="classes",
     )  # fmt: skip
@@ -742,8 +1045,8 @@ _LISTED: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "
 def _kernels_of(optimizers: str | None, *, listed: bool) -> tuple[str, ...]:
     """Return the faster kernels that a loop's optimizers have, as far as these are known."""
     names = {word.strip().partition("-")[0].lower() for word in (optimizers or "adamw").split(",")}
-    fused = ("fused=True",) if names & _FUSED else ()
-    return fused if listed else fused + (("foreach=True",) if names & (_FUSED | _LISTED) else ())
+    fused = ("Pass fused=True to the optimizer.",) if names & _FUSED else ()
+    return fused if listed else fused + (("Pass foreach=True to the optimizer.",) if names & (_FUSED | _LISTED) else ())
 
 
 def _update_ns(view: View, rows: Sequence[OperatorRow]) -> int:
@@ -767,9 +1070,9 @@ def _layout(view: View) -> Iterator[Advice]:
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, why="{kernels} a step only change the layout of images for a convolution",
+        id="", gain_ns=gain, why="{kernels} a step only change the layout of images, in {gain}",
         figures={"kernels": count(view.per_step(sum(row.count for row in rows)), "kernel"), "gain": ns(gain)},
-        tries=("model and inputs .to(memory_format=torch.channels_last)",), section="kernels",
+        tries=(_CHANNELS_LAST,), section="kernels",
     )  # fmt: skip
 
 
@@ -784,8 +1087,9 @@ def _padding(view: View) -> Iterator[Advice]:
     kind = "longest" if texts.padding == "max_length" else "sorted"
     if texts.padding == kind:
         return
-    by_length = "batches of texts of like length", "sorted-padding"
-    how, technique = ('padding="longest" of the collator', "dynamic-padding") if kind == "longest" else by_length
+    by_length = "Batch texts of like length.", "sorted-padding"
+    to_longest = 'Pad to the longest text of the batch: padding="longest" in the collator.', "dynamic-padding"
+    how, technique = to_longest if kind == "longest" else by_length
     yield Advice(
         id="", gain_ns=gain, why="{padded} of all tokens are padding (padded to {kind})",
         figures={"padded": part(padded), "kind": name(texts.padding)},
@@ -804,11 +1108,11 @@ def _recomputation(view: View) -> Iterator[Advice]:
         return
     yield Advice(
         id="", gain_ns=gain,
-        why="activations are computed again for {gain} of the step, with a peak of {peak} on a device of {limit}",
+        why="recomputing activations takes {gain}, though the peak is {peak} of {limit}",
         figures={
             "gain": ns(gain), "peak": Evidence(value=peak, unit="bytes"), "limit": Evidence(value=limit, unit="bytes"),
         },
-        tries=("no checkpointing, or of every second layer only",), section="memory",
+        tries=("Turn off checkpointing, or checkpoint every second layer.",), section="memory",
     )  # fmt: skip
 
 
@@ -819,43 +1123,58 @@ def _collections(view: View) -> Iterator[Advice]:
     run = view.anatomy.run
     if run is None or not run.collecting_ns:
         return
-    gain = _of_run(run, run.collecting_ns)
+    gain = round(run.collecting_share * _of_run(run, run.wall_ns))
     yield Advice(
         id="", gain_ns=gain, step_ns=_of_run(run, run.wall_ns),
-        why="Python collects garbage {times} in the run's {steps}, {gain} of the mean step",
+        why="Python collects garbage {times} in {steps}, {gain} of the mean step",
         figures={"times": count(run.collections, "time"), "steps": count(run.steps, "step"), "gain": ns(gain)},
         tries=(
-            "gc.freeze() before the loop, so that what is there is not looked at again",
-            "gc.disable(), and gc.collect() every so many steps",
+            "Call gc.freeze() before the loop: what exists is not scanned again.",
+            "Call gc.disable(), and gc.collect() every N steps.",
         ),
         section="whole-run",
     )  # fmt: skip
 
 
+def _regions(view: View) -> int:
+    """Return how many regions of compiled code run in a step, if there are several beside that of the optimizer."""
+    regions = [row for row in view.anatomy.host if _REGION.match(row.name)]
+    of_optimizer = view.situation.optimizer == "compiled"
+    several = len({row.name for row in regions}) - of_optimizer > 1
+    return view.per_step(sum(row.calls for row in regions)) - of_optimizer if several else 0
+
+
+def _between_regions(view: View) -> int:
+    """Return the idle time of Python that graph breaks explain, which launches leave to them."""
+    breaks = view.anatomy.run is not None and view.anatomy.run.graph_breaks
+    gain = view.short_idle(IdleCause.PYTHON, drained=False) if breaks or _regions(view) > 1 else 0
+    return gain if gain >= WORTH * view.step_ns else 0
+
+
 def _graph_breaks(view: View) -> Iterator[Advice]:
-    run = view.anatomy.run
+    run, gain = view.anatomy.run, _between_regions(view)
     if run is not None and run.graph_breaks:
         most, *others = run.graph_breaks
-        gain, _ = view.idle(IdleCause.PYTHON)
         yield Advice(
             id="", gain_ns=gain or None, subject=most.place,
             why="torch.compile breaks its graph in {places}, at {place}: {reason}",
             figures={
                 "places": count(1 + len(others), "place"), "place": name(most.place), "reason": name(most.reason),
             },
-            tries=("no such code in what is compiled", "torch.compile(fullgraph=True), which refuses to break"),
+            tries=("Move that code out of what is compiled.", "Find breaks with torch.compile(fullgraph=True)."),
             section="whole-run",
         )  # fmt: skip
         return
-    regions = [row for row in view.anatomy.host if _REGION.match(row.name)]
-    calls = view.per_step(sum(row.calls for row in regions))
-    gain, _ = view.idle(IdleCause.PYTHON)
-    if calls < 2 or not gain or len({row.name for row in regions}) < 2:
+    if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, why="a step runs {regions} of compiled code, with {gain} of Python between operators",
-        figures={"regions": count(calls, "region"), "gain": ns(gain)},
-        tries=("TORCH_LOGS=graph_breaks says what breaks the graph", "torch.compile(fullgraph=True)"), section="host",
+        id="", gain_ns=gain, why="{regions} run in a step, with {gain} of idle time in Python between operators",
+        figures={"regions": count(_regions(view), "compiled region"), "gain": ns(gain)},
+        tries=(
+            "Set TORCH_LOGS=graph_breaks to see what breaks the graph.",
+            "Find breaks with torch.compile(fullgraph=True).",
+        ),
+        section="host",
     )  # fmt: skip
 
 
@@ -869,7 +1188,7 @@ def _fragmentation(view: View) -> Iterator[Advice]:
         return
     yield Advice(
         id="", gain_bytes=unused, peak_bytes=failure.reserved_bytes,
-        why="{asked} were asked for while {unused} were held without being used, in pieces too small",
+        why="{asked} did not fit although {unused} was reserved and unused: memory is fragmented",
         figures={
             "asked": Evidence(value=asked, unit="bytes"), "unused": Evidence(value=unused, unit="bytes"),
         },
@@ -881,10 +1200,13 @@ def _fragmentation(view: View) -> Iterator[Advice]:
 _LEAST_COMPONENT: Final = 0.1
 #: What lowers a component: the part of it that goes at most, and the change.
 _LOWERED_BY: Final = {
-    "forward_activations": (1.0, "torch.utils.checkpoint around each layer, which keeps their inputs alone"),
-    "optimizer_state": (0.75, "an optimizer whose states have 8 bits (bitsandbytes' AdamW8bit, torchao's AdamW8bit)"),
-    "gradients": (1.0, "optimizer.zero_grad(set_to_none=True) before forward, not before backward"),
-    "weights": (0.5, "weights in bfloat16, or sharded over ranks (torch.distributed.fsdp)"),
+    "forward_activations": (1.0, "Checkpoint each layer (torch.utils.checkpoint): only its input is kept."),
+    "optimizer_state": (0.75, "Use an optimizer with 8-bit state: AdamW8bit of bitsandbytes or torchao."),
+    "gradients": (1.0, "Call optimizer.zero_grad(set_to_none=True) before forward, not before backward."),
+    "weights": (
+        0.5,
+        "Keep weights in bfloat16 (this changes the training), or shard them over ranks (torch.distributed.fsdp).",
+    ),
 }
 
 
@@ -905,7 +1227,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
             continue
         yield Advice(
             id="", subject=part.component.replace("_", " "), gain_bytes=round(share * size),
-            peak_bytes=whole, why="{size} of {peak} are {component}",
+            peak_bytes=whole, why="{size} of {peak} is {component}",
             figures={
                 "size": Evidence(value=size, unit="bytes"), "peak": Evidence(value=whole, unit="bytes"),
                 "component": name(part.component.replace("_", " ")),
@@ -916,49 +1238,58 @@ def _what_fills(view: View) -> Iterator[Advice]:
 
 RULES: Final = (
     Rule(
-        id="launches", title="launch-bound", find=_launches,
-        looks_for="idle time of the device while the host ran operators or Python and launched kernels",
+        id="launches", title="launch-bound", find=_launches, takes=Takes.IDLE,
+        looks_for="idle time of the device in gaps below 1 ms while the host ran operators or Python; small kernels",
         bound="that idle time; where the step without the profiler is known, what that has beyond its busy time",
-        silent="on the CPU, and in a trace without launches",
+        silent="where most of it lies in longer gaps, where kernels take 100 us or more, on the CPU, in a trace without"
+        " launches",
     ),
     Rule(
-        id="framework", title="framework-bound", find=_framework,
+        id="gap", title="long gap", find=_gap, takes=Takes.IDLE,
+        looks_for="gaps of 1 ms and more while the host ran operators, Python or what nothing records",
+        bound="the time of this cause in all gaps alike",
+        silent="where other rules charge them: input, allocator, waits",
+    ),
+    Rule(
+        id="framework", title="framework-bound", find=_framework, takes=Takes.IDLE,
         looks_for="time of a step on the CPU that no operator explains: dispatch, autograd, Python",
         bound="that time; where the step without the profiler is known, what that has beyond its operators",
         silent="on an accelerator, where idle time has its causes",
     ),
     Rule(
-        id="input", title="waiting for input", find=_input,
+        id="input", title="waiting for input", find=_input, takes=Takes.IDLE,
         looks_for="idle time while the host loaded data or copied it to the device; on the CPU the waits of the whole"
         " run for its loader, else ranges of loaders in the recorded steps",
         bound="that time",
         silent="where no range or call of loading is recorded",
     ),
     Rule(
-        id="synchronization", title="synchronizations", find=_synchronizations,
-        looks_for="calls in an operator or a range that wait for the device, and gaps that begin while the host waits",
-        bound="the idle time in gaps that began while the host waited, or in the waits themselves if that is more",
+        id="synchronization", title="synchronizations", find=_synchronizations, takes=Takes.IDLE,
+        looks_for="calls in an operator or a range that wait for the device, and short gaps that begin in a wait",
+        bound="the idle time in the waits, and of short gaps behind them what operators and launches fill; no more than"
+        " the work of the device or of the host",
         silent="where only the end of the step waits",
     ),
     Rule(
-        id="allocator", title="allocator calls", find=_allocator,
+        id="allocator", title="allocator calls", find=_allocator, takes=Takes.IDLE,
         looks_for="idle time while the host allocated or freed memory of the device",
         bound="that idle time; of steps set aside for it the mean over all steps",
         silent="where the allocator keeps what it has",
     ),
     Rule(
-        id="cold_start", title="cold start", find=_cold_start,
-        looks_for="idle time in launches many times as long as others, and in calls that load kernels",
+        id="cold_start", title="cold start", find=_cold_start, takes=Takes.IDLE,
+        looks_for="idle time in launches many times as long as others, in calls that load kernels, and in calls of the"
+        " allocator below the first product or convolution",
         bound="that idle time, which later steps do not have", silent="where all launches are alike",
     ),
     Rule(
-        id="compilation", title="compiling", find=_compilation,
+        id="compilation", title="compiling", find=_compilation, takes=Takes.IDLE,
         looks_for="code that torch.compile compiled again in the run, and idle time while it compiled",
         bound="the time of compiling in the mean step of the run, else that idle time",
         silent="where nothing was compiled",
     ),
     Rule(
-        id="profiler", title="the profiler's own time", find=_profiler,
+        id="profiler", title="profiler", find=_profiler, takes=Takes.IDLE,
         looks_for="idle time while the profiler wrote its records or recorded Python's stack",
         bound="that idle time, which a step without the profiler does not have",
         silent="where neither is recorded",
@@ -975,41 +1306,56 @@ RULES: Final = (
         silent="where no rank stands out, or ranks are missing",
     ),
     Rule(
-        id="pageable_copies", title="copies from pageable memory", find=_pinning,
+        id="pageable_copies", title="pageable copies", find=_pinning,
         looks_for="copies to the device from memory that is not pinned",
         bound="their time, no more than all copies take while nothing else runs", silent="where other work hides them",
     ),
     Rule(
-        id="far_from_bound", title="an operator far from its bound", find=_far_from_bound,
-        looks_for="an operator in a phase whose calls take longer than FLOPs / peak and bytes / bandwidth",
-        bound="its time beyond that bound", silent="where the bound is not known",
+        id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,
+        covers=lambda view: (*_scores(view), *_score_products(view)),
+        looks_for="work on the matrix of attention's scores: softmax, dropout, masks, scales",
+        bound="the time on scores, and that of the products beyond their FLOPs at half of the peak",
+        silent="where a fused kernel runs",
     ),
     Rule(
-        id="float32", title="products in float32", find=_float32,
+        id="float32", title="float32 matrix multiplications", find=_float32, takes=Takes.KERNELS,
+        covers=lambda view: (place for place, _ in _float32_products(view)),
         looks_for="matrix products of float32 operands on a device with a peak for half precision",
         bound="their time, less the same share of the ceiling at the peak of half precision",
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(
-        id="attention", title="attention written out", find=_attention,
-        looks_for="work on the matrix of attention's scores: softmax, dropout, masks, scales",
-        bound="its time without the products: a fused kernel keeps the scores on the chip",
-        silent="where a fused kernel runs",
-    ),
-    Rule(
-        id="chains", title="maps one after the other", find=_chains,
-        looks_for="element-wise work and normalizations that follow each other and read what the one before wrote",
-        bound="their time, in proportion to the bytes that one kernel for each chain would not move",
-        silent="where bytes are not known",
-    ),
-    Rule(
-        id="optimizer", title="optimizer in a loop", find=_optimizer,
+        id="optimizer", title="optimizer in a loop", find=_optimizer, takes=Takes.KERNELS,
+        covers=_updates,
         looks_for="an optimizer that is not one fused kernel",
         bound="its time, less that of reading and writing weights, gradients and moments once, if these are known",
         silent="for fused and compiled optimizers",
     ),
     Rule(
-        id="layout", title="layout of images", find=_layout,
+        id="casts", title="casts to half precision", find=_casts, takes=Takes.KERNELS,
+        looks_for="float32 operands of matrix multiplications that each step casts to half precision again",
+        bound="the time of these casts", silent="in compiled code, which casts as it reads",
+    ),
+    Rule(
+        id="training_mode", title="training mode", find=_training_mode, takes=Takes.KERNELS,
+        looks_for="dropout, or batch norm on statistics of the batch, in a trace without backward and optimizer",
+        bound="the time of dropout", silent="in steps that train",
+    ),
+    Rule(
+        id="chains", title="unfused element-wise chains", find=_chains, takes=Takes.KERNELS, covers=_in_chains,
+        looks_for="element-wise work and normalizations that follow each other and read what the one before wrote",
+        bound="their time, in proportion to the bytes that one kernel for each chain would not move",
+        silent="where bytes are not known",
+    ),
+    Rule(
+        id="far_from_bound", title="far below peak", find=_far_from_bound, takes=Takes.KERNELS,
+        looks_for="an operator in a phase whose calls take longer than FLOPs / what is attained of the peak and bytes /"
+        " bandwidth",
+        bound="its time beyond that",
+        silent="where the bound is not known, where another rule covers it, and for products in compiled code",
+    ),
+    Rule(
+        id="layout", title="layout of images", find=_layout, takes=Takes.KERNELS,
         looks_for="kernels that only change the layout of images for a convolution", bound="their time",
         silent="where none run",
     ),
@@ -1019,17 +1365,17 @@ RULES: Final = (
         silent="for batches of texts of like length, and in runs without texts",
     ),
     Rule(
-        id="recomputation", title="recomputation where memory is free", find=_recomputation,
+        id="recomputation", title="recomputation", find=_recomputation, takes=Takes.KERNELS,
         looks_for="activations computed again in backward while the peak is below 40 % of the device's memory",
         bound="the time of the recomputation", silent="where the peak or the device's memory is not known",
     ),
     Rule(
-        id="garbage_collection", title="Python's garbage collection", find=_collections,
+        id="garbage_collection", title="Python's garbage collection", find=_collections, takes=Takes.IDLE,
         looks_for="collections of Python's garbage in the steps of the run",
         bound="their time in the mean step; a device may hide a part of it", silent="where no loop was recorded",
     ),
     Rule(
-        id="graph_breaks", title="graph breaks", find=_graph_breaks,
+        id="graph_breaks", title="graph breaks", find=_graph_breaks, takes=Takes.IDLE,
         looks_for="breaks that torch noted in the run; several regions of compiled code in a step with Python between",
         bound="idle time in Python; not known on the CPU", silent="where one region is all",
     ),

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from opanatomy.records.anatomy import ChainRow, ClassRow, KernelRow, ModuleRow, OperatorRow
-from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable, unique
+from opanatomy.records.columns import Bool, CallTable, Categorical, Float64, Int64, KernelTable, unique
 from opanatomy.records.signature import NO_SIGNATURE
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
@@ -149,15 +149,22 @@ def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...
     return tuple(sorted(rows, key=place))
 
 
-def kernel_rows(kernels: KernelTable) -> tuple[KernelRow, ...]:
+def kernel_rows(kernels: KernelTable, blocks_per_sm: Float64 | None = None) -> tuple[KernelRow, ...]:
     """Return one row per kernel name and class, longest first; a name that says nothing has its operator's class."""
     inside = np.flatnonzero(kernels.inside)
     operator, duration_ns = kernels.operator.take(inside), kernels.duration_ns[inside]
     groups = Groups(*(key.take(inside) for key in (kernels.kernel, kernels.kernel_class, kernels.kernel_rule)))
+    blocks = np.full(len(inside), np.nan) if blocks_per_sm is None else blocks_per_sm[inside]
+
+    def filled(events: Int64) -> float | None:
+        known = events[~np.isnan(blocks[events])]
+        spent = int(duration_ns[known].sum())
+        return float((blocks[known] * duration_ns[known]).sum() / spent) if spent else None
+
     rows = [
         KernelRow(
             kernel=kernel or "", operator_class=name, rule=rule or "", count=len(events), time_ns=time,
-            operators=_texts(operator.take(events)),
+            operators=_texts(operator.take(events)), blocks_per_sm=filled(events),
         )
         for (kernel, name, rule), time, events in zip(groups, groups.sums(duration_ns), groups.rows(), strict=True)
     ]  # fmt: skip

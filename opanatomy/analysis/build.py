@@ -338,6 +338,7 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
 def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     """Build the report of one trace."""
     calls, kernels, steps, capture = inputs.calls, inputs.kernels, inputs.steps, inputs.capture
+    time = steps.time
     workload = capture.workload if capture else Workload()
     workload = replace(workload, within_windows=_within_windows(workload))
     classes = class_rows(calls)
@@ -355,7 +356,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         classes=classes,
         ratios=ratios_of(classes, workload, _theory(calls, capture)),
         operators=operator_rows(calls),
-        kernels=() if kernels is None else kernel_rows(kernels),
+        kernels=() if kernels is None or time is None else kernel_rows(kernels, time.launched.work.blocks_per_sm),
         chains=chain_rows(calls),
         host=inputs.host,
         modules=module_rows(calls, capture.modules if capture else {}),

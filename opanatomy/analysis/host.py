@@ -21,6 +21,11 @@ _STEP: Final = re.compile(r"^ProfilerStep")
 #: Ranges that say where the host is, not what it does.
 _PLACES: Final = re.compile(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
 _PYTHON: Final = "between recorded events"
+#: Operators that only call another one, by that one.
+_CALLS: Final = {
+    "aten::_local_scalar_dense": ("aten::item",), "aten::item": ("aten::is_nonzero",),
+    "aten::copy_": ("aten::_to_copy",), "aten::_to_copy": ("aten::to",),
+}  # fmt: skip
 
 
 def host_rows(names: Sequence[str], host: HostTable, launches: Launches, steps: Intervals) -> tuple[HostRow, ...]:
@@ -133,14 +138,19 @@ def _runtime(
 
 
 def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) -> str | None:
-    """Return the outermost operator around a call, else the innermost range that says what the host does."""
-    outermost, above = None, row
-    while above >= 0:
-        if operators[above]:
-            outermost = above
+    """Return the innermost operator around a call (that a program calls), else the innermost range that says something.
+
+    A part of another operator stands for that one: `aten::item` calls `aten::_local_scalar_dense`.
+    """
+    above = row
+    while above >= 0 and not operators[above]:
         above = int(host.parent[above])
-    if outermost is not None:
-        return names[int(host.name[outermost])]
+    while above >= 0 and (parent := int(host.parent[above])) >= 0:
+        if names[int(host.name[parent])] not in _CALLS.get(names[int(host.name[above])], ()):
+            break
+        above = parent
+    if above >= 0:
+        return names[int(host.name[above])]
     while row >= 0 and _PLACES.match(names[int(host.name[row])]):
         row = int(host.parent[row])
     return names[int(host.name[row])] if row >= 0 else None

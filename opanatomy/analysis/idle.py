@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, overlap, together, union, within, without
+from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.nesting import last_started
 from opanatomy.records.anatomy import PYTHON_STACK, Gap, IdleRow
 from opanatomy.records.columns import (
@@ -50,6 +51,8 @@ _STACK_NS: Final = 20_000
 _SILENCE_NS: Final = 1_000_000
 #: Gaps below this length are those between launches; a longer one has a cause of its own.
 SHORT_GAP_NS: Final = 1_000_000
+#: What the host queued is known if this part of the work has a launch record.
+_KNOWN_LAUNCHES: Final = 0.95
 #: So many rows of the longest gaps are kept.
 LONGEST_GAPS: Final = 20
 
@@ -57,6 +60,13 @@ _ALLOCATES: Final = re.compile(
     r"^(?:cuda|hip|cu)(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
     r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|Address|Host))|^(?:ur|pi|ze)(?:USM|Mem)\w*(?:Alloc|Free)"
 )
+#: Operators that call cuBLAS, cuDNN and their like, which start with their first call.
+_LIBRARIES: Final = re.compile(
+    r"^aten::(?:\w*conv\w*|\w*mm|matmul|linear|baddbmm|\w*(?:cudnn|miopen|rnn|lstm|gru)\w*)$"
+)
+#: A call of the allocator that starts a library takes this many times the median of its name.
+_TIMES_USUAL: Final = 10
+_A_FEW: Final = 4
 #: Calls in which the host waits for the device.
 WAITS: Final = re.compile(
     r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
@@ -122,6 +132,8 @@ class Idle(Struct, frozen=True):
     unrecorded: Intervals
     #: The part of it in which the host waited for such work.
     awaited: Intervals
+    #: When work was queued behind other work, or the host waited for the device; `None` where launches lack records.
+    paced: Intervals | None
     charged: tuple[_Charged, ...]
     gaps: _Gaps
     #: Which of the gaps began while the host waited for the device.
@@ -290,9 +302,16 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
         _Charged(IdleCause.DEVICE, _NOBODY, (returned[behind], gaps.end_ns[behind])),
         _Charged(IdleCause.UNKNOWN, _NOBODY, gaps.of(~known)),
     ]
+    queued = host.returned_ns(launched.launch[rows])
+    known_launch = launched.launch[rows] >= 0
+    late = known_launch & (work.start_ns[rows] - queued > _LATENCY_NS)
+    launched_last = np.array([queued.max(initial=window[0])])  # what runs from there on ends the step
+    paced = together(union(queued[late], (work.start_ns[rows] - queued)[late]), host.waiting())
+    paced = together(paced, union(launched_last, window[1] - launched_last))
     waiting = host_bound & host.waits(gaps.start_ns, gaps.launch)
     return Idle(
         host=gaps.of(host_bound), stream=gaps.of(crossed), other=gaps.of(behind | ~known),
+        paced=paced if known_launch.mean() >= _KNOWN_LAUNCHES else None,
         drained=gaps.of(waiting), unrecorded=unrecorded, awaited=unseen,
         charged=tuple(part for part in charged if len(part.time[0])), gaps=gaps, began_waiting=waiting, activity=host,
     )  # fmt: skip
@@ -360,10 +379,12 @@ class _Host:
         slow = launching & (calls.duration_ns >= max(_SLOW * usual, _SLOW_NS))
         is_input = _launches_of(launched, into) & (calls.duration_ns >= _HELD_UP_NS)
         is_waiting = rows_named(WAITS, names, calls.name) | _launches_until_done(launched, out)
+        allocates = rows_named(_ALLOCATES, names, calls.name)
+        starts = _starts_library(launched, allocates)
         of_calls = {
             IdleCause.INPUT: is_input,
-            IdleCause.ALLOCATOR: rows_named(_ALLOCATES, names, calls.name),
-            IdleCause.SLOW_LAUNCH: (slow & ~is_input & ~is_waiting) | rows_named(_LOADS, names, calls.name),
+            IdleCause.ALLOCATOR: allocates & ~starts,
+            IdleCause.SLOW_LAUNCH: (slow & ~is_input & ~is_waiting) | rows_named(_LOADS, names, calls.name) | starts,
             IdleCause.SYNCHRONIZATION: is_waiting,
             IdleCause.OPERATORS: np.ones(len(calls.name), dtype=bool),
         }
@@ -400,6 +421,10 @@ class _Host:
             layer = self._layer(IdleCause.SYNCHRONIZATION, thread)
             waits[here] = within(layer, moments[here], moments[here] + _LATENCY_NS) > 0
         return waits
+
+    def waiting(self) -> Intervals:
+        """Return when a thread that launches work waits for the device."""
+        return self._layer(IdleCause.SYNCHRONIZATION, _OTHERS)
 
     def returned_ns(self, launch: Int64) -> Int64:
         """Return when each launch returned; -1 if there is none."""
@@ -450,7 +475,7 @@ class _Host:
             return
         rows = self._rows(part.cause, part.thread)
         spent = self._time_in(part.time, rows)
-        if part.cause in (IdleCause.OPERATORS, IdleCause.COLLECTIVE, IdleCause.PYTHON):
+        if part.cause in (IdleCause.OPERATORS, IdleCause.COLLECTIVE, IdleCause.PYTHON, IdleCause.INPUT):
             spent = spent - self._time_below(rows, spent)
         calls = self._calls(part.cause, part.thread)
         if part.cause is IdleCause.OPERATORS:
@@ -560,6 +585,38 @@ class _Host:
 
     def _is_of(self, threads: Int64, thread: int) -> Bool:
         return isin(threads, self._threads) if thread == _OTHERS else threads == thread
+
+
+def _starts_library(launched: LaunchedWork, allocates: Bool) -> Bool:
+    """Return the calls of the allocator that start a library: long ones below the first call of a product or cuDNN.
+
+    A call is long if it takes `_TIMES_USUAL` times the median of the calls of its name, or if there are hardly any; the
+    first call of the trace creates the device's context.
+    """
+    calls, host, names = launched.launches, launched.host, launched.names
+    starts = np.zeros(len(calls.name), dtype=bool)
+    rows = np.flatnonzero(allocates & (calls.duration_ns >= _SLOW_NS))
+    if not len(rows):
+        return starts
+    first_call = int(calls.start_ns.min())
+    libraries = rows_named(_LIBRARIES, names, host.name)
+    around = enclosing_rows(
+        host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent,
+        (calls.thread[rows], calls.start_ns[rows]),
+    )  # fmt: skip
+    for call, row in zip(rows.tolist(), around.tolist(), strict=True):
+        if calls.start_ns[call] == first_call:
+            starts[call] = True
+            continue
+        while row >= 0 and not libraries[row]:
+            row = int(host.parent[row])
+        alike = np.sort(calls.duration_ns[calls.name == calls.name[call]])
+        usual = len(alike) >= _A_FEW and calls.duration_ns[call] < _TIMES_USUAL * alike[len(alike) // 2]
+        if row < 0 or usual:
+            continue
+        of_name = host.name == host.name[row]
+        starts[call] = int(host.start_ns[of_name].min()) == host.start_ns[row]
+    return starts
 
 
 def _launches_of(launched: LaunchedWork, work: Bool) -> Bool:

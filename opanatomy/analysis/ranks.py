@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.aggregate import FRACTION, WHOLE, Common, Firsts, Order, RowSums, merged, same, sum_of
 from opanatomy.analysis.build import check_conservation, ratios_of
 from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
+from opanatomy.analysis.evidence import situation_of, situation_over
 from opanatomy.analysis.lanes import lanes_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.analysis.timeline import longest_gaps
@@ -39,6 +40,7 @@ from opanatomy.records.anatomy import (
     OperatorRow,
     Provenance,
     Ratio,
+    Situation,
     Step,
     Timeline,
 )
@@ -580,6 +582,7 @@ class RanksTogether:
         self._breakdown = BreakdownSums()
         self._checks, self._caveats, self._warnings = ChecksOver(), WarningsOver(), WarningsOver()
         self._conventions: dict[str, str | int] = {}
+        self._situations: list[Situation] = []
 
     def places(self) -> list[int]:
         """Return the places of the added traces, in the order of the ranks."""
@@ -610,6 +613,7 @@ class RanksTogether:
         self._caveats.add(anatomy.caveats, rank, order)
         self._warnings.add(anatomy.warnings, rank, order)
         self._conventions = self._conventions or anatomy.conventions
+        self._situations.append(anatomy.situation or situation_of(anatomy))
         return rank
 
     def _add_rows(self, anatomy: Anatomy, order: Order) -> None:
@@ -650,6 +654,7 @@ class RanksTogether:
             modules=self._modules.rows(),
             host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
             chains=self._chains.rows(),
+            situation=situation_over(self._situations),
             lanes=lanes_of_ranks([(one.candidate.called, one.lanes) for one in kept if one.lanes is not None]),
             memory=self._memory.memory,
             run=max((one.run for one in kept if one.run is not None), key=lambda run: run.input_share, default=None),

@@ -510,6 +510,7 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
         no_ceilings=None,
         peak_flops_per_second=ceilings.matrix_flops_per_second,
         vector_flops_per_second=ceilings.vector_flops_per_second,
+        attained_share=ceilings.attained_share,
         bandwidth_bytes_per_second=ceilings.bandwidth_bytes_per_second,
         source=ceilings.source,
         mfu=None,

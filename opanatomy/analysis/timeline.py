@@ -10,7 +10,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.idle import LONGEST_GAPS, Idle, idle_by_device
-from opanatomy.analysis.intervals import Intervals, LaunchedWork, covered, covered_by_group, exposed, union, within
+from opanatomy.analysis.intervals import (
+    Intervals,
+    LaunchedWork,
+    covered,
+    covered_by_group,
+    exposed,
+    length,
+    overlap,
+    union,
+    within,
+)
 from opanatomy.analysis.step import host_steps
 from opanatomy.records.anatomy import (
     DeviceFigures,
@@ -396,6 +406,7 @@ def timeline_of(
         drained_ns=time.mean(
             int(within(device.idle.drained, time.step_start, time.step_end).sum()) for device in time.devices
         ),
+        paced_ns=_paced_ns(time),
         around_ns=step_window.window[1] - step_window.window[0] - window if of_trace else None,
         causes=time.idle_rows(causes), gaps=time.longest_gaps([row.number for row in rows]),
         computation_ns=time.mean(_covered(time, _of(device, computes)) for device in time.devices),
@@ -424,6 +435,17 @@ def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
     """Return the time of the marked events of a device in which none of its others ran."""
     events, others = _of(device, marked), _of(device, ~marked)
     return exposed((time.start[events], time.duration[events]), (time.start[others], time.duration[others]))
+
+
+def _paced_ns(time: DeviceTime) -> int | None:
+    """Return the busy time in which more work was queued or the host waited; `None` if one device does not say."""
+    spans = union(time.step_start, time.step_end - time.step_start)
+    each = []
+    for device in time.devices:
+        if device.idle.paced is None:
+            return None
+        each.append(length(overlap(overlap(device.busy, spans), device.idle.paced)))
+    return time.mean(each)
 
 
 def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRow:

@@ -51,6 +51,7 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
         + (f"; else {sheet.source}" if sheet and others else ""),
         matrix_flops_per_second={**rates, **others},
         vector_flops_per_second=vector,
+        attained_share={name: sheet.attained_share.get(name, 1.0) for name in others} if sheet else {},
         bandwidth_bytes_per_second=best.per_second if best else None,
         memory_bytes=machine.memory_bytes,
         cache_bytes=(sheet.cache_bytes if sheet else None) or measured.cache_bytes,

@@ -47,6 +47,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
             before,
             source="; else ".join(filter(None, (self._options(), before.source))),
             matrix_flops_per_second={**before.matrix_flops_per_second, **peaks},
+            attained_share={name: share for name, share in before.attained_share.items() if name not in peaks},
             bandwidth_bytes_per_second=before.bandwidth_bytes_per_second if self.bandwidth is None else self.bandwidth,
             disturbed=tuple(name for name in before.disturbed if name not in own),
             given=given,

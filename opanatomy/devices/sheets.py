@@ -51,6 +51,9 @@ class Sheet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Peaks of matrix products by data type, and those of all other arithmetic.
     matrix: dict[str, float] = field(default_factory=dict)
     vector: dict[str, float] = field(default_factory=dict)
+    #: The fastest dense products that anyone measured (Stas Bekman, "maximum achievable matmul FLOPS", ml-engineering
+    #: 744d01e): the bfloat16 figure stands for float16 too, whose products take the same units.
+    attained: dict[str, float] = field(default_factory=dict)
     note: str = ""
     #: Other devices with the same driver name, multiprocessors and memory, which no trace can tell apart.
     also: str = ""

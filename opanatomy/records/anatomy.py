@@ -149,7 +149,9 @@ class Timeline(Record, frozen=True, kw_only=True):
     device runs; `computation_ns` is the union of the work that is neither. With several devices these are means over
     the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
     without steps, `around_ns` is its time before and after all device work. `gaps` has the longest idle spans, at most
-    20 rows. On the CPU `busy_ns` is the time of operators; of a host alone, all of the window is `unrecorded_ns`.
+    20 rows. `paced_ns` is the busy time in which more work was queued, or the host waited for the device: faster
+    kernels shorten the step by no more than that; `None` where launches are not recorded. On the CPU `busy_ns` is the
+    time of operators; of a host alone, all of the window is `unrecorded_ns`.
     """
 
     window_ns: int
@@ -165,6 +167,7 @@ class Timeline(Record, frozen=True, kw_only=True):
     unrecorded_ns: int | None = None
     awaited_ns: int | None = None
     drained_ns: int | None = None
+    paced_ns: int | None = None
     around_ns: int | None = None
     causes: tuple[IdleRow, ...] = ()
     gaps: tuple[Gap, ...] = ()
@@ -272,7 +275,8 @@ class AboveCeiling(Record, frozen=True, kw_only=True):
 class DeviceFigures(Record, frozen=True, kw_only=True):
     """Ceilings of the device, their `source`, and the share of them that was reached.
 
-    `peak_flops_per_second` has matrix peaks by data type, `vector_flops_per_second` those of all other arithmetic.
+    `peak_flops_per_second` has matrix peaks by data type, `vector_flops_per_second` those of all other arithmetic,
+    `attained_share` the part of a matrix peak that the fastest products attain (all of it without an entry).
     `mfu` is the share of the peak of `mfu_dtype` (the data type of most contractions) that the step's contractions
     reach without recompute, `hfu` with it. `mfu_covered` is the part of the time of contractions (and of work of
     unknown class) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`.
@@ -293,6 +297,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)
     vector_flops_per_second: dict[str, float] = field(default_factory=dict)
+    attained_share: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     source: str | None = None
     exceeded: tuple[ExceededCeiling, ...] = ()
@@ -345,6 +350,8 @@ class Ceilings(Record, frozen=True, kw_only=True):
     source: str
     matrix_flops_per_second: dict[str, float] = field(default_factory=dict)
     vector_flops_per_second: dict[str, float] = field(default_factory=dict)
+    #: The part of a matrix peak that the fastest products attain; all of it without an entry, as of measured peaks.
+    attained_share: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     memory_bytes: int | None = None
     #: The size of the last cache before the memory with `bandwidth_bytes_per_second`: L2, on MI300 the L3.
@@ -584,6 +591,40 @@ class Evidence(Record, frozen=True, kw_only=True):
     text: str | None = None
 
 
+class Situation(Record, frozen=True, kw_only=True):
+    """How the step is run, as far as the trace shows it: cures are chosen by it.
+
+    ddp, fsdp, tensor_parallel: ranges or operators of `DistributedDataParallel`, of FSDP, of tensor parallelism.
+    backward: the step has a backward.
+    score_mask: a mask of queries by keys is applied to attention's scores.
+    compiled: code of torch.compile, and `cuda_graphs` launched graphs.
+    loader: a `DataLoader` with `workers`, or in a `single process`.
+    autocast: float32 operands are cast to half precision for products.
+    optimizer: how the update is launched: `fused`, `compiled`, `foreach`, `loop`.
+    pinned_copies, pageable_copies: copies to the device by the memory that they are from, over all steps.
+    serving: a serving engine by the names of its operators.
+    training_mode: dropout or batch norm in training mode, in a trace without backward and optimizer.
+    ranks: how many ranks the report covers, of `world_size`.
+    """
+
+    ddp: bool = False
+    fsdp: bool = False
+    tensor_parallel: bool = False
+    backward: bool = False
+    score_mask: bool = False
+    compiled: bool = False
+    cuda_graphs: bool = False
+    loader: str | None = None
+    autocast: bool = False
+    optimizer: str | None = None
+    pinned_copies: int = 0
+    pageable_copies: int = 0
+    serving: str | None = None
+    training_mode: bool = False
+    ranks: int = 1
+    world_size: int | None = None
+
+
 class Advice(Record, frozen=True, kw_only=True):
     """A change to try: what it could gain at most, why, and how to try it.
 
@@ -627,7 +668,7 @@ class HostRow(Record, frozen=True, kw_only=True):
     kind: `operator`, `range` (an annotation, an autograd node), `runtime` (a call of the device's runtime), `python`
         (nothing recorded between two events) or `others` (all names with less than 0.1 % of the time).
     name: the name of the event.
-    caller: the outermost operator, else the innermost range, around a runtime call that waits for the device.
+    caller: the innermost operator, else the innermost range, around a runtime call that waits for the device.
     calls: how many events.
     self_ns: their time without that of the events below them.
     total_ns: their time with it, events below another one of the same name left out.
@@ -1025,6 +1066,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
     count: how often it ran.
     time_ns: its total time.
     operators: the operators that launched it.
+    blocks_per_sm: its blocks for each multiprocessor, the mean over its time; `None` where that is not recorded.
     """
 
     kernel: str
@@ -1033,6 +1075,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
     count: int
     time_ns: int
     operators: tuple[str, ...]
+    blocks_per_sm: float | None = None
 
 
 class ModuleRow(Record, frozen=True, kw_only=True):
@@ -1085,6 +1128,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     breakdown: the time of like steps, operator by operator, from which two runs are compared.
     checks: figures checked against a second source, and those that disagree.
     advice: what to change, the largest gain first.
+    situation: how the step is run, by which advice chooses its cures; `None` for memory snapshots.
     host: what the host's launching threads did, the longest first.
     chains: maps and normalizations that one kernel could do together, by phase.
     lanes: one step over time: phases, devices, streams, threads; of several ranks the device of each.
@@ -1120,6 +1164,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     breakdown: Breakdown | None = None
     checks: tuple[Check, ...] = ()
     advice: tuple[Advice, ...] = ()
+    situation: Situation | None = None
     host: tuple[HostRow, ...] = ()
     chains: tuple[ChainRow, ...] = ()
     lanes: Lanes | None = None

@@ -369,7 +369,7 @@ class Environment(Record, frozen=True, kw_only=True):
     architecture: the target of its kernels: `sm_90`, `gfx942`.
     mig: true for a MIG instance, a part of a GPU; `None` if the driver was not asked.
     torch: versions: also `cuda`, `driver`, `transformers`, `python`.
-    host_threads: threads that torch computes on, on `processor`.
+    host_threads: threads that torch computes on, on `processor`, of whose cores `host_cores` are the process's.
     matmul_float32: the type allowed for float32 matrix products: "tf32", or "ieee" for float32; `convolution_float32`
         that for convolutions.
     load: what other work took of the device before the timed steps and after the last step, if this was measured.
@@ -389,6 +389,7 @@ class Environment(Record, frozen=True, kw_only=True):
     transformers: str | None = None
     python: str | None = None
     host_threads: int | None = None
+    host_cores: int | None = None
     processor: str | None = None
     matmul_float32: str | None = None
     convolution_float32: str | None = None
@@ -576,7 +577,18 @@ class RunClock(Record, frozen=True, kw_only=True):
     @property
     def input_share(self) -> float:
         """Return the part of the steps in which the loop waits for its input."""
-        return self.input_ns / self.wall_ns if self.wall_ns else 0.0
+        return self._usual_share(self.input_ns, "input_ns")
+
+    @property
+    def collecting_share(self) -> float:
+        """Return the part of the steps in which Python collects garbage."""
+        return self._usual_share(self.collecting_ns, "collecting_ns")
+
+    def _usual_share(self, part_ns: int, name: str) -> float:
+        """Return a part's share of the steps; a few slow ones (an evaluation, a checkpoint) are not the loop's."""
+        few = self.slow if 0 < self.slow_steps == len(self.slow) and self.slow_steps <= self.steps // 20 else ()
+        wall = self.wall_ns - sum(step.wall_ns for step in few)
+        return max(part_ns - sum(getattr(step, name) for step in few), 0) / wall if wall > 0 else 0.0
 
 
 class Capture(Record, frozen=True, kw_only=True):

@@ -240,6 +240,7 @@ def environment_of(device: str) -> Environment:
         transformers=_version_of("transformers"),
         python=platform.python_version(),
         host_threads=torch.get_num_threads(),
+        host_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         processor=processor,
         matmul_float32=_float32(torch.backends.cuda.matmul) if on_cuda else None,
         convolution_float32=_float32(getattr(torch.backends.cudnn, "conv", None)) if on_cuda else None,

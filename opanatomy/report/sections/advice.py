@@ -8,6 +8,7 @@ from typing import Final
 
 from opanatomy.records.anatomy import Advice, Anatomy, Evidence
 from opanatomy.report.section import (
+    ByteRate,
     Bytes,
     Count,
     Fact,
@@ -65,7 +66,7 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
 def fact_of(advice: Advice, *, of_profile: bool, tried: int | None = None) -> Fact:
     """Return a piece of advice as a line of a page; `of_profile` if options of `profile` can be added to the run."""
     what = joined((gain_of(advice), why_of(advice)), by=": ")
-    text = phrase("{}. Try {}.", what or "", tries_of(advice, tried, of_profile=of_profile))
+    text = phrase("{}. {}", what or "", tries_of(advice, tried, of_profile=of_profile))
     return Fact(label=label_of(advice), text=text)
 
 
@@ -94,11 +95,13 @@ def why_of(advice: Advice) -> Phrase:
 
 
 def tries_of(advice: Advice, most: int | None = None, *, of_profile: bool) -> Phrase:
-    """Return what to try, the most promising first, of a run of `profile` with the option that does it."""
+    """Return what to try in sentences, the most promising first, of a run of `profile` with the option that does it."""
     option = f"`{advice.option}`" if advice.option and of_profile else None
     first, *others = advice.tries[:most] or ("",)
-    named = first if option is None or not first else phrase("{} ({})", first, option)
-    return joined((named or option, *others), "; or ") or phrase("")
+    first = first if first.endswith(".") or not first else f"Try {first}."  # an option or a call
+    if option is not None:
+        first = f"{first.removesuffix('.')} ({option})." if first else f"Try {option}."
+    return joined((first or None, *others), " ") or phrase("")
 
 
 def quantity_of(evidence: Evidence) -> Quantity | Name:
@@ -106,7 +109,7 @@ def quantity_of(evidence: Evidence) -> Quantity | Name:
     value = evidence.value
     if evidence.text is not None:
         return Name(evidence.text)
-    known = {"ns": Time, "bytes": Bytes, "ratio": Ratio, "flop/s": FlopRate}.get(evidence.unit)
+    known = {"ns": Time, "bytes": Bytes, "ratio": Ratio, "flop/s": FlopRate, "byte/s": ByteRate}.get(evidence.unit)
     if known is not None:
         made: Quantity = known(value)
         return made
