@@ -72,6 +72,8 @@ class Script:
         self._reason: str | None = None
         self._replayed = 0
         self._warning: str | None = None
+        #: The steps are recorded, and their trace is still being written.
+        self._is_writing = False
         #: Whether a profiler that is made now is ours.
         self._is_ours = False
         #: Skipped and irregular updates before the step.
@@ -120,7 +122,7 @@ class Script:
         return replay
 
     def _profiles_itself(self) -> None:
-        if self._process == os.getpid() and not (self._recorder is not None and self._recorder.trace is not None):
+        if self._process == os.getpid() and not (self._recorder is not None and self._recorder.is_recorded):
             self._give_up(
                 "the script profiles itself with torch.profiler, and torch takes one profiler at a time - give its"
                 " profile(...) on_trace_ready=opanatomy.trace_handler('runs/'), or give its trace to opanatomy analyze"
@@ -136,6 +138,9 @@ class Script:
         is_recorded = recorder is not None and not recorder.is_over()
         self._steps = max(self._steps + 1, updates.count // updates.length)
         took = clock.step_ended(self._steps, counted=not is_recorded)
+        if self._is_writing and recorder is not None and recorder.being_written is None:
+            with self._harmless():
+                self._say_recorded(recorder)
         if self._reason is not None or (recorder is not None and not is_recorded):
             return
         stops = False
@@ -240,15 +245,28 @@ class Script:
         return alike or self._steps >= _MOST
 
     def _recorded(self, recorder: StepRecorder) -> bool:
-        """Say where the trace is; return whether the script ends here."""
-        plan = self._plan
-        assert plan is not None
-        if self._is_first():
-            from opanatomy.capture.loop.numbered_steps import named
-
-            steps = named(range(plan.first, plan.first + self._settings["steps"]))
-            say(f"{steps} of the script recorded: {recorder.trace}")
+        """Say where the trace is, or will be; return whether the script ends here."""
+        size = recorder.being_written
+        if size is None:
+            self._say_recorded(recorder)
+        else:
+            self._is_writing = True
+            if self._is_first():
+                say(f"writing the trace of {self._names()} ({size / 1e6:,.0f} MB) as the script goes on")
         return bool(self._settings["stop"])
+
+    def _say_recorded(self, recorder: StepRecorder) -> None:
+        """Say where the trace is, once it is there."""
+        self._is_writing = False
+        trace = recorder.trace
+        if self._is_first():
+            say(f"{self._names()} of the script recorded: {trace}; it stood still for {recorder.held_ns / 1e9:.2f} s")
+
+    def _names(self) -> str:
+        from opanatomy.capture.loop.numbered_steps import named
+
+        assert self._plan is not None
+        return named(range(self._plan.first, self._plan.first + self._settings["steps"]))
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
@@ -278,7 +296,7 @@ class Script:
         if self._reason is None:
             self._reason = reason
             say(f"nothing {'more ' * (self._recorder is not None)}is recorded, the script goes on: {reason}")
-        if self._recorder is not None and self._recorder.trace is None:
+        if self._recorder is not None and not self._recorder.is_recorded:
             with suppress(Exception):
                 self._recorder.drop()
             self._recorder = None
@@ -302,6 +320,9 @@ class Script:
             with self._harmless(), self._ours():
                 recorder.finish()
         self._stack.close()
+        if recorder is not None and self._is_writing:
+            with self._harmless():
+                self._say_recorded(recorder)
         if recorder is None or recorder.trace is None:
             if self._reason is None and self._is_first():
                 say(f"nothing is recorded: {self._why_nothing()}")
