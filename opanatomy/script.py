@@ -34,6 +34,8 @@ _OF_RANKS: Final = 5
 _TOLD_BY: Final = 16
 #: The first rank waits so long for the traces of the others.
 _GRACE_S: Final = 60.0
+#: How long a rank waits at its end for what its threads have begun.
+_MOMENT_S: Final = 0.2
 
 
 def follow(settings: dict[str, Any]) -> None:
@@ -354,6 +356,7 @@ class Script:
             say("interrupted: the report is not shown")
         except Exception as error:
             say(f"the report is not shown: {type(error).__name__}: {error}")
+        _let_threads_end()
 
     def _end(self) -> None:
         recorder = self._recorder
@@ -474,6 +477,14 @@ def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict
     subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False
     )
+
+
+def _let_threads_end() -> None:
+    """Give the threads of a rank a moment: what gloo still holds then aborts the interpreter that is taken apart."""
+    from opanatomy.capture.distributed.launched import launched
+
+    if launched() is not None and "torch" in sys.modules:
+        time.sleep(_MOMENT_S)
 
 
 def _in_compiled_code() -> bool:

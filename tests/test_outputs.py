@@ -246,9 +246,9 @@ class Exporting:
     secret = "sW0rdfish-4711-xyz"
 
     def export_chrome_trace(self, path: str) -> None:
-        events = [{"ph": "X", "name": f"{name} {self.secret} /home/me/x.py", "ts": 1, "dur": 1} for name in "ab"]
-        text = ",\n".join(json.dumps(event, indent=4).replace("\n}", "\n  }").replace("{", "  {", 1) for event in events)
-        Path(path).write_text(f'{{\n  "schemaVersion": 1,\n  "traceEvents": [\n{text}\n  ]\n}}\n')
+        event = '{\n    "ph": "X", "name": "%s %s /home/me/x.py", "ts": 1, "dur": 1\n  }'
+        events = ",\n  ".join(event % (name, self.secret) for name in "ab")
+        Path(path).write_text(f'{{"schemaVersion": 1, "traceEvents": [\n  {events}\n]}}\n')
 
 
 @pytest.mark.parametrize("executable", [sys.executable, "/bin/false", "/nowhere"])

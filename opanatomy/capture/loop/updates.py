@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: No cycle has more updates than this.
 _LONGEST: Final = 64
-#: An optimizer that has not stepped is waited for during so many updates of the others; one that has, as long as it took
-#: the last time.
+#: An optimizer that has not stepped is waited for during so many updates of the others; one that has, for as many as
+#: there were before it.
 _WAITED: Final = 8
 #: The order of the updates may change so often; after that what comes in between is noted and no more.
 _CHANGES: Final = 3

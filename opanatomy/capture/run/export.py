@@ -436,6 +436,8 @@ def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
     The training waits for it, so it asks each event as little as can be: `key_averages`, whose sums these are, takes
     fifty times as long.
     """
+    from torch._C._profiler import _EventType
+
     found = _RecordedEvents()
     launched_ns = _launched_ns(profiler) if on_device else None
     #: Of each name the time, and whether its calls may have lists.
@@ -452,8 +454,8 @@ def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
             duration_ns = event.duration_time_ns
             time_ns[0] += duration_ns
             outer[0] -= duration_ns
-        else:
-            time_ns[0] += launched_ns.get(event.correlation_id, 0)
+        elif (launched := launched_ns.get(event.correlation_id)) is not None and event.tag == _EventType.TorchOp:
+            time_ns[0] += launched
         if children := event.children:
             waiting += [(child, time_ns) for child in children]
         if takes_lists:
