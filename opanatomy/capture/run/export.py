@@ -442,9 +442,10 @@ def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
     launched_ns = _launched_ns(profiler) if on_device else None
     #: Of each name the time, and whether its calls may have lists.
     rows: dict[str, tuple[list[int], bool]] = {}
-    waiting = [(event, [0]) for event in profiler.profiler.kineto_results.experimental_event_tree()]
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    outer_ns = [[0]] * len(waiting)  # no pairs: each would be one more object for the garbage collector
     while waiting:
-        event, outer = waiting.pop()
+        event, outer = waiting.pop(), outer_ns.pop()
         name = event.name
         row = rows.get(name)
         if row is None:
@@ -457,7 +458,8 @@ def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
         elif (launched := launched_ns.get(event.correlation_id)) is not None and event.tag == _EventType.TorchOp:
             time_ns[0] += launched
         if children := event.children:
-            waiting += [(child, time_ns) for child in children]
+            waiting += children
+            outer_ns += [time_ns] * len(children)
         if takes_lists:
             _note_lists(event, found)
     found.times_ns = {name: time_ns[0] for name, (time_ns, _) in rows.items() if time_ns[0]}
