@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from opanatomy.capture.loop.clock import Clock
     from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
+    from opanatomy.capture.run.export import TraceWriter
     from opanatomy.capture.subject import Subject
 
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
@@ -505,7 +506,9 @@ class Recorder:
         self._is_over = False
         self._steps = 0
         self._output: OutputFile | None = None
-        self._trace: Path | None = None
+        self._writer: TraceWriter | None = None
+        #: How long the loop stood still for the end of the profile: Kineto's own work, and its export.
+        self.held_ns = 0
         self._anatomy: Anatomy | None = None
         #: The clock of the whole loop, and what takes it off again.
         self._clock: Clock | None = None
@@ -579,7 +582,10 @@ class Recorder:
             finally:
                 self._abort()
         self._oom.close()
-        self._stop_clock()
+        try:
+            self._written()
+        finally:
+            self._stop_clock()
         if self._options.check:
             from opanatomy.analysis.checks import require_agreement
 
@@ -589,9 +595,10 @@ class Recorder:
     def anatomy(self) -> Anatomy:
         """Return the anatomy of the recorded steps; raise `CaptureError` before it is complete."""
         if self._anatomy is None:
-            if self._trace is None:
+            trace = self._written()
+            if trace is None:
                 raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
-            anatomy = held(analyze_traces([self._trace], redact=self._options.redact))
+            anatomy = held(analyze_traces([trace], redact=self._options.redact))
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
             self._anatomy = anatomy
@@ -613,13 +620,18 @@ class Recorder:
         run = None if self._clock is None else self._clock.read()
         self._clock = None
         self._clock_taken_off.close()
-        if run is not None and self._trace is not None:
+        try:
+            trace = self._written()
+        except OutputError as error:  # an error of the loop goes on
+            warnings.warn(f"record: {error}", stacklevel=3)
+            return
+        if run is not None and trace is not None:
             from opanatomy.capture.run.export import with_run
 
             try:
-                with_run(self._trace, run, everything=self._options.redact)
+                with_run(trace, run, everything=self._options.redact)
             except OSError as error:  # the trace is there without it, and an error of the loop goes on
-                warnings.warn(f"record: the clock of the whole loop is not in {self._trace}: {error}", stacklevel=3)
+                warnings.warn(f"record: the clock of the whole loop is not in {trace}: {error}", stacklevel=3)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:
@@ -640,20 +652,19 @@ class Recorder:
         weakref.finalize(self, folder.close)
 
     def _write(self, recorded: Recorded) -> None:
-        from opanatomy.capture.run.export import export_trace
+        from opanatomy.capture.run.export import TraceWriter
 
-        def export(path: Path) -> None:
-            export_trace(
-                recorded.profiler, recorded.capture, path, everything=self._options.redact, renamed=recorded.renamed
-            )
+        self._writer = TraceWriter(
+            recorded.profiler, recorded.capture, self._output or self._unkept, everything=self._options.redact,
+            renamed=recorded.renamed,
+        )  # fmt: skip
 
-        if self._output is None:
-            export(self._unkept)
-            self._trace = self._unkept
-            return
-        with self._output.written() as partial:
-            export(partial)
-        self._trace = self._output.target
+    def _written(self) -> Path | None:
+        """Wait for the trace to be written, and return it; `None` if nothing is recorded."""
+        if self._writer is None:
+            return None
+        self._writer.wait()
+        return self._unkept if self._output is None else self._output.target
 
     def _abort(self) -> None:
         """Release everything, the models too; files already written stay."""
@@ -661,12 +672,13 @@ class Recorder:
             running.remove(self)
         if self._recording is not None:
             self._recording.abort()
+            self.held_ns = self._recording.held_ns
             self._recording, self._is_over = None, True
         self._modules = {}
 
     def __repr__(self) -> str:
         state = "not started" if self._recording is None else "recording"
-        state = "recorded" if self._trace is not None else "ended" if self._is_over else state
+        state = "recorded" if self._writer is not None else "ended" if self._is_over else state
         return f"<opanatomy.Recorder, {state}>"
 
 
@@ -696,8 +708,18 @@ class StepRecorder(Recorder):
 
     @property
     def trace(self) -> Path | None:
-        """Return the trace, as its folder was given, once it is written."""
-        return None if self._trace is None or self._output is None else self._output.path
+        """Return the trace, as its folder was given, once it is written; wait for that if its steps are recorded."""
+        return None if self._written() is None or self._output is None else self._output.path
+
+    @property
+    def is_recorded(self) -> bool:
+        """Return whether all steps are recorded, and their trace is written or being written."""
+        return self._writer is not None
+
+    @property
+    def being_written(self) -> int | None:
+        """Return the size of the trace as Kineto has written it, while it is redacted and packed; else `None`."""
+        return None if self._writer is None or self._writer.is_done() else self._writer.size
 
     def is_over(self) -> bool:
         """Return whether nothing more is recorded."""

@@ -755,7 +755,7 @@ _OF_CHECK: Final = {
         " the outputs if torch's registry has no formula or a wrong one: convolution backward, CPU flash attention,"
         " mkldnn_rnn_layer, _grouped_mm, _int_mm, mv, dot, _euclidean_dist, sparse. In a trace from elsewhere, the"
         " FLOPs of an operator against those of the operator that it calls."),
-    "operator times": ("time of each operator, against key_averages of the same profile", "Self time on the CPU,"
+    "operator times": ("time of each operator, against the profiler's own tree of events", "Self time on the CPU,"
         " device time on an accelerator, to the nanosecond."),
     "operator events": ("operators of contractions, against Kineto's own numbers of them", ""),
     "backward contractions": ("FLOPs in backward, against the forward of the same autograd node", ""),
