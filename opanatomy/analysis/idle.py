@@ -486,3 +486,24 @@ def _launches_until_done(launched: LaunchedWork, work: Bool) -> Bool:
 
 def _span(events: HostTable | Launches | ProfilerEvents, rows: Int64) -> Intervals:
     return events.start_ns[rows], events.start_ns[rows] + events.duration_ns[rows]
+
+
+LAUNCH: Final = "launch"
+
+
+def host_layers(launched: LaunchedWork) -> dict[str, Intervals]:
+    """Return when the threads that launch work did each kind of thing, in the order of precedence and disjoint."""
+    host, calls = _Host(launched), launched.launches
+    launches = np.flatnonzero(starts_work(launched.names, calls))
+    every = [(cause.value, host._layer(cause, _OTHERS)) for cause in (*_ORDER, IdleCause.PYTHON)]
+    every.insert(-2, (LAUNCH, union(*_of(calls, launches))))
+    layers: dict[str, Intervals] = {}
+    taken = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    for name, layer in every:
+        layers[name] = without(layer, taken) if len(taken[0]) else layer
+        taken = together(taken, layer)
+    return layers
+
+
+def _of(calls: Launches, rows: Int64) -> Intervals:
+    return calls.start_ns[rows], calls.duration_ns[rows]

@@ -154,6 +154,42 @@ class Timeline(Record, frozen=True, kw_only=True):
         return 0 < lost >= MINOR * calls or 0 < (self.awaited_ns or 0) >= MINOR * self.window_ns
 
 
+class WhatIf(Record, frozen=True, kw_only=True):
+    """How long a mean step would take after a change (`of` a part of it, times `factor`), by replaying the trace.
+
+    `least_ns` is that with a host that the profiler does not slow, where the step without the profiler is not known.
+    """
+
+    of: str
+    factor: float
+    step_ns: int
+    least_ns: int | None = None
+
+
+class PathPart(Record, frozen=True, kw_only=True):
+    """Time of a mean step on the path that decides its length: of a kind of host time, a class, or waiting."""
+
+    of: str
+    time_ns: int
+
+
+class Replay(Record, frozen=True, kw_only=True):
+    """The steps timed again as a graph of host and device.
+
+    `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
+    `unexplained` what no edge explains, as parts of the steps. `host_factor` scales host time to the step without the
+    profiler; `None` if that is not known. `answers` are the changes that were asked for.
+    """
+
+    step_ns: int
+    why_not: str | None = None
+    error: float
+    unexplained: float
+    host_factor: float | None = None
+    path: tuple[PathPart, ...] = ()
+    answers: tuple[WhatIf, ...] = ()
+
+
 class LinkedTime(Record, frozen=True, kw_only=True):
     """Device work by how it was linked to its launch."""
 

@@ -1,0 +1,508 @@
+"""Time the steps of a trace again after a change: a graph of host points and device events (Daydream, ATC'20).
+
+The host's threads that launch work take turns, so they are one chain of points: launches, and the ends of calls that
+waited. Behind each launch stand its device events. A device event begins when it has been launched, when the one before
+it on its stream has ended, and when one of another stream has that it waits for. A call that waits ends when the work
+that it waits for has. The edge that decides keeps its recorded delay, so that the graph times the recorded steps
+exactly; another one that comes to decide has the usual delay, no more than it had slack.
+
+A change is a factor on kinds of host time, on device events, or on waits. Its gain is what the end of the graph moves:
+a kernel that other work hides gains nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from opanatomy.analysis.idle import host_layers
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
+from opanatomy.analysis.timeline import DeviceTime, StepWindow
+from opanatomy.errors import UsageError
+from opanatomy.records.columns import (
+    MEMCPY,
+    Bool,
+    DeviceWork,
+    Float64,
+    Int64,
+    KernelTable,
+    isin,
+    rows_by_value,
+    rows_named,
+    starts_work,
+    unique,
+)
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
+
+#: Gains are replayed if a replay with usual delays is off by less than this part of the steps, and less than this part
+#: are delays that no edge explains.
+TRUSTED: Final = 0.05
+#: A delay this much longer than usual is unexplained.
+_UNEXPLAINED_NS: Final = 20_000
+#: Usual delays where a trace has too few of them: of a launch, of queued work, of work of another stream, of a wait.
+_LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
+_ENOUGH: Final = 5
+#: A wait returns at most so long after the work that it is for, and host and device may disagree by so much.
+_LATE_NS, _SKEW_NS = 200_000, 20_000
+#: Work that waited for another stream begins so soon after that one's work has ended.
+_AT_ONCE_NS: Final = 5_000
+#: A launch that lasts this many times the median, and so long, behind so many others waited for the queue.
+_SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
+
+_WAITS: Final = re.compile(
+    r"^(?:cuda|hip|cu|ur|ze)\w*Synchronize|^ur(?:EventWait|QueueFinish)|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$"
+)
+_FREES: Final = re.compile(r"^(?:cuda|hip)Free(?!Host)")
+_NEVER: Final = -(1 << 60)
+
+HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
+COPIES, BLOCKING_COPIES = "copies", "blocking copies"
+QUEUE, LATENCY = "queue", "launch latency"
+#: Host time of no kind.
+_REST: Final = "unknown"
+
+
+class Change(Struct, frozen=True):
+    """A part of the step that takes `factor` of its time: host time of a kind, a class, an operator, a kernel."""
+
+    of: str
+    factor: float
+
+    @property
+    def text(self) -> str:
+        """Return it as `change_of` reads it."""
+        return f"{self.of} x{self.factor:g}"
+
+
+def change_of(text: str) -> Change:
+    """Return the change that `aten::mm x0.5` or `synchronization 0` says; raise `UsageError` for another text."""
+    parts = re.fullmatch(r"\s*(\S.*?)\s+x?\s*([0-9]*\.?[0-9]+)\s*", text)
+    if parts is None or float(parts[2]) > 100:
+        raise UsageError(
+            f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8',"
+            " 'synchronization 0' or 'host 0'"
+        )
+    return Change(parts[1], float(parts[2]))
+
+
+#: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
+#: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
+_LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
+_OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
+
+
+class StepGraph:
+    """The longest run of steps that count, as nodes in the order in which the host issued them.
+
+    `count` steps take `window_ns` together, without the time in which only the work of other steps runs.
+    """
+
+    def __init__(
+        self, launched: LaunchedWork, kernels: KernelTable, time: DeviceTime, window: StepWindow, counted: Bool
+    ) -> None:
+        self._launched, self._kernels = launched, kernels
+        first, last, (host_begin, host_end) = _longest_run(window, counted)
+        self.count = last - first + 1
+        begin, end = int(time.step_start[first]), int(time.step_end[last])
+        parts = time.parts()[first : last + 1]
+        self._outside_ns, self._unrecorded_ns = (sum(part[which] for part in parts) for which in (1, 2))
+        self._is_annotated = bool(window.steps)
+        work, calls, names = launched.work, launched.launches, launched.names
+        own = (time.steps.step >= first) & (time.steps.step <= last)
+        ended = work.start_ns + work.duration_ns
+        self._events = events = np.flatnonzero(own | ((ended > begin) & (work.start_ns < end)))
+        start, stop, own, launch = work.start_ns[events], ended[events], own[events], launched.launch[events]
+        self._begin_ns = begin
+        host_begin, host_end = self._host = min(host_begin, begin), max(host_end, host_begin)
+
+        # Calls of the threads that launch work; those that waited for work, with that work.
+        launching = starts_work(names, calls)
+        of_host = isin(calls.thread, unique(calls.thread[launching]).values)
+        of_host &= (calls.start_ns >= host_begin) & (calls.start_ns <= host_end)
+        returned = calls.start_ns + calls.duration_ns
+        is_launched = own & (launch >= 0) & of_host[launch]
+        launched_ns = np.where(launch >= 0, calls.start_ns[launch], start)
+        waited = _waited_for(names, calls.name, calls.start_ns, returned, of_host, launching,
+                             (work.kind[events], launch, launched_ns, start, stop, _streams(work, events)))  # fmt: skip
+
+        # Nodes: host points in the order of time, and behind each launch its events in theirs.
+        starting, waiting = np.unique(launch[is_launched]), np.array(sorted(waited), dtype=np.int64)
+        points = np.concatenate(([host_begin], calls.start_ns[starting], returned[waiting], [host_end]))
+        call = np.concatenate(([-1], starting, waiting, [-1]))
+        is_return = np.repeat((False, True, False), (1 + len(starting), len(waiting), 1))
+        ranked = np.argsort(points, kind="stable")
+        points, call, is_return = points[ranked], call[ranked], is_return[ranked]
+        of_start = np.flatnonzero(~is_return)
+        place_of = {int(call[place]): int(place) for place in of_start}
+        issue = np.maximum(np.searchsorted(points, start, side="right") - 1, 0)
+        issue[is_launched] = [place_of[one] for one in launch[is_launched].tolist()]
+        issue[~own] = 0
+        keys = (np.concatenate((points, start)), np.repeat((0, 1), (len(points), len(events))),
+                np.concatenate((np.arange(len(points)), issue)))  # fmt: skip
+        order = np.lexsort(keys)
+        node = np.empty(len(order), dtype=np.int64)
+        node[order] = np.arange(len(order))
+        self._points, self._nodes = node[: len(points)], node[len(points) :]
+        self._begun, self._ended = np.empty((2, len(order)), dtype=np.int64)
+        self._begun[self._points] = self._ended[self._points] = points
+        self._begun[self._nodes], self._ended[self._nodes] = start, stop
+
+        # The host's chain: the time between two points, of a wait only up to its call, and what such a call costs.
+        until = points[1:].copy()
+        returns = np.flatnonzero(is_return[1:])
+        until[returns] = np.maximum(calls.start_ns[call[1:][returns]], points[:-1][returns])
+        quick = of_host & rows_named(_WAITS, names, calls.name) & ~_mask(waiting, len(of_host))
+        cost = _usual(calls.duration_ns[quick], _RETURNED_NS)
+        self._spans = points[:-1], until
+        self._cost = np.where(is_return[1:], np.minimum(points[1:] - until, cost), 0)
+
+        # Edges, each with the node that it comes from and its usual delay.
+        source, target, kind, usual = self._edges(waited, is_return, call, issue, own, is_launched)
+        delay = self._begun[target] - self._ended[source]
+        chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
+        reached = np.full(len(order), _NEVER)
+        np.maximum.at(reached, target, self._ended[source] + usual)
+        decided = np.full(len(order), _NEVER)
+        decided[self._points[1:]] = chain
+        binds = (self._ended[source] + usual == reached[target]) & (reached[target] > decided[target])
+        last_of = np.full(len(order), -1)
+        last_of[target[binds]] = np.flatnonzero(binds)
+        binds = last_of[target] == np.arange(len(target))
+        decided = np.maximum(decided, reached)
+        # What began before the steps, and what only unrecorded work before it explains, begins when it did.
+        late = start - np.maximum(decided[self._nodes], begin)
+        heads = own & ~_mask(target[kind == _STREAM], len(order))[self._nodes]
+        self.backlog_ns = int(late[heads].max(initial=0))
+        fixed = ~own | (start < begin) | (heads & (start - decided[self._nodes] > _UNEXPLAINED_NS))
+        self._fixed: Bool = np.zeros(len(order), dtype=bool)
+        self._fixed[self._nodes[fixed]] = True
+        free = ~self._fixed[target]
+        self._source, self._target, self._kind = source[free], target[free], kind[free]
+        binds, delay, usual = binds[free], delay[free], usual[free]
+        self._recorded = np.where(binds, delay, np.minimum(usual, delay))
+        self._usual = np.where(binds, usual, np.minimum(usual, delay))
+        unexplained = binds & (self._kind <= _ACROSS) & (delay - usual > _UNEXPLAINED_NS)
+        idle = self._begun[self._target[unexplained]]
+        waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
+        self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
+        self.window_ns = self._length(self._ended.tolist())
+        self._layers: dict[str, Intervals] | None = None
+
+    def _edges(
+        self, waited: dict[int, list[tuple[int, int]]], is_return: Bool, call: Int64, issue: Int64, own: Bool,
+        is_launched: Bool,
+    ) -> tuple[Int64, Int64, Int64, Int64]:  # fmt: skip
+        """Return the edges besides the host's chain: source, target, kind and usual delay of each."""
+        nodes, points, work = self._nodes, self._points, self._launched.work
+        start, stop = self._begun[nodes], self._ended[nodes]
+        stream = _streams(work, self._events)
+        ranked = np.lexsort((start, stream))
+        follows = (stream[ranked[1:]] == stream[ranked[:-1]]) & (nodes[ranked[:-1]] < nodes[ranked[1:]])
+        before = np.full(len(nodes), -1)
+        before[ranked[1:][follows]] = ranked[:-1][follows]
+        ended_before = np.where(before >= 0, stop[before], _NEVER)
+        issued = self._begun[points[issue]]
+        latency = _usual((start - issued)[is_launched & (ended_before < issued)], _LAUNCHED_NS)
+        queued = own & (issued + latency < ended_before)
+        gap = _usual((start - ended_before)[queued], _QUEUED_NS)
+        # Work that begins as another stream's ends, and that neither its launch nor its own stream explains.
+        by_end = np.argsort(stop, kind="stable")
+        other = by_end[np.maximum(np.searchsorted(stop[by_end], start, side="right") - 1, 0)]
+        explained = np.maximum(ended_before + gap, issued + latency)
+        across = own & (stream[other] != stream) & (start - explained > _ACROSS_NS) & (nodes[other] < nodes)
+        across &= (start >= stop[other]) & (start - stop[other] < _AT_ONCE_NS)
+        returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
+        rows = [(nodes[event], returns[one], kind) for one, works in waited.items() for event, kind in works
+                if nodes[event] < returns[one]]  # fmt: skip
+        from_work, into, kinds = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        late = self._ended[into] - self._ended[from_work]
+        returning = _usual(late[(late >= 0) & (late < _LATE_NS) & (kinds == _WAIT)], _RETURNED_NS)
+        has_before = (before >= 0) & own
+        each = (
+            (points[issue[own]], nodes[own], _LAUNCH, latency), (nodes[before[has_before]], nodes[has_before], _STREAM, gap),
+            (nodes[other[across]], nodes[across], _ACROSS, _ACROSS_NS), (from_work, into, kinds, returning),
+        )  # fmt: skip
+        sizes = [len(edges[0]) for edges in each]
+        return (
+            np.concatenate([edges[0] for edges in each]), np.concatenate([edges[1] for edges in each]),
+            np.concatenate([np.broadcast_to(edges[2], size) for edges, size in zip(each, sizes, strict=True)]),
+            np.repeat([edges[3] for edges in each], sizes),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------- replaying
+
+    def time_ns(self, changes: Iterable[Change] = (), *, usual: bool = False, host: float = 1.0) -> int:
+        """Return how long the steps take after these changes together; `host` scales all host time besides.
+
+        With `usual` the edges that decide have usual delays, which shows how far the graph can be trusted.
+        """
+        made = tuple(changes)
+        spans = self._host_ns(made) * host + self._cost
+        # A host that is steps ahead of the device needs its time for each of them all the same.
+        recorded = float((self._host_ns(()) + self._cost).sum())
+        needed = spans.sum() * min(self.window_ns / recorded, 1.0) if recorded else 0.0
+        return max(self._length(self._ends(made, spans, usual=usual)), round(needed))
+
+    def _ends(self, changes: Sequence[Change], spans: Float64, *, usual: bool) -> list[int]:
+        delay = (self._usual if usual else self._recorded).astype(np.float64)
+        duration = (self._ended - self._begun).astype(np.float64)
+        for change in changes:
+            if change.of == IdleCause.SYNCHRONIZATION:
+                delay[self._kind == _WAIT] = _NEVER
+            elif change.of == BLOCKING_COPIES:
+                delay[self._kind == _COPY] = _NEVER
+            elif change.of == OPTIMIZER or change.of not in self._host_kinds():
+                duration[self._nodes[self.events_of(change.of)]] *= change.factor
+            if change.of == DEVICE and not change.factor:
+                delay[self._kind == _STREAM] = 0
+        count = len(self._begun)
+        first, second, wait, other = [0] * count, [0] * count, [_NEVER] * count, [_NEVER] * count
+        for place, (node, ns) in enumerate(zip(self._points[1:].tolist(), spans.tolist(), strict=True)):
+            first[node], wait[node] = int(self._points[place]), ns
+        more: dict[int, list[tuple[int, float]]] = {}
+        for source, target, ns in zip(self._source.tolist(), self._target.tolist(), delay.tolist(), strict=True):
+            if wait[target] == _NEVER:
+                first[target], wait[target] = source, ns
+            elif other[target] == _NEVER:
+                second[target], other[target] = source, ns
+            else:
+                more.setdefault(target, []).append((source, ns))
+        ends: list[float] = [0.0] * count
+        fixed = dict.fromkeys(np.flatnonzero(self._fixed).tolist())
+        begun, root = self._begun.tolist(), float(self._begun[0])
+        for node, (a, ns, b, also, long) in enumerate(zip(first, wait, second, other, duration.tolist(), strict=True)):
+            if not node:
+                ends[0] = root
+                continue
+            if node in fixed:
+                ends[node] = begun[node] + long
+                continue
+            at = ends[a] + ns
+            if (time := ends[b] + also) > at:
+                at = time
+            if node in more:
+                at = max(at, *(ends[source] + ns for source, ns in more[node]))
+            ends[node] = at + long
+        return [round(end) for end in ends]
+
+    def _length(self, ends: Sequence[int]) -> int:
+        nodes = self._nodes.tolist()
+        last = max((ends[node] for node in nodes), default=self._begin_ns)
+        if not self._is_annotated and nodes:
+            return last - min(ends[node] - int(self._ended[node] - self._begun[node]) for node in nodes)
+        return max(last, ends[int(self._points[-1])]) - self._begin_ns - self._outside_ns
+
+    # ------------------------------------------------------------------------------------------------- parts to change
+
+    def _host_kinds(self) -> dict[str, Intervals]:
+        """Return when the host did each kind of thing; what none covers is `unknown`."""
+        if self._layers is None:
+            self._layers = {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
+        return self._layers
+
+    def _host_ns(self, changes: Sequence[Change]) -> Float64:
+        """Return the time between each two points after the changes of host time."""
+        start, until = self._spans
+        spent = (until - start).astype(np.float64)
+        kinds = self._host_kinds()
+        for change in changes:
+            if change.of == HOST:
+                spent *= change.factor
+            elif change.of in kinds:
+                spent -= (1 - change.factor) * within(kinds[change.of], start, until)
+        return np.maximum(spent, 0)
+
+    def events_of(self, of: str) -> Int64:
+        """Return the places of the device events that `of` names: all, copies, a class, an operator, kernels.
+
+        Raises `UsageError` if none has that name.
+        """
+        kernels, work, events = self._kernels, self._launched.work, self._events
+        if of == DEVICE:
+            return np.arange(len(events))
+        if of == OPTIMIZER:
+            return np.flatnonzero(kernels.phase.codes[events] == PHASE_CODE[Phase.OPTIMIZER])
+        if of == COPIES:
+            return np.flatnonzero(work.kind[events] == MEMCPY)
+        if (item := _CLASSES.get(of.replace("_", "-").replace(" ", "-"))) is not None:
+            return np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[item])
+        names = list(kernels.operator.values)
+        for name in (of, f"aten::{of}"):
+            if name in names:
+                return np.flatnonzero(kernels.operator.codes[events] == names.index(name))
+        codes = np.array([code for code, name in enumerate(kernels.kernel.values) if of in name], dtype=np.int64)
+        found = np.flatnonzero(isin(kernels.kernel.codes[events], codes))
+        if not len(found):
+            known = [*self._host_kinds(), DEVICE, COPIES, *_CLASSES, *names]
+            near = get_close_matches(of, known, n=3, cutoff=0.5)
+            raise UsageError(
+                f"what-if {of!r}: no part of the step is called so - "
+                + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
+            )
+        return found
+
+    # ------------------------------------------------------------------------------------------------ how far to trust
+
+    def why_not_trusted(self) -> str | None:
+        """Return why gains are not replayed; `None` if they are."""
+        whole = max(self.window_ns, 1)
+        error = abs(self.time_ns(usual=True) - self.window_ns) / whole
+        if self._unrecorded_ns >= 0.01 * whole:
+            return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the steps"
+        if self.backlog_ns >= TRUSTED * whole:
+            return f"work from before the trace holds the device up for {self.backlog_ns / 1e6:.3g} ms"
+        if error >= TRUSTED:
+            return f"with usual delays the replay is off by {error:.0%}"
+        if self.unexplained_ns >= TRUSTED * whole:
+            return f"{self.unexplained_ns / whole:.0%} of the steps are delays that nothing recorded explains"
+        return None
+
+    def path(self) -> dict[str, int]:
+        """Return what decides how long the steps take, in nanoseconds: host time by kind, device work by class, delays.
+
+        The parts of the path sum to `window_ns`.
+        """
+        ends = self._ends((), self._host_ns(()) + self._cost, usual=False)
+        into: dict[int, list[int]] = {}
+        for edge, target in enumerate(self._target.tolist()):
+            into.setdefault(target, []).append(edge)
+        place_of = {int(point): place for place, point in enumerate(self._points.tolist())}
+        event_of = {int(one): place for place, one in enumerate(self._nodes.tolist())}
+        layers = [(kind, layer) for kind, layer in self._host_kinds().items() if kind not in (HOST, OPTIMIZER)]
+        spent: dict[str, int] = {}
+
+        def add(kind: str, begin: int, end: int) -> int:
+            ns = max(end - max(begin, origin), 0)
+            if ns:
+                spent[kind] = spent.get(kind, 0) + ns
+            return ns
+
+        last = max(range(len(ends)), key=lambda node: (ends[node], node in event_of))
+        origin = ends[last] - self.window_ns
+        node = last
+        while node and ends[node] > origin:
+            begin = int(self._begun[node])
+            if node in event_of:
+                code = int(self._kernels.operator_class.codes[self._events[event_of[node]]])
+                add(CLASSES[code].value if code >= 0 else OperatorClass.UNKNOWN.value, begin, ends[node])
+            if self._fixed[node]:
+                add(QUEUE, origin, begin)
+                break
+            edges = into.get(node, [])
+            best = max(edges, key=lambda edge: ends[int(self._source[edge])] + int(self._recorded[edge]), default=-1)
+            reached = _NEVER if best < 0 else ends[int(self._source[best])] + int(self._recorded[best])
+            place = place_of.get(node)
+            if place is None or reached >= begin:
+                before = int(self._source[best])
+                add(_OF_PATH.get(int(self._kind[best]), IdleCause.SYNCHRONIZATION.value), ends[before], begin)
+                node = before
+                continue
+            start, until = int(self._spans[0][place - 1]), int(self._spans[1][place - 1])
+            span, left = (
+                (np.array([max(start, origin)]), np.array([max(until, origin)])),
+                max(until, origin) - max(start, origin),
+            )
+            for kind, layer in layers:
+                ns = int(within(layer, *span)[0])
+                left -= add(kind, until - ns, until) if ns else 0
+            add(_REST, until - left, until)
+            add(IdleCause.SYNCHRONIZATION.value, until, begin)
+            node = int(self._points[place - 1])
+        return spent
+
+
+#: The classes of device work by the words that name them.
+_CLASSES: Final = {
+    **{item.value.replace("_", "-"): item for item in OperatorClass},
+    "contraction": OperatorClass.TENSOR_CONTRACTION, "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
+    "element-wise": OperatorClass.ELEMENTWISE, "collectives": OperatorClass.COMMUNICATION,
+}  # fmt: skip
+
+
+def _longest_run(window: StepWindow, counted: Bool) -> tuple[int, int, tuple[int, int]]:
+    """Return the first and the last of the most counted steps in a row, among those that count, and their host time."""
+    if not window.steps:
+        return 0, 0, window.window
+    rows = np.flatnonzero(counted)
+    runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > 1) + 1)
+    longest = max(runs, key=len)
+    first, last = int(longest[0]), int(longest[-1])
+    return first, last, (window.steps[rows[first]][0], window.steps[rows[last]][1])
+
+
+def _optimizer(launched: LaunchedWork) -> Intervals:
+    """Return when the host was in its optimizer."""
+    host = launched.host
+    rows = host.phase == PHASE_CODE[Phase.OPTIMIZER]
+    return union(host.start_ns[rows], host.duration_ns[rows])
+
+
+def _mask(rows: Int64, count: int) -> Bool:
+    marks = np.zeros(count, dtype=bool)
+    marks[rows] = True
+    return marks
+
+
+def _usual(delays: Int64, otherwise: int) -> int:
+    """Return the median delay, if there are enough."""
+    return int(np.sort(delays)[len(delays) // 2]) if len(delays) >= _ENOUGH else otherwise
+
+
+def _streams(work: DeviceWork, events: Int64) -> Int64:
+    """Number the streams of all devices."""
+    streams = unique(work.stream[events])
+    numbers: Int64 = unique(work.device[events]).inverse * len(streams.values) + streams.inverse
+    return numbers
+
+
+def _waited_for(
+    names: Sequence[str], name: Int64, start_ns: Int64, returned_ns: Int64, of_host: Bool, launching: Bool,
+    events: tuple[Int64, Int64, Int64, Int64, Int64, Int64],
+) -> dict[int, list[tuple[int, int]]]:  # fmt: skip
+    """Return the calls that waited for device work, each with the events that it waited for and why.
+
+    A call that waits returns after the last work of each stream that was launched before it; it did not wait for work
+    that outlasts it.
+    """
+    kind, launch, launched_ns, begun, ended, stream = events
+    waited: dict[int, list[tuple[int, int]]] = {}
+    by_stream = [rows[np.argsort(begun[rows], kind="stable")] for _, rows in rows_by_value(stream)]
+    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (_WAITS, _FREES))
+    for call in np.flatnonzero(waits | frees).tolist():
+        begin, end = int(start_ns[call]), int(returned_ns[call])
+        works = []
+        for rows in by_stream:
+            last = int(np.searchsorted(ended[rows], end + _SKEW_NS, side="right")) - 1
+            while last >= 0 and launched_ns[rows[last]] >= begin:
+                last -= 1
+            if last >= 0 and begin < ended[rows[last]]:
+                works.append(int(rows[last]))
+        if works and (waits[call] or end - max(int(ended[one]) for one in works) < _LATE_NS):
+            waited[call] = [(one, _WAIT if waits[call] else _FREE) for one in works]
+    # Copies whose call lasts past their middle.
+    duration = returned_ns - start_ns
+    copies = np.flatnonzero((kind == MEMCPY) & (launch >= 0) & of_host[launch] & (duration[launch] > _SKEW_NS)
+                            & (returned_ns[launch] >= (begun + ended) // 2))  # fmt: skip
+    for event in copies.tolist():
+        waited.setdefault(int(launch[event]), []).append((event, _COPY))
+    # Launches into a full queue.
+    usual = int(np.median(duration[launching])) if launching.any() else 0
+    slow = np.flatnonzero(launching & of_host & (duration > max(_SLOW * usual, _SLOW_NS)))
+    if len(slow):
+        launched_in_order, begun_in_order, by_end = (
+            np.sort(launched_ns),
+            np.sort(begun),
+            np.argsort(ended, kind="stable"),
+        )
+        for call in slow.tolist():
+            moment = int(start_ns[call])
+            queued = np.searchsorted(launched_in_order, moment) - np.searchsorted(begun_in_order, moment)
+            last = int(np.searchsorted(ended[by_end], int(returned_ns[call]), side="right")) - 1
+            if call not in waited and queued >= _QUEUE and last >= 0 and ended[by_end[last]] > moment:
+                waited[call] = [(int(by_end[last]), _FULL)]
+    return waited
