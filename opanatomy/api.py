@@ -18,6 +18,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from opanatomy.analysis.compare import RunInput, SideInput, compared
+from opanatomy.analysis.replay import changes_of
 from opanatomy.attribution.phases import phase_rules_of
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, TraceError, UsageError
@@ -73,11 +74,13 @@ def analyze(
     dask: str | None = None,
     jobs: int | None = None,
     at: str | None = None,
+    what_if: Sequence[str] = (),
 ) -> Anatomy:
     """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
     Of a CUDA memory snapshot (`.pickle`) it is what fills the memory, `at` "peak", "end", a time like "120ms", by
-    default where memory ran out, else the peak.
+    default where memory ran out, else the peak. `what_if` are changes like "aten::mm x0.5" or "synchronization 0": the
+    steps of a trace of a GPU are timed again with each of them, and with all (`anatomy.replay.answers`).
 
     Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
     (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
@@ -98,13 +101,25 @@ def analyze(
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
-        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at))
+        return held(
+            analyze_traces(
+                paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes_of(_texts_of(what_if))
+            )
+        )
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
         if document is not None:
             what = kind_in_words(document)
             raise UsageError(f"analyze: {paths[0]} is {what}, not a trace - read it with opanatomy.read") from error
         raise
+
+
+def _texts_of(what_if: object) -> list[str]:
+    given = [what_if] if isinstance(what_if, str) or not isinstance(what_if, Iterable) else list(what_if)
+    texts = [text for text in given if isinstance(text, str)]
+    if len(texts) < len(given):
+        raise UsageError("analyze: what_if is not a list of texts - give changes such as ['aten::mm x0.5']")
+    return texts
 
 
 def read(report: Name) -> Anatomy | Comparison | Techniques:

@@ -600,6 +600,9 @@ ANALYZE: Final = (
     Option(name="at", metavar="MOMENT", python=("analyze",),
            help="of a memory snapshot, the moment whose blocks are shown: peak, end, or a time like 120ms (default:"
            " where memory ran out, else the peak)"),
+    Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
+           help="say how long a step takes after a change, by replaying the trace, such as 'aten::mm x0.5',"
+           " 'elementwise x0.8', 'synchronization 0' or 'host 0'; repeatable, then also for all together"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a second source disagrees"),
     FAIL_IF,
     SUMMARIES,

@@ -30,6 +30,7 @@ from opanatomy.analysis.communication import collectives_of, communication_of, c
 from opanatomy.analysis.host import host_rows
 from opanatomy.analysis.lanes import lanes_of
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
+from opanatomy.analysis.replay import Change, StepGraph, replay_of
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
 from opanatomy.analysis.waiting import RankTables, waiting_of
@@ -104,6 +105,7 @@ def analyze_traces(
     cluster: ClusterSettings = _NOTHING_KEPT,
     note: Callable[[str], None] = lambda text: None,
     at: str | None = None,
+    what_if: Sequence[Change] = (),
 ) -> Anatomy:
     """Return the anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
@@ -112,6 +114,7 @@ def analyze_traces(
     A rank that cannot be read is a warning while another one can; `TraceError` if none can, `UsageError` if two cannot
     be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` override those
     known of the device. `phases` give the phases of the traces' own annotations.
+    `what_if` are changes whose gain a replay of the trace says, each and all together.
     With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
     their summaries are kept (nowhere by default); `note` gets messages about that for the user.
     """
@@ -135,9 +138,11 @@ def analyze_traces(
         def together(ranks: Sequence[Source], cluster: ClusterSettings) -> Anatomy:
             return _together(files, ranks, partial(_outcomes, ranks, phases, cluster, note), advance, texts)
 
+        if len(sources) > 1 and what_if:
+            raise UsageError(f"--what-if: {len(sources)} traces are given, one can be replayed - give one TRACE")
         if len(sources) > 1:
             return redacted(with_ceilings(together(sources, cluster), ceilings), texts)
-        source = sources[0]
+        source, graphs = sources[0], list[StepGraph]()
         with ExitStack() as stack:
             path = stack.enter_context(source.opened())
             trace, ranks = read_trace(path), None
@@ -148,10 +153,13 @@ def analyze_traces(
                 anatomy = together(ranks.sources, replace(cluster, keep=False, summaries=None))
                 anatomy = replace(anatomy, warnings=(*anatomy.warnings, ranks.warning))
             else:
-                name = source.name
-                one = summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts, trace=trace)
+                one = summary_of_trace(
+                    path, name=source.name, annotated=annotated, phases=phases, texts=texts, trace=trace, graphs=graphs
+                )
                 anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
-        return redacted(with_ceilings(anatomy, ceilings), texts)
+        if what_if and not graphs:
+            raise UsageError("--what-if: a replay is of one trace with the work of a GPU - give such a trace")
+        return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), texts)
 
 
 def _outcomes(
@@ -312,9 +320,11 @@ def summary_of_trace(
     texts: Texts | None = None,
     only: Collection[int] | None = None,
     trace: Trace | None = None,
+    graphs: list[StepGraph] | None = None,
 ) -> RankSummary:
     """Return the anatomy of the trace in `path`, and the evidence of its collectives; `name` is the file's name in the
-    report, and with `only` no other steps count. `trace` is what the file has, if it was read before.
+    report, and with `only` no other steps count. `trace` is what the file has, if it was read before; the graph of its
+    steps is added to `graphs`.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` give the phases
     of the trace's own annotations. The secrets in its metadata are added to `texts`: the anatomy still has them.
@@ -363,6 +373,8 @@ def summary_of_trace(
         *check_memory(anatomy.memory),
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
+    if graphs is not None and kernels is not None and steps.time is not None and anatomy.timeline.busy_ns:
+        graphs.append(StepGraph(steps.time.launched, kernels, steps.time, steps.window, steps.counted))
     lanes = lanes_of(trace.names, attribution.host, trace.launches, own_table, steps)
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives, lanes=lanes), trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
@@ -454,10 +466,17 @@ def _checks(
     )
 
 
-def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
+def with_ceilings(
+    anatomy: Anatomy,
+    overrides: Overrides | None = None,
+    graph: StepGraph | None = None,
+    what_if: Sequence[Change] = (),
+) -> Anatomy:
     """Return the anatomy with bounds, headroom and utilization by its device's ceilings (or why these are unknown), and
-    with advice."""
+    with advice; with the graph of its steps also with a replay, and its answers to `what_if`."""
     environment = anatomy.environment
+    if graph is not None:
+        anatomy = replace(anatomy, replay=replay_of(graph, anatomy.step.unprofiled_wall_ns, what_if))
     if environment.host_only:
         why_not = "no ceilings: what the device did is not in these figures"
         return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not)))

@@ -155,19 +155,18 @@ class Timeline(Record, frozen=True, kw_only=True):
 
 
 class WhatIf(Record, frozen=True, kw_only=True):
-    """How long a mean step would take after a change (`of` a part of it, times `factor`), by replaying the trace.
+    """How long a mean step takes after `changes` together (`aten::mm x0.5`), by replaying the trace.
 
-    `least_ns` is that with a host that the profiler does not slow, where the step without the profiler is not known.
+    `least_ns` is that with a host that recording does not slow, where the step without the profiler is not known.
     """
 
-    of: str
-    factor: float
+    changes: tuple[str, ...]
     step_ns: int
     least_ns: int | None = None
 
 
 class PathPart(Record, frozen=True, kw_only=True):
-    """Time of a mean step on the path that decides its length: of a kind of host time, a class, or waiting."""
+    """Time of a mean step on the path that decides its length: host time of a kind, work of a class, a delay."""
 
     of: str
     time_ns: int
@@ -177,11 +176,13 @@ class Replay(Record, frozen=True, kw_only=True):
     """The steps timed again as a graph of host and device.
 
     `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
-    `unexplained` what no edge explains, as parts of the steps. `host_factor` scales host time to the step without the
-    profiler; `None` if that is not known. `answers` are the changes that were asked for.
+    `unexplained` the delays that no edge explains, as parts of the steps. `host_factor` scales host time to the step
+    without the profiler; `None` if that is not known, or the device alone decides. `step_ns` is the replayed step,
+    `least_ns` that with a host that recording does not slow. `answers` are of the changes that were asked for.
     """
 
     step_ns: int
+    least_ns: int | None = None
     why_not: str | None = None
     error: float
     unexplained: float
@@ -1098,6 +1099,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     run: the steps of the run around the recorded ones, where a loop was recorded; of several ranks those of the one
         that waits most for its input.
     compilation: what compiling the step took, and its times with and without; `None` if `profile` did not compile it.
+    replay: the steps timed again as a graph; `None` on the CPU, of several ranks, and in reports of before.
     schema: the version of the JSON report.
     """
 
@@ -1132,6 +1134,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     texts: TextFigures | None = None
     run: RunClock | None = None
     compilation: Compilation | None = None
+    replay: Replay | None = None
     schema: int = SCHEMA
 
     @property

@@ -1126,7 +1126,7 @@ _OF_STEP: Final = "(timeline.window_ns - .outside_ns)"
 
 STEP: Final = Chapter(
     title="One step",
-    sections=("step", "idle", "ceilings"),
+    sections=("step", "idle", "replay", "ceilings"),
     terms=(
         term("step", "mean wall time of one step, without the profiler (plain) and with it",
              "Short plain steps are repeated up to five times. The difference is shown only if every profiled step"
@@ -1247,6 +1247,18 @@ STEP: Final = Chapter(
              " host waits past the last recorded work.",
              formula=f"timeline.unrecorded_ns / {_OF_STEP}",
              paths="timeline.unrecorded_ns, timeline.awaited_ns, timeline.window_ns, timeline.outside_ns"),
+        term("decided by", "what the step's length depends on, by a replay: host time, device work, delays",
+             "The step is timed again as a graph of host points and device events; along the path that ends last, host"
+             " time is of its kind, device work of its class. `launch latency` and `queue` are delays of the device.",
+             paths="replay.path, replay.step_ns"),
+        term("replay", "how far a replay of the step is right",
+             "Gains by it are trusted where it is off by less than 5 % with usual delays, less than 5 % of the step are"
+             " delays that nothing explains, no work from before the trace holds it up and none lacks its record.",
+             paths="replay.error, replay.unexplained, replay.why_not, replay.host_factor, replay.least_ns"),
+        term("what if", "how long a step takes after a change, by the replay",
+             "`--what-if 'aten::mm x0.5'`, of a class, an operator, a kernel, `device`, `copies`, `host` or a kind of"
+             " host time. Without a plain step a second figure is with a host that recording does not slow, at 2 us an"
+             " event.", paths="replay.answers"),
         term("host-bound | host bound", "idle, and the next work was launched after the device fell idle",
              "Idle time at the end, with nothing after it, counts too. The host is late: more work a launch, or fewer"
              " launches, help.",

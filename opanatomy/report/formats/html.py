@@ -54,7 +54,7 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
         ),
         PagePart(
             "step", "One step", ("lanes",),
-            ("step", "generation", "whole-run", "idle", "host", "texts", "batches"),
+            ("step", "generation", "whole-run", "idle", "replay", "host", "texts", "batches"),
         ),
         PagePart("classes", "Classes", ("classes",), ("classes", "ratios", "paper")),
         PagePart("roofline", "Roofline", ("roofline",), ("ceilings", "bounds")),
