@@ -293,6 +293,7 @@ REST = [
     "host",
     "chains",
     "lanes",
+    "spans",
     "checks",
     "texts",
     "warnings",
@@ -373,7 +374,8 @@ def test_the_digest_fits_and_is_that_of_the_json_report(name: str) -> None:
     digest = written(name, "digest")
     assert len(digest.encode()) <= 4096
     assert [line for line in digest.splitlines() if line.startswith(("# ", "## "))] == [
-        "# opanatomy digest", "## What ran", "## The step", "## Where the time went", "## Memory",
+        "# opanatomy digest", "## What ran", "## The step", "## Where the time went",
+        "## Longest single events", "## Memory",
          "## Largest findings", *(["## What to try"] if "## What to try" in digest else []), "## Warnings",
     ]  # fmt: skip
     assert digest == written(read_anatomy(written(name, "json")), "digest")

@@ -633,6 +633,56 @@ class ChainRow(Record, frozen=True, kw_only=True):
     operator: str
 
 
+# --- single events ---
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """One event of a step that counts: the longest of its name.
+
+    what: `kernel`, `copy`, `fill` or `collective` on a device; `operator`, `range` or `runtime` (a call of the device's
+        runtime) on the host.
+    name: the name of the event.
+    operator: the operator that launched it; on the host the innermost operator or range around it.
+    signature: the arguments of the operator, of a range none; of a collective its message.
+    phase: its phase, and `module` its module.
+    rank: its rank, in a report of several.
+    step: the number of its step.
+    begin_ns: when it began, from the beginning of that step on the host (without annotated steps: of the window).
+    duration_ns: how long it lasted.
+    own_ns: on the host the part of that without recorded events below it.
+    thread: the thread of a host event; `device` and `stream` those of a device event.
+    bytes: what a copy moves, or the message of a collective as in `Collective`; of the `group_size` ranks of a group.
+    bytes_per_second: the rate of a copy, or the traffic of a collective on the links, waiting included.
+    count: how many events of this name the steps have, and `median_ns` the median of their durations (on the host of
+        their own times).
+    """
+
+    what: str
+    name: str
+    operator: str | None = None
+    signature: SignatureText | None = None
+    phase: Phase | None = None
+    module: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    begin_ns: int
+    duration_ns: int
+    own_ns: int | None = None
+    thread: str | None = None
+    device: int | None = None
+    stream: int | None = None
+    bytes: int | None = None
+    group_size: int | None = None
+    bytes_per_second: float | None = None
+    count: int | None = None
+    median_ns: int | None = None
+
+    @property
+    def spent_ns(self) -> int:
+        """Return the time by which events are compared: its own, or on a device all of it."""
+        return self.duration_ns if self.own_ns is None else self.own_ns
+
+
 # --- lanes: one step over time ---
 
 
@@ -1056,6 +1106,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     host: what the host's launching threads did, the longest first.
     chains: maps and normalizations that one kernel could do together, by phase.
     lanes: one step over time: phases, devices, streams, threads; of several ranks the device of each.
+    spans: the longest single events of the steps: kernels, copies, collectives, operators, ranges, runtime calls.
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
@@ -1091,6 +1142,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     host: tuple[HostRow, ...] = ()
     chains: tuple[ChainRow, ...] = ()
     lanes: Lanes | None = None
+    spans: tuple[Span, ...] = ()
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None

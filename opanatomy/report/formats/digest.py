@@ -1,6 +1,7 @@
 """Write the report in at most 4,096 bytes of Markdown: one fact a line under fixed headings, for agents and haste.
 
-Surplus lines go one by one, from the longest section; names are cut in the middle, figures never.
+Of a run it has as many lines of each kind as fit, and says where the others are; else surplus lines go one by one, from
+the longest section. Names are cut in the middle; figures never, and sentences only if they alone would fill the digest.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.markdown import markdown_cell, markdown_code
@@ -17,6 +17,7 @@ from opanatomy.report.section import Fact, Format, Phrase, Section
 from opanatomy.report.sections.advice import SHOWN, commands_of, gain_of, label_of, tries_of, why_of
 from opanatomy.report.sections.digest import (
     NAME_WIDTH,
+    ROOMS,
     digest_of,
     digest_of_comparison,
     digest_of_techniques,
@@ -27,11 +28,11 @@ from opanatomy.report.sections.verdict import Finding, findings, is_run_of_profi
 
 #: The most bytes of a digest, in UTF-8, and of one of its lines.
 MOST_BYTES: Final = 4096
-_LINE_BYTES: Final = 256
+_LINE_BYTES: Final = 512
 _LABEL_BYTES: Final = 64
 _FINDINGS: Final = 3
 #: The characters of names and of other texts to try one after the other until a line fits.
-_WIDTHS: Final = ((NAME_WIDTH, 1000), (NAME_WIDTH, 160), (40, 80), (24, 40), (12, 20), (4, 8))
+_WIDTHS: Final = ((2 * NAME_WIDTH, 1000), (NAME_WIDTH, 1000), (24, 1000), (24, 160), (24, 40), (12, 20), (4, 8))
 _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
@@ -43,26 +44,29 @@ def digest(
 
     `source` is a command's name for the trace, `sides` its name for each side of a comparison.
     """
-    sections, ranked = _said_of(report, source, sides)
+    if isinstance(report, Anatomy):
+        ranked = findings(report, source=source)
+        for room in ROOMS:
+            text = _page(digest_of(report, room), f"{_findings(ranked)}\n{_advice(report, source, room.tries)}")
+            if _size(text) <= most_bytes:
+                return text
+        return _page(digest_of(report, room), f"{_findings(ranked)}\n{_advice(report, source, room.tries)}", most_bytes)
+    if isinstance(report, Techniques):
+        return _page(digest_of_techniques(report), f"{_findings(technique_findings(report))}\n", most_bytes)
+    return _page(digest_of_comparison(report), f"{_findings(findings_of_comparison(report, sides))}\n", most_bytes)
+
+
+def _page(sections: Sequence[Section], found: str, most_bytes: int | None = None) -> str:
+    """Return the sections and, before the warnings, the findings, which are never left out to fit `most_bytes`."""
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
-    # Warnings come last; findings are never left out.
     ahead = len(blocks) - (sections[-1].name == "warnings")
-    found = f"## Largest findings\n{_findings(ranked)}\n{_advice(report, source)}"
-    left = most_bytes - _size(f"{_TITLE}\n\n{found}\n")
-    while sum(_size(block.text) + 1 for block in blocks) > left:
-        max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
+    found = f"## Largest findings\n{found}"
+    if most_bytes is not None:
+        left = most_bytes - _size(f"{_TITLE}\n\n{found}\n")
+        while sum(_size(block.text) + 1 for block in blocks) > left:
+            max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
     texts = [block.text for block in blocks]
     return f"{_TITLE}\n\n" + "\n".join((*texts[:ahead], found, *texts[ahead:]))
-
-
-def _said_of(
-    report: Report, source: str | None, sides: Sequence[str | None]
-) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
-    if isinstance(report, Techniques):
-        return digest_of_techniques(report), technique_findings(report)
-    if isinstance(report, Comparison):
-        return digest_of_comparison(report), findings_of_comparison(report, sides)
-    return digest_of(report), findings(report, source=source)
 
 
 class _Block:
@@ -87,29 +91,32 @@ def _fact(fact: Fact) -> str:
 
 
 def _findings(ranked: tuple[Finding, ...]) -> str:
-    lines = []
+    """Return the largest findings; a command that stands above is not repeated."""
+    lines: list[str] = []
     for place, finding in enumerate(ranked[:_FINDINGS], 1):
         lines += [f"### {place}: {_fitting(finding.name)}", f"- finding: {_fitting(finding.text)}"]
         if finding.evidence is not None:
             lines.append(f"- evidence: {_fitting(finding.evidence)}")
         if finding.next is not None:
-            lines.append(f"- {'command' if finding.next.whole else 'options'}: {_command(finding.next.text)}")
+            command = f"- {'command' if finding.next.whole else 'options'}: {_command(finding.next.text)}"
+            lines += [command] if command not in lines else []
     return "\n".join(lines or [_NOTHING])
 
 
-def _advice(report: Report, source: str | None) -> str:
-    """Return what to try, with its gain, its reason and its command."""
-    if not isinstance(report, Anatomy) or not report.advice:
+def _advice(report: Anatomy, source: str | None, tries: int) -> str:
+    """Return what to try, with its gain and its reason, and the commands that carry it out or check it."""
+    if not report.advice:
         return ""
     lines = []
     of_profile = is_run_of_profile(report)
     for place, advice in enumerate(report.advice[:SHOWN], 1):
         lines += [
             f"### {place}: {_fitting(label_of(advice))}", f"- gain: {_fitting(gain_of(advice) or 'not known')}",
-            f"- because: {_fitting(why_of(advice))}", f"- try: {_fitting(tries_of(advice, of_profile=of_profile))}",
+            f"- because: {_fitting(why_of(advice))}",
+            f"- try: {_fitting(tries_of(advice, tries, of_profile=of_profile))}",
         ]  # fmt: skip
-        for following in commands_of((advice,), report, source)[:1]:
-            lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
+    for following in commands_of(report.advice[:SHOWN], report, source):
+        lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
     return "\n## What to try\n" + "\n".join(lines) + "\n"
 
 
