@@ -39,15 +39,46 @@ class IdleRow(Record, frozen=True, kw_only=True):
 
     cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`, `operators`,
         `python` (the host between operators), `stream`, `device` or `unknown`.
+    short_ns: the part of it in gaps below 1 ms; `drained_ns` the part of that in gaps that began while the host waited
+        for the device. `None` in older reports.
     name: the call, operator or range on the host that fills most of the time: `events` of them, `name_ns` in all.
     """
 
     cause: IdleCause
     time_ns: int
     gaps: int = 0
+    short_ns: int | None = None
+    drained_ns: int | None = None
     name: str | None = None
     name_ns: int | None = None
     events: int | None = None
+
+
+class Gap(Record, frozen=True, kw_only=True):
+    """A span in which a device was idle, or several alike: of one cause, before the same work, up to twice as long.
+
+    time_ns: the mean length of one.
+    count: how many there are in a mean step.
+    cause: the cause that fills most of it, and `cause_ns` of its mean length.
+    name: the innermost operator or range that covers at least half of the longest one; `None` if none does.
+    call: the runtime call that takes at least half of the longest one.
+    before: the kernel, copy or fill that ended it; `None` at the end of a step.
+    launch_ns: the part of the longest one that the launch of this work took, if it took 20 us or more.
+    drained: whether the longest one began while the host waited for the device.
+    begin_ns: when the longest one began, from the begin of its step; `step` is the number of that step.
+    """
+
+    time_ns: int
+    count: float
+    cause: IdleCause
+    cause_ns: int
+    name: str | None = None
+    call: str | None = None
+    before: str | None = None
+    launch_ns: int | None = None
+    drained: bool = False
+    begin_ns: int = 0
+    step: int | None = None
 
 
 class DeviceRow(Record, frozen=True, kw_only=True):
@@ -117,8 +148,8 @@ class Timeline(Record, frozen=True, kw_only=True):
     host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work of the
     device runs; `computation_ns` is the union of the work that is neither. With several devices these are means over
     the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
-    without steps, `around_ns` is its time before and after all device work. On the CPU `busy_ns` is the time of
-    operators; of a host alone, all of the window is `unrecorded_ns`.
+    without steps, `around_ns` is its time before and after all device work. `gaps` has the longest idle spans, at most
+    20 rows. On the CPU `busy_ns` is the time of operators; of a host alone, all of the window is `unrecorded_ns`.
     """
 
     window_ns: int
@@ -136,6 +167,7 @@ class Timeline(Record, frozen=True, kw_only=True):
     drained_ns: int | None = None
     around_ns: int | None = None
     causes: tuple[IdleRow, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     computation_ns: int | None = None
     memcpy_ns: int | None = None
     kernel_time_ns: int | None = None
