@@ -26,7 +26,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
-from opanatomy.analysis.costs import steps_of
+from opanatomy.analysis.costs import steps_of, steps_of_window
 from opanatomy.analysis.spans import Interval
 from opanatomy.api import comparison_of, held
 from opanatomy.capture.model.catalog import catalog_entries
@@ -75,6 +75,8 @@ _SUMS: Final = (
     "classes", "operators", "kernels", "modules", "host", "chains", "collectives", "communication",
     "communication.modules", "devices", "streams", "timeline.causes",
 )  # fmt: skip
+#: Those that are means over the ranks.
+_OF_WINDOW: Final = ("devices", "streams", "timeline.causes")
 _NO_SUMS: Final = ("device", "stream", "group_size", "bus_bytes_per_second")
 #: Letters of an id, and of a name in a sentence.
 _ID: Final = 12
@@ -444,7 +446,9 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
         raise UsageError(f"limit {limit}: must be from 1 to {_MOST_ROWS}")
     records = _records(report, name, columns_of(report, name, "table"))
     sums = isinstance(report, Anatomy) and name in _SUMS
-    steps = steps_of(report) if isinstance(report, Anatomy) else 1
+    steps: float = steps_of(report) if isinstance(report, Anatomy) else 1
+    if isinstance(report, Anatomy) and name in _OF_WINDOW:
+        steps = steps_of_window(report)
     if sums:
         records = [{key: _per_step(key, value, steps) for key, value in row.items()} for row in records]
     found, missing = _filtered(records, wanted)
@@ -465,11 +469,12 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     return _json({**answer, "rows": shown, "next": str(end) if end < len(rows) else None})
 
 
-def _per_step(column: str, value: Any, steps: int) -> Any:
+def _per_step(column: str, value: Any, steps: float) -> Any:
     """Return a sum over the steps as that of a mean one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or column in _NO_SUMS:
         return value
-    return value // steps if value % steps == 0 else round(value / steps, 1)
+    each = value / steps
+    return int(each) if each.is_integer() else round(each, 1)
 
 
 def _records(report: Report, name: str, columns: Sequence[Any]) -> list[dict[str, Any]]:

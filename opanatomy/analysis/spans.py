@@ -15,6 +15,8 @@ from opanatomy.analysis.build import MeasuredSteps
 from opanatomy.analysis.communication import World, bus_factor, message_bytes
 from opanatomy.analysis.host import PLACES, ThreadEvents, thread_events
 from opanatomy.analysis.intervals import union, within
+from opanatomy.analysis.timeline import device_steps
+from opanatomy.analysis.window import launched_work, step_window_of
 from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls
 from opanatomy.attribution.collectives import OTHER, dtype_of, named, of_events
@@ -42,7 +44,10 @@ _MOST: Final = {"kernel": 3, "copy": 2, COLLECTIVE: 2, OPERATOR: 3, RUNTIME: 2}
 
 
 class EventTables(Struct, frozen=True, kw_only=True):
-    """The attributed events of a trace; `steps` has the begin of each counted step on the host, and its number."""
+    """The attributed events of a trace.
+
+    `begins` has the begin of each step on the host, `origins` that from which times count, `numbers` its number.
+    """
 
     trace: Trace
     calls: TraceCalls
@@ -50,6 +55,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
     threads: ThreadEvents
     world: World
     begins: Int64
+    origins: Int64
     numbers: Sequence[int | None]
 
     def step_of(self, start_ns: Int64) -> list[int]:
@@ -69,7 +75,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 what=COLLECTIVE if communicates[row] else _WORK[work.kind[row]], name=kernels.kernel.at(row) or "",
                 operator=kernels.operator.at(row), signature=kernels.signature.at(row) or None,
                 phase=kernels.phase.at(row), module=kernels.module.at(row), step=self.numbers[number],
-                begin_ns=int(kernels.start_ns[row] - self.begins[number]), duration_ns=int(kernels.duration_ns[row]),
+                begin_ns=int(kernels.start_ns[row] - self.origins[number]), duration_ns=int(kernels.duration_ns[row]),
                 device=int(kernels.device[row]), stream=int(kernels.stream[row]),
             )  # fmt: skip
             is_all = call >= 0 and np.count_nonzero(kernels.call == call) == 1
@@ -111,7 +117,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 what=OPERATOR if is_operator else RANGE, name=self.trace.names[host.name[row]],
                 operator=self._around(int(host.parent[row]), int(host.name[row])), signature=self._signature(row),
                 phase=PHASES[host.phase[row]] if host.phase[row] >= 0 else None, module=host.module.at(row),
-                step=self.numbers[number], begin_ns=int(host.start_ns[row] - self.begins[number]),
+                step=self.numbers[number], begin_ns=int(host.start_ns[row] - self.origins[number]),
                 duration_ns=int(host.duration_ns[row]), own_ns=int(self.threads.own_ns[row]),
                 thread=self._thread(int(host.thread[row])),
             )  # fmt: skip
@@ -128,7 +134,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 signature=self._signature(around) if inside else None,
                 phase=PHASES[host.phase[around]] if inside and host.phase[around] >= 0 else None,
                 module=host.module.at(around) if inside else None, step=self.numbers[number],
-                begin_ns=int(launches.start_ns[call] - self.begins[number]),
+                begin_ns=int(launches.start_ns[call] - self.origins[number]),
                 duration_ns=int(launches.duration_ns[call]), own_ns=int(launches.duration_ns[call]),
                 thread=self._thread(int(launches.thread[call])),
             )  # fmt: skip
@@ -164,9 +170,11 @@ def longest_spans(
     """Return the longest event of each of the names with the longest ones, by kind, of the steps that count."""
     rows = [row for row in steps.rows if row.set_aside is None]
     begins = [span[0] for span, row in zip(steps.window.steps, steps.rows, strict=False) if row.set_aside is None]
+    host_begins = np.array(begins or [steps.window.window[0]], dtype=np.int64)
     tables = EventTables(
         trace=trace, calls=calls, kernels=kernels, threads=threads, world=world,
-        begins=np.array(begins or [steps.window.window[0]], dtype=np.int64), numbers=[row.number for row in rows],
+        begins=host_begins, origins=host_begins if steps.time is None else steps.time.step_start,
+        numbers=[row.number for row in rows],
     )  # fmt: skip
     made: list[Span] = []
     if steps.time is not None and kernels is not None:
@@ -228,7 +236,7 @@ class NameTime(Struct, frozen=True, kw_only=True):
 class Interval(Struct, frozen=True, kw_only=True):
     """The longest of the `count` events that run in an interval, in the order of their begins, and all their names.
 
-    `begin_ns` and `end_ns` are the interval's from the beginning of step `step` (of the window if that is `None`).
+    `begin_ns` and `end_ns` are the interval's, from the beginning of step `step`.
     """
 
     step: int | None
@@ -254,22 +262,26 @@ def spans_in(
 ) -> Interval:
     """Return what runs in an interval of a trace, on all threads, devices and streams.
 
-    Times count from the beginning of the step with this number on the host, or of the window if there is none; without
-    an end it is that of the step. `pattern` is searched in names. Ranges of steps, phases and modules are left out
-    unless it finds them. Raise `UsageError` for a step that the trace lacks.
+    Times count from the beginning of the step with this number, without one from the first device work (on the CPU
+    from the beginning of the window); without an end it is that of the step. `pattern` is searched in names. Ranges of
+    steps, phases and modules are left out unless it finds them. Raise `UsageError` for a step that the trace lacks.
     """
-    known = {each.number: (each.start_ns, each.end_ns) for each in attribution.steps}
-    if step is not None and step not in known:
-        numbers = ", ".join(map(str, known)) or "none is annotated"
+    window = step_window_of(trace.names, attribution, calls)
+    spans = list(window.steps or (window.window,))
+    if kernels is not None:
+        device = device_steps(window, launched_work(trace, attribution))
+        spans = list(zip(device.start_ns.tolist(), device.end_ns.tolist(), strict=True))
+    if step is not None and step not in window.numbers:
+        numbers = ", ".join(map(str, window.numbers)) or "none is annotated"
         raise UsageError(f"step {step}: the trace has no such step ({numbers})")
-    origin, last = attribution.window if step is None else known[step]
+    origin, last = spans[0 if step is None else window.numbers.index(step)]
     begin, end = origin + begin_ns, last if end_ns is None else origin + end_ns
     host, launches, work = calls.host, trace.launches, trace.work
     everything = np.array([np.iinfo(np.int64).min]), np.array([np.iinfo(np.int64).max])
     threads = thread_events(trace.names, host, launches, everything, every_thread=True)
     tables = EventTables(
         trace=trace, calls=calls, kernels=kernels, threads=threads, world=world,
-        begins=np.array([origin], dtype=np.int64), numbers=(step,),
+        begins=np.array([origin]), origins=np.array([origin]), numbers=(step,),
     )  # fmt: skip
 
     def running(name: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:

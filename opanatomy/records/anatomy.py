@@ -679,7 +679,8 @@ class Span(Record, frozen=True, kw_only=True):
     phase: its phase, and `module` its module.
     rank: its rank, in a report of several.
     step: the number of its step.
-    begin_ns: when it began, from the beginning of that step on the host (without annotated steps: of the window).
+    begin_ns: when it began, from the beginning of that step; without annotated steps from the first device work (on
+        the CPU from the beginning of the window), before that below 0.
     duration_ns: how long it lasted.
     own_ns: on the host the part of that without recorded events below it.
     thread: the thread of a host event; `device` and `stream` those of a device event.

@@ -6,8 +6,10 @@ the longest section. Names are cut in the middle; figures never, and sentences o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.experiment import Techniques
@@ -18,6 +20,7 @@ from opanatomy.report.sections.advice import SHOWN, commands_of, gain_of, label_
 from opanatomy.report.sections.digest import (
     NAME_WIDTH,
     ROOMS,
+    Room,
     digest_of,
     digest_of_comparison,
     digest_of_techniques,
@@ -26,9 +29,10 @@ from opanatomy.report.sections.digest import (
 )
 from opanatomy.report.sections.verdict import Finding, findings, is_run_of_profile
 
-#: The most bytes of a digest, in UTF-8, and of one of its lines.
+#: The most bytes of a digest, in UTF-8, and of one of its lines; of a line where no fewer lines fit.
 MOST_BYTES: Final = 4096
 _LINE_BYTES: Final = 512
+_SHORT_BYTES: Final = 256
 _LABEL_BYTES: Final = 64
 _FINDINGS: Final = 3
 #: The characters of names and of other texts to try one after the other until a line fits.
@@ -45,22 +49,32 @@ def digest(
     `source` is a command's name for the trace, `sides` its name for each side of a comparison.
     """
     if isinstance(report, Anatomy):
-        ranked = findings(report, source=source)
+        ranked = _once(findings(report, source=source))
         for room in ROOMS:
-            text = _page(digest_of(report, room), f"{_findings(ranked)}\n{_advice(report, source, room.tries)}")
+            text = _page(digest_of(report, room), ranked, _LINE_BYTES, _advice(report, source, room, _LINE_BYTES))
             if _size(text) <= most_bytes:
                 return text
-        return _page(digest_of(report, room), f"{_findings(ranked)}\n{_advice(report, source, room.tries)}", most_bytes)
+        advice = _advice(report, source, room, _SHORT_BYTES)
+        return _page(digest_of(report, room), ranked, _SHORT_BYTES, advice, most_bytes)
     if isinstance(report, Techniques):
-        return _page(digest_of_techniques(report), f"{_findings(technique_findings(report))}\n", most_bytes)
-    return _page(digest_of_comparison(report), f"{_findings(findings_of_comparison(report, sides))}\n", most_bytes)
+        sections, ranked = digest_of_techniques(report), technique_findings(report)
+    else:
+        sections, ranked = digest_of_comparison(report), findings_of_comparison(report, sides)
+    text = _page(sections, ranked, _LINE_BYTES)
+    return text if _size(text) <= most_bytes else _page(sections, ranked, _SHORT_BYTES, most_bytes=most_bytes)
 
 
-def _page(sections: Sequence[Section], found: str, most_bytes: int | None = None) -> str:
-    """Return the sections and, before the warnings, the findings, which are never left out to fit `most_bytes`."""
-    blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
+def _page(
+    sections: Sequence[Section],
+    ranked: tuple[Finding, ...],
+    line_bytes: int,
+    advice: str = "",
+    most_bytes: int | None = None,
+) -> str:
+    """Return the sections and, before the warnings, findings and advice, which are never left out for `most_bytes`."""
+    blocks = [_Block(section.title, [_fact(fact, line_bytes) for fact in section.facts]) for section in sections]
     ahead = len(blocks) - (sections[-1].name == "warnings")
-    found = f"## Largest findings\n{found}"
+    found = f"## Largest findings\n{_findings(ranked, line_bytes)}\n{advice}"
     if most_bytes is not None:
         left = most_bytes - _size(f"{_TITLE}\n\n{found}\n")
         while sum(_size(block.text) + 1 for block in blocks) > left:
@@ -86,24 +100,36 @@ class _Block:
         return "\n".join((f"## {self.title}", *(self.lines + more or [_NOTHING]))) + "\n"
 
 
-def _fact(fact: Fact) -> str:
-    return f"- {_fitting(fact.label, _LABEL_BYTES)}: {_fitting(fact.text)}"
+def _fact(fact: Fact, line_bytes: int) -> str:
+    return f"- {_fitting(fact.label, _LABEL_BYTES)}: {_fitting(fact.text, line_bytes)}"
 
 
-def _findings(ranked: tuple[Finding, ...]) -> str:
-    """Return the largest findings; a command that stands above is not repeated."""
+def _once(ranked: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, each command with the first that has it."""
+    seen: set[str] = set()
+    kept = []
+    for finding in ranked:
+        repeats = finding.next is not None and finding.next.text in seen
+        kept.append(replace(finding, next=None) if repeats else finding)
+        seen |= {finding.next.text} if finding.next is not None else set()
+    return tuple(kept)
+
+
+def _findings(ranked: tuple[Finding, ...], line_bytes: int) -> str:
     lines: list[str] = []
     for place, finding in enumerate(ranked[:_FINDINGS], 1):
-        lines += [f"### {place}: {_fitting(finding.name)}", f"- finding: {_fitting(finding.text)}"]
+        lines += [
+            f"### {place}: {_fitting(finding.name, line_bytes)}",
+            f"- finding: {_fitting(finding.text, line_bytes)}",
+        ]
         if finding.evidence is not None:
-            lines.append(f"- evidence: {_fitting(finding.evidence)}")
+            lines.append(f"- evidence: {_fitting(finding.evidence, line_bytes)}")
         if finding.next is not None:
-            command = f"- {'command' if finding.next.whole else 'options'}: {_command(finding.next.text)}"
-            lines += [command] if command not in lines else []
+            lines.append(f"- {'command' if finding.next.whole else 'options'}: {_command(finding.next.text)}")
     return "\n".join(lines or [_NOTHING])
 
 
-def _advice(report: Anatomy, source: str | None, tries: int) -> str:
+def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) -> str:
     """Return what to try, with its gain and its reason, and the commands that carry it out or check it."""
     if not report.advice:
         return ""
@@ -111,9 +137,10 @@ def _advice(report: Anatomy, source: str | None, tries: int) -> str:
     of_profile = is_run_of_profile(report)
     for place, advice in enumerate(report.advice[:SHOWN], 1):
         lines += [
-            f"### {place}: {_fitting(label_of(advice))}", f"- gain: {_fitting(gain_of(advice) or 'not known')}",
-            f"- because: {_fitting(why_of(advice))}",
-            f"- try: {_fitting(tries_of(advice, tries, of_profile=of_profile))}",
+            f"### {place}: {_fitting(label_of(advice), line_bytes)}",
+            f"- gain: {_fitting(gain_of(advice) or 'not known', line_bytes)}",
+            f"- because: {_fitting(why_of(advice), line_bytes)}",
+            f"- try: {_fitting(tries_of(advice, room.tries, of_profile=of_profile), line_bytes)}",
         ]  # fmt: skip
     for following in commands_of(report.advice[:SHOWN], report, source):
         lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
@@ -126,7 +153,7 @@ def _command(command: str) -> str:
     return text if _size(text) <= _LINE_BYTES else "too long for a digest, see the terminal report"
 
 
-def _fitting(text: str | Phrase, most: int = _LINE_BYTES) -> str:
+def _fitting(text: str | Phrase, most: int) -> str:
     """Return the text in at most `most` bytes: names shorter, then other texts; figures whole."""
     for name, other in _WIDTHS:
         line = markdown_cell(text, name=name, text=other)

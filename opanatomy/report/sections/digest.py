@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.costs import costs_of, is_whole_trace, nothing_recorded, steps_of, steps_of_window
-from opanatomy.records.anatomy import Anatomy, Span, Step
+from opanatomy.records.anatomy import Anatomy, Gap, Span, Step
 from opanatomy.records.communication import Collective
 from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
@@ -32,6 +32,7 @@ from opanatomy.report.section import (
     Total,
     amounts,
     calls_of,
+    cut,
     cut_apart,
     facts_of,
     joined,
@@ -43,7 +44,7 @@ from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
 from opanatomy.report.sections.operators import grouped
-from opanatomy.report.sections.step import label_of, left_out, remarks_on_mfu, within_windows
+from opanatomy.report.sections.step import label_of, label_of_cause, left_out, remarks_on_mfu, within_windows
 from opanatomy.report.sections.techniques import fits
 from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
 
@@ -62,6 +63,7 @@ class Room(Struct, frozen=True, kw_only=True):
     operators: int
     kernels: int
     modules: int
+    gaps: int
     spans: int
     components: int
     warnings: int
@@ -72,8 +74,8 @@ class Room(Struct, frozen=True, kw_only=True):
 
 def _room(operators: int, kernels: int, modules: int, spans: int, rest: int, tries: int, *, every: bool) -> Room:
     return Room(
-        operators=operators, kernels=kernels, modules=modules, spans=spans, components=rest, warnings=min(rest, 5),
-        causes=min(rest, 4), tries=tries, every_fact=every,
+        operators=operators, kernels=kernels, modules=modules, gaps=min((spans + 1) // 2, 3), spans=spans,
+        components=rest, warnings=min(rest, 5), causes=min(rest, 4), tries=tries, every_fact=every,
     )  # fmt: skip
 
 
@@ -86,7 +88,7 @@ ROOMS: Final = (
 
 
 def digest_of(anatomy: Anatomy, room: Room = ROOMS[0]) -> tuple[Section, ...]:
-    """Return what ran, the step, where the time of a mean step went, the longest single events, memory, and warnings.
+    """Return what ran, the step, where the time of a mean step went, the longest gaps and events, memory, and warnings.
 
     The findings are apart.
     """
@@ -94,7 +96,7 @@ def digest_of(anatomy: Anatomy, room: Room = ROOMS[0]) -> tuple[Section, ...]:
         ("run", "What ran", _run),
         ("step", "The step", _step),
         ("time", "Where the time went", _time_by_part),
-        ("spans", "Longest single events", _spans),
+        ("spans", "Longest gaps and events", _spans),
         ("memory", "Memory", _memory),
         ("warnings", "Warnings", _warnings),
     )
@@ -248,15 +250,41 @@ def _copies(anatomy: Anatomy, work_ns: float) -> Phrase | None:
 
 
 def _spans(anatomy: Anatomy, room: Room) -> Facts:
-    """Yield the longest single events of at least a hundredth of the step, the longest first."""
-    step_ns = anatomy.step.wall_ns or 0
+    """Yield the longest gaps and single events of at least a hundredth of the step, the longest first."""
+    step_ns, steps = anatomy.step.wall_ns or 0, None if is_whole_trace(anatomy) else steps_of(anatomy)
+    gaps = [gap for gap in anatomy.timeline.gaps if gap.time_ns * gap.count >= _LONG * step_ns]
+    yield from (("gap", _gap(gap, steps)) for gap in gaps[: room.gaps])
+    if gaps[room.gaps :]:
+        yield "gap", phrase("and {} more (table timeline.gaps, or --section idle)", Count(len(gaps) - room.gaps))
     spans = sorted(anatomy.spans, key=lambda span: -span.spent_ns)
     long = [span for span in spans if span.spent_ns and span.spent_ns >= _LONG * step_ns]
     names = cut_apart([span.name for span in long], NAME_WIDTH)
     for span in long[: room.spans]:
-        yield span.what, _span(span, names[span.name], None if is_whole_trace(anatomy) else steps_of(anatomy))
+        yield f"single {span.what}", _span(span, names[span.name], steps)
     if long[room.spans :]:
-        yield "and", phrase("{} more (table spans)", Count(len(long) - room.spans))
+        yield "single events", phrase("and {} more (table spans)", Count(len(long) - room.spans))
+
+
+def _gap(gap: Gap, steps: int | None) -> Phrase:
+    """Return how long the device was idle, how often, in what of the host, and before which work."""
+    often = None if steps is None and gap.count == 1 else phrase("{} of them", calls_of(gap.count))
+    said = (
+        phrase("{} idle", Time(gap.time_ns)), often if steps is None else phrase("{} a step", calls_of(gap.count)),
+        _on_host(gap),
+        "begun while the host waited for the device" if gap.drained else None,
+        None if gap.before is None else phrase("before {}", Name(cut(gap.before, NAME_WIDTH))),
+        None if gap.launch_ns is None else phrase("whose launch took {}", Time(gap.launch_ns)),
+        joined((None if gap.step is None else f"step {gap.step}", phrase("at {}", Time(gap.begin_ns))), by=" "),
+    )  # fmt: skip
+    return joined(said) or phrase("")
+
+
+def _on_host(gap: Gap) -> Phrase | str:
+    """Return what the host did in a gap: a call below an operator or a range, one of both, else the gap's cause."""
+    if gap.name is not None and gap.call is not None:
+        return phrase("in {} below {}", Name(gap.call), Name(gap.name))
+    name = gap.name or gap.call
+    return label_of_cause(gap.cause) if name is None else phrase("in {}", Name(name))
 
 
 def _span(span: Span, name: str, steps: int | None) -> Phrase:
