@@ -11,8 +11,8 @@ from opanatomy.options import MCP
 
 DESCRIPTION: Final = (
     "Serve eight tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
-    " try, for any table, what ran in an interval, and what a word means. Files are read below FOLDER alone; models run with"
-    " --allow-run alone."
+    " try, for any table, what ran in an interval, and what a word means. Files are read below FOLDER alone;"
+    " models run with --allow-run alone."
 )
 OPTIONS: Final = MCP
 EXAMPLES: Final = (
