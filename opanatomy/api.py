@@ -1042,8 +1042,8 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101 
 
         Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
         blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
-        waiting, advice, host, chains, lanes, checks, batches, tokenizers, metrics; others as the JSON report has them
-        ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
+        waiting, advice, host, chains, lanes, spans, checks, batches, tokenizers, metrics; others as the JSON report has
+        them ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
         extra `data`).
         """
         return pandas_frame(self, table)

@@ -7,6 +7,7 @@ memory. Ranks are analyzed one at a time, then put together.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -27,12 +28,13 @@ from opanatomy.analysis.build import (
 from opanatomy.analysis.causality import check_causality, check_waits
 from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
-from opanatomy.analysis.host import host_rows
+from opanatomy.analysis.host import host_rows, thread_events
 from opanatomy.analysis.lanes import lanes_of
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
 from opanatomy.analysis.replay import Change, StepGraph, replay_of
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
+from opanatomy.analysis.spans import Interval, longest_spans, spans_in
 from opanatomy.analysis.waiting import RankTables, waiting_of
 from opanatomy.analysis.window import (
     calls_of_steps,
@@ -348,13 +350,15 @@ def summary_of_trace(
         write_trace(path, annotated, overlay_of(own, own_kernels, trace.threads), trace.metadata)
     exchanged = communication_of(trace, own, own_kernels, steps.window, steps.time, steps.counted)
     communication = _communication(trace, exchanged)
+    spans = counted_spans(steps, attribution.window)
+    threads = thread_events(trace.names, attribution.host, trace.launches, spans)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name), environment=environment_of(trace, own_table),
             capture=trace.capture, calls=own_table, kernels=own_kernels, steps=steps, linked=linked_time(own, calls),
             spans=exchanged.steps if kernels is None and communication is not None else None,
             communication=communication,
-            host=host_rows(trace.names, attribution.host, trace.launches, counted_spans(steps, attribution.window)),
+            host=host_rows(trace.names, attribution.host, trace.launches, spans, threads),
             caveats=caveats_of(trace, own_table),
             warnings=(
                 *trace.warnings,
@@ -365,7 +369,8 @@ def summary_of_trace(
         )
     )  # fmt: skip
     anatomy = _with_memory(_with_texts(anatomy, trace, own, own_table), trace, attribution)
-    collectives = collectives_of(collective_table(trace, own, own_kernels), world_of(trace.metadata))
+    world = world_of(trace.metadata)
+    collectives = collectives_of(collective_table(trace, own, own_kernels), world)
     checks = (
         *_checks(trace, attribution, calls, table, steps),
         *((attribution.annotated,) if attribution.annotated else ()),
@@ -376,8 +381,42 @@ def summary_of_trace(
     if graphs is not None and kernels is not None and steps.time is not None and anatomy.timeline.busy_ns:
         graphs.append(StepGraph(steps.time.launched, kernels, steps.time, steps.window, steps.counted))
     lanes = lanes_of(trace.names, attribution.host, trace.launches, own_table, steps)
-    anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives, lanes=lanes), trace.metadata)
+    anatomy = replace(
+        anatomy, checks=checks, collectives=collectives, lanes=lanes,
+        spans=longest_spans(trace, calls, kernels, threads, steps, world),
+    )  # fmt: skip
+    anatomy = with_rank(anatomy, trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
+
+
+def events_of_trace(
+    source: Source,
+    *,
+    sha256: str | None,
+    step: int | None,
+    begin_ns: int,
+    end_ns: int | None,
+    pattern: re.Pattern[str] | None,
+    most: int,
+) -> Interval:
+    """Return what ran in an interval of a rank's trace, without secrets, as `spans_in` finds it.
+
+    Raise `UsageError` if the trace is not the one with the digest `sha256`.
+    """
+    texts = Texts()
+    with source.opened() as path:
+        trace = read_trace(path)
+    if sha256 not in (None, trace.sha256):
+        raise UsageError(f"{source.name}: the file has changed since it was opened - open it again")
+    texts.add_secrets(trace.metadata)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
+    calls, _ = trace_calls_of(trace, attribution)
+    kernels = kernel_table(calls, trace.devices) if trace.on_device else None
+    interval = spans_in(
+        trace, attribution, calls, kernels, world_of(trace.metadata),
+        step=step, begin_ns=begin_ns, end_ns=end_ns, pattern=pattern, most=most,
+    )  # fmt: skip
+    return redacted(interval, texts)
 
 
 def _steps(

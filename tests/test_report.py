@@ -293,6 +293,7 @@ REST = [
     "host",
     "chains",
     "lanes",
+    "spans",
     "checks",
     "texts",
     "warnings",
@@ -308,7 +309,9 @@ def test_json_reads_back_as_the_same_anatomy(name: str) -> None:
     for part, keys in SCHEMA_2.items():
         for row in report[part] if isinstance(report[part], list) else [report[part]]:
             assert set(keys.split()) <= set(row) or not row, part
-    assert sum('"signature":' in line for line in text.splitlines()) == len(anatomy.operators)
+    assert sum('"uncosted_ns":' in line and '"signature":' in line for line in text.splitlines()) == len(
+        anatomy.operators
+    )
     assert (read_anatomy(text), written(read_anatomy(text), "json")) == (anatomy, text)
     turned = replace(anatomy, conventions=dict(reversed(anatomy.conventions.items())))
     assert written(turned, "json") == text
@@ -373,7 +376,8 @@ def test_the_digest_fits_and_is_that_of_the_json_report(name: str) -> None:
     digest = written(name, "digest")
     assert len(digest.encode()) <= 4096
     assert [line for line in digest.splitlines() if line.startswith(("# ", "## "))] == [
-        "# opanatomy digest", "## What ran", "## The step", "## Where the time went", "## Memory",
+        "# opanatomy digest", "## What ran", "## The step", "## Where the time went",
+        "## Longest gaps and events", "## Memory",
          "## Largest findings", *(["## What to try"] if "## What to try" in digest else []), "## Warnings",
     ]  # fmt: skip
     assert digest == written(read_anatomy(written(name, "json")), "digest")

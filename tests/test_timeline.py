@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import opanatomy
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.anatomy import Anatomy, Gap
+from opanatomy.records.taxonomy import IdleCause, OperatorClass
 from tests.made_trace import (
     GEMM,
     H100,
@@ -30,6 +30,7 @@ from tests.made_trace import (
     training_step,
 )
 
+TO_DEVICE = "Memcpy HtoD (Pinned -> Device)"
 COPY = {"category": "gpu_memcpy", "call": "cudaMemcpyAsync"}
 PAUSE, HARDLY = "a pause is in it", "hardly any work is in it"
 
@@ -410,6 +411,47 @@ def test_time_around_a_graphs_nodes_while_the_host_waits_is_no_idle_time(
     timeline = trace.analyze(tmp_path).timeline
     assert (timeline.unrecorded_ns, timeline.idle_ns) == (unrecorded * US, idle * US)
     assert timeline.busy_ns + (timeline.unrecorded_ns or 0) + timeline.idle_ns == timeline.window_ns == 10_000 * US
+
+
+def test_the_longest_gaps_are_named_with_what_filled_them(tmp_path: Path) -> None:
+    """In each of two steps: 3,000 and 3,500 us in an operator on the CPU, behind a wait, and a launch of 1,000 us."""
+    trace = on_gpu()
+    for number, (begin, made) in enumerate(((0, 3_000), (10_000, 3_500)), start=1):
+        trace.step(begin, 10_000, number)
+        trace.host("aten::relu", begin, 20)
+        trace.run(MAP, begin + 5, begin + 10, 100)
+        trace.launch(begin + 22, 99, name="cudaStreamSynchronize", duration=90)
+        trace.host("aten::normal_", begin + 120, made)
+        after = begin + 120 + made
+        trace.host("aten::copy_", after + 1, 20)
+        trace.run(TO_DEVICE, after + 5, after + 10, 100, **COPY)  # a gap of 20 + made us
+        trace.host("aten::mul", after + 120, 1_010)
+        trace.launch(after + 125, 1_000 + number, duration=1_000)
+        trace.kernel(MAP, after + 1_126, begin + 10_000 - after - 1_126, 1_000 + number)
+    timeline = trace.analyze(tmp_path).timeline
+    first, second, third = timeline.gaps
+    assert first == Gap(
+        time_ns=3_270 * US, count=1, cause=IdleCause.OPERATORS, cause_ns=3_259 * US, name="aten::normal_",
+        before=TO_DEVICE, drained=True, begin_ns=110 * US, step=2,
+    )  # fmt: skip
+    assert second == Gap(
+        time_ns=1_016 * US, count=1, cause=IdleCause.SLOW_LAUNCH, cause_ns=1_000 * US, name="aten::mul",
+        call="cudaLaunchKernel", before=MAP, launch_ns=1_000 * US, begin_ns=3_230 * US, step=1,
+    )  # fmt: skip
+    assert (third.time_ns, third.count, third.name) == (10 * US, 1, "aten::relu")
+    assert sum(gap.time_ns * gap.count for gap in timeline.gaps) * 2 == timeline.idle_ns
+    causes = {row.cause: row for row in timeline.causes}
+    assert (causes[IdleCause.OPERATORS].short_ns, causes[IdleCause.OPERATORS].drained_ns) == (2 * 10 * US, 0)
+
+
+def test_a_gap_that_no_event_fills_has_no_name(tmp_path: Path) -> None:
+    trace = on_gpu()
+    trace.step(0, 10_000)
+    for begin in (0, 5_000):
+        trace.host("aten::relu", begin, 20)
+        trace.run(MAP, begin + 5, begin + 10, 100)
+    gap, *_ = trace.analyze(tmp_path).timeline.gaps
+    assert (gap.time_ns, gap.cause, gap.name, gap.call, gap.before) == (4_900 * US, IdleCause.UNKNOWN, None, None, MAP)
 
 
 def test_a_trace_that_is_cut_off_has_no_idle_time_after_the_cut(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, overlap, together, union, within, without
-from opanatomy.records.anatomy import PYTHON_STACK, IdleRow
+from opanatomy.attribution.nesting import last_started
+from opanatomy.records.anatomy import PYTHON_STACK, Gap, IdleRow
 from opanatomy.records.columns import (
     MEMCPY,
     Bool,
@@ -47,6 +48,10 @@ _RETURNS_NS: Final = 250_000
 _STACK_NS: Final = 20_000
 #: A silence of the host up to this long is Python between two operators; a longer one is unexplained.
 _SILENCE_NS: Final = 1_000_000
+#: Gaps below this length are those between launches; a longer one has a cause of its own.
+SHORT_GAP_NS: Final = 1_000_000
+#: So many rows of the longest gaps are kept.
+LONGEST_GAPS: Final = 20
 
 _ALLOCATES: Final = re.compile(
     r"^(?:cuda|hip|cu)(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
@@ -118,6 +123,9 @@ class Idle(Struct, frozen=True):
     #: The part of it in which the host waited for such work.
     awaited: Intervals
     charged: tuple[_Charged, ...]
+    gaps: _Gaps
+    #: Which of the gaps began while the host waited for the device.
+    began_waiting: Bool
     activity: _Host
 
     def by_cause(self, start_ns: Int64, end_ns: Int64) -> dict[IdleCause, Int64]:
@@ -144,18 +152,56 @@ class Idle(Struct, frozen=True):
                 before = spent.get(name, (0, 0))
                 spent[name] = before[0] + ns, before[1] + events
         most = max(spent, key=lambda name: (spent[name], name), default=None)
+        short = self.gaps.end_ns - self.gaps.start_ns < SHORT_GAP_NS
+        short_ns, drained_ns = (
+            sum(length(overlap(part.time, self.gaps.of(rows))) for part in parts)
+            for rows in (short, short & self.began_waiting)
+        )
         row = IdleRow(
             cause=cause, time_ns=sum(length(part.time) for part in parts),
-            gaps=sum(len(part.time[0]) for part in parts),
+            gaps=sum(len(part.time[0]) for part in parts), short_ns=short_ns, drained_ns=drained_ns,
         )  # fmt: skip
         return row if most is None else replace(row, name=most, name_ns=spent[most][0], events=spent[most][1])
+
+    def longest(self, spans: Intervals, step_start: Int64, numbers: Sequence[int | None]) -> Iterator[Gap]:
+        """Yield the longest gaps in these spans, alike ones as one row whose `count` is that of all spans.
+
+        Steps begin at `step_start` and have these `numbers`.
+        """
+        start, end = overlap(self.gaps.of(np.ones(len(self.gaps.start_ns), dtype=bool)), spans)
+        gap = np.searchsorted(self.gaps.start_ns, start, side="right") - 1
+        time, before = end - start, self.gaps.before[gap]
+        causes = list(dict.fromkeys(part.cause for part in self.charged))
+        if not len(start) or not causes:
+            return
+        spent = np.zeros((len(causes), len(start)), dtype=np.int64)
+        for part in self.charged:
+            spent[causes.index(part.cause)] += within(part.time, start, end)
+        cause = spent.argmax(axis=0)
+        left = np.argsort(-time, kind="stable")
+        for _ in range(LONGEST_GAPS):
+            if not len(left):
+                return
+            first = int(left[0])
+            alike = (cause[left] == cause[first]) & (before[left] == before[first]) & (2 * time[left] >= time[first])
+            rows, left = left[alike], left[~alike]
+            step = int(np.searchsorted(step_start, start[first], side="right")) - 1
+            launch = int(self.gaps.launch[gap[first]])
+            name, call, launch_ns = self.activity.filling(int(start[first]), int(end[first]), launch)
+            yield Gap(
+                time_ns=int(time[rows].sum()) // len(rows), count=len(rows), cause=causes[cause[first]],
+                cause_ns=int(spent[cause[first], rows].sum()) // len(rows), name=name, call=call,
+                before=self.activity.name_of(int(before[first])), launch_ns=launch_ns,
+                drained=bool(self.began_waiting[gap[first]]), begin_ns=int(start[first] - step_start[step]),
+                step=numbers[step] if step < len(numbers) else None,
+            )  # fmt: skip
 
 
 class _Gaps(Struct, frozen=True):
     """Idle spans of a device; `last` and `following` are the work before and after each, -1 if none.
 
-    The next work was launched at `launched_ns` (-1 if not recorded, the end of the window if nothing follows) by the
-    call in row `launch`.
+    The next work, named `before`, was launched at `launched_ns` (-1 if not recorded, the end of the window if nothing
+    follows) by the call in row `launch`.
     """
 
     start_ns: Int64
@@ -164,6 +210,7 @@ class _Gaps(Struct, frozen=True):
     following: Int64
     launched_ns: Int64
     launch: Int64
+    before: Int64
 
     def of(self, rows: Bool) -> Intervals:
         """Return some of the gaps."""
@@ -175,9 +222,8 @@ class _Gaps(Struct, frozen=True):
             return self
         start, end = without((self.start_ns, self.end_ns), time)
         gap = np.searchsorted(self.start_ns, start, side="right") - 1
-        return _Gaps(
-            start, end, *(column[gap] for column in (self.last, self.following, self.launched_ns, self.launch))
-        )
+        columns = (self.last, self.following, self.launched_ns, self.launch, self.before)
+        return _Gaps(start, end, *(column[gap] for column in columns))
 
 
 def idle_by_device(launched: LaunchedWork, window: tuple[int, int]) -> dict[int, Idle]:
@@ -244,10 +290,11 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
         _Charged(IdleCause.DEVICE, _NOBODY, (returned[behind], gaps.end_ns[behind])),
         _Charged(IdleCause.UNKNOWN, _NOBODY, gaps.of(~known)),
     ]
+    waiting = host_bound & host.waits(gaps.start_ns, gaps.launch)
     return Idle(
         host=gaps.of(host_bound), stream=gaps.of(crossed), other=gaps.of(behind | ~known),
-        drained=gaps.of(host_bound & host.waits(gaps.start_ns, gaps.launch)), unrecorded=unrecorded, awaited=unseen,
-        charged=tuple(part for part in charged if len(part.time[0])), activity=host,
+        drained=gaps.of(waiting), unrecorded=unrecorded, awaited=unseen,
+        charged=tuple(part for part in charged if len(part.time[0])), gaps=gaps, began_waiting=waiting, activity=host,
     )  # fmt: skip
 
 
@@ -272,10 +319,11 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
     launched_ns, launch = launched.launched_ns()[rows], launched.launch[rows]
     next_ns = np.where(following >= 0, launched_ns[following], window[1])
     next_launch = np.where(following >= 0, launch[following], -1)
+    before_work = np.where(following >= 0, launched.work.name[rows[following]], -1)
     hidden_ns = launched.launches.start_ns[launched.hidden]
     if not len(hidden_ns):
         none = opens < 0
-        return _Gaps(opens, closes, last, following, next_ns, next_launch), (opens[none], closes[none])
+        return _Gaps(opens, closes, last, following, next_ns, next_launch, before_work), (opens[none], closes[none])
     since = np.where((last >= 0) & (launched_ns[last] >= 0), launched_ns[last], opens)
     first = np.minimum(np.searchsorted(hidden_ns, since, side="right"), len(hidden_ns) - 1)
     lost = (hidden_ns[first] > since) & (hidden_ns[first] < np.where(next_ns >= 0, next_ns, closes))
@@ -283,8 +331,9 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
     cut = np.where(lost, np.maximum(hidden_ns[first], opens), closes)
     unrecorded = cut[lost], closes[lost]
     next_ns, next_launch = np.where(lost, cut, next_ns), np.where(lost, launched.hidden[first], next_launch)
-    left = cut > opens
-    return _Gaps(*(column[left] for column in (opens, cut, last, following, next_ns, next_launch))), unrecorded
+    left, before_work = cut > opens, np.where(lost, -1, before_work)
+    columns = (opens, cut, last, following, next_ns, next_launch, before_work)
+    return _Gaps(*(column[left] for column in columns)), unrecorded
 
 
 def is_operator(names: Sequence[str], host: HostTable) -> Bool:
@@ -328,6 +377,7 @@ class _Host:
         self._of_calls = {cause: np.flatnonzero(marked) for cause, marked in of_calls.items()}
         self._of_rows = {cause: rows[marked] for cause, marked in of_rows.items()}
         self._host, self._profiler = host, launched.profiler
+        self._says = ~rows_named(_SAYS_NOTHING, names, host.name)
         own = launched.profiler.name >= 0
         loads = np.zeros(len(own), dtype=bool)
         loads[own] = rows_named(_LOADS, names, launched.profiler.name[own])
@@ -418,6 +468,52 @@ class _Host:
             sums[1] = np.bincount(groups.inverse[times[touched] > 0], minlength=len(groups.values))
             columns = zip(groups.values.tolist(), *sums.tolist(), strict=True)
             yield from ((self._names[number], ns, count) for number, ns, count in columns if ns)
+
+    def name_of(self, number: int) -> str | None:
+        """Return an interned name; `None` for -1."""
+        return self._names[number] if number >= 0 else None
+
+    def filling(self, start_ns: int, end_ns: int, launch: int) -> tuple[str | None, str | None, int | None]:
+        """Return (operator or range, runtime call) that fill half of a span, and the time of `launch` in it.
+
+        A name whose events fill half of it without what is below them comes first, then the innermost event that
+        covers half of it. The thread of the launch is looked at first, then the others that launch work.
+        """
+        calls, host = self._launches, self._host
+        thread = int(calls.thread[launch]) if launch >= 0 else self._last
+        launching = int(calls.duration_ns[launch]) if launch >= 0 and start_ns <= calls.start_ns[launch] else 0
+        launch_ns = launching if launching >= _LATENCY_NS else None
+        near = np.flatnonzero((calls.start_ns < end_ns) & (calls.start_ns + calls.duration_ns > start_ns))
+        near = near[isin(calls.thread[near], self._threads) | (calls.thread[near] == thread)]
+        inside = np.minimum((calls.start_ns + calls.duration_ns)[near], end_ns) - np.maximum(
+            calls.start_ns[near], start_ns
+        )
+        call = self._half_of(calls.name[near], inside, end_ns - start_ns)
+        for number in dict.fromkeys((thread, *self._threads.tolist())):
+            first, last = last_started(
+                host.thread, host.start_ns, (np.full(2, number), np.array([start_ns, end_ns - 1]))
+            ).tolist()
+            begin = first + 1 if first >= 0 else int(np.searchsorted(host.thread, number))
+            around, row = [], first
+            while row >= 0:
+                around.append(row)
+                row = int(self._parent[row])
+            rows = np.concatenate((np.array(around[::-1], dtype=np.int64), np.arange(begin, last + 1)))
+            rows = rows[self._says[rows]]
+            time = np.clip(_span(host, rows)[1], start_ns, end_ns) - np.clip(host.start_ns[rows], start_ns, end_ns)
+            own = self._half_of(host.name[rows], time - self._time_below(rows, time), end_ns - start_ns)
+            covering = rows[2 * time >= end_ns - start_ns]
+            if own is not None or len(covering):
+                return own or self.name_of(int(host.name[covering[-1]])), call, launch_ns
+        return None, call, launch_ns
+
+    def _half_of(self, names: Int64, time: Int64, whole: int) -> str | None:
+        """Return the name whose events take half of the whole time."""
+        groups = unique(names)
+        sums = np.zeros(len(groups.values), dtype=np.int64)
+        np.add.at(sums, groups.inverse, time)
+        most = int(sums.argmax()) if len(sums) else -1
+        return self._names[int(groups.values[most])] if most >= 0 and 2 * sums[most] >= whole else None
 
     def _stack_events(self, time: Intervals) -> Int64:
         """Return how many Python functions began in each interval."""

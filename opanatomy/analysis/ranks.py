@@ -18,7 +18,9 @@ from opanatomy.analysis.aggregate import FRACTION, WHOLE, Common, Firsts, Order,
 from opanatomy.analysis.build import check_conservation, ratios_of
 from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
 from opanatomy.analysis.lanes import lanes_of_ranks
+from opanatomy.analysis.spans import longest_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
+from opanatomy.analysis.timeline import longest_gaps
 from opanatomy.errors import UsageError
 from opanatomy.options import DATA_PARALLEL, as_asked
 from opanatomy.records.anatomy import (
@@ -38,6 +40,7 @@ from opanatomy.records.anatomy import (
     OperatorRow,
     Provenance,
     Ratio,
+    Span,
     Step,
     Timeline,
 )
@@ -80,7 +83,7 @@ def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int 
 
 def timeline_over(records: Sequence[Timeline]) -> Timeline:
     """Return means whose parts add up: what rounding leaves is other idle time."""
-    bare = [replace(record, launching=None, devices=(), streams=(), causes=()) for record in records]
+    bare = [replace(record, launching=None, devices=(), streams=(), causes=(), gaps=()) for record in records]
     timeline: Timeline = merged(bare, dict.fromkeys(WHOLE, _mean))
     kinds = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
     idle = timeline.window_ns - timeline.busy_ns - (timeline.outside_ns or 0) - (timeline.unrecorded_ns or 0)
@@ -88,6 +91,9 @@ def timeline_over(records: Sequence[Timeline]) -> Timeline:
     launching = [record.launching for record in records if record.launching]
     return replace(
         timeline, idle_ns=idle, other_idle_ns=other, causes=_causes([record.causes for record in records], idle),
+        gaps=longest_gaps(
+            replace(gap, count=gap.count / len(records)) for record in records for gap in record.gaps
+        ),
         kernel_time_ns=sum_of([record.kernel_time_ns for record in records]),
         launching=_launching(launching) if launching else None,
     )  # fmt: skip
@@ -99,13 +105,23 @@ def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, .
     for row in (row for causes in each for row in causes):
         rows.setdefault(row.cause, []).append(row)
     made = [
-        replace(max(found, key=lambda row: row.time_ns), time_ns=sum(row.time_ns for row in found) // len(each))
+        replace(
+            max(found, key=lambda row: row.time_ns),
+            time_ns=sum(row.time_ns for row in found) // len(each),
+            short_ns=_mean_known([row.short_ns for row in found], len(each)),
+            drained_ns=_mean_known([row.drained_ns for row in found], len(each)),
+        )
         for found in rows.values()
     ]
     made.sort(key=lambda row: (-row.time_ns, row.cause))
     if made:
         made[0] = replace(made[0], time_ns=made[0].time_ns + idle_ns - sum(row.time_ns for row in made))
     return tuple(made)
+
+
+def _mean_known(values: Sequence[int | None], ranks: int) -> int | None:
+    """Return the mean over the ranks, 0 on those without a value here; `None` if one is not known."""
+    return None if None in values else sum(value or 0 for value in values) // ranks
 
 
 def _launching(records: list[Launching]) -> Launching:
@@ -526,6 +542,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
     device: DeviceFigures
     lanes: Lanes | None = None
     run: RunClock | None = None
+    spans: tuple[Span, ...] = ()
 
 
 class _Best(Struct):
@@ -582,6 +599,7 @@ class RanksTogether:
                 order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
                 timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
                 lanes=anatomy.lanes, run=anatomy.run,
+                spans=tuple(replace(span, rank=rank.rank) for span in anatomy.spans),
             )
         )  # fmt: skip
         self._add_rows(anatomy, order)
@@ -637,6 +655,7 @@ class RanksTogether:
             host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
             chains=self._chains.rows(),
             lanes=lanes_of_ranks([(one.candidate.called, one.lanes) for one in kept if one.lanes is not None]),
+            spans=longest_of_ranks(span for one in kept for span in one.spans),
             memory=self._memory.memory,
             run=max((one.run for one in kept if one.run is not None), key=lambda run: run.input_share, default=None),
             timeline=timeline_over([one.timeline for one in kept]),

@@ -9,12 +9,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import Idle, idle_by_device
+from opanatomy.analysis.idle import LONGEST_GAPS, Idle, idle_by_device
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, covered, covered_by_group, exposed, union, within
 from opanatomy.analysis.step import host_steps
 from opanatomy.records.anatomy import (
     DeviceFigures,
     DeviceRow,
+    Gap,
     IdleRow,
     Launching,
     StepRow,
@@ -235,14 +236,51 @@ class DeviceTime:
     def idle_rows(self, causes: dict[IdleCause, int]) -> tuple[IdleRow, ...]:
         """Return the idle time of all steps by cause, with the name behind most of each; `causes` has the times."""
         spans = union(self.step_start, self.step_end - self.step_start)
-        named: dict[IdleCause, IdleRow] = {}
+        found: dict[IdleCause, list[IdleRow]] = {}
         for device in (device for device in self.devices if device.number in self.computing):
             for row in device.idle.rows(spans):
-                if row.cause not in named or row.time_ns > named[row.cause].time_ns:
-                    named[row.cause] = row
-        bare = {cause: IdleRow(cause=cause, time_ns=ns) for cause, ns in causes.items()}
-        rows = [replace(named.get(cause, bare[cause]), time_ns=ns) for cause, ns in causes.items() if ns]
+                found.setdefault(row.cause, []).append(row)
+        number, rows = max(len(self.computing), 1), []
+        for cause, ns in causes.items():
+            each = found.get(cause, [IdleRow(cause=cause, time_ns=0)])
+            short, drained = (
+                min(sum(part or 0 for part in parts) // number, ns)
+                for parts in zip(*((row.short_ns, row.drained_ns) for row in each), strict=True)
+            )
+            longest = max(each, key=lambda row: row.time_ns)
+            if ns:
+                rows.append(replace(longest, time_ns=ns, short_ns=short, drained_ns=drained))
         return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.cause)))
+
+    def longest_gaps(self, numbers: Sequence[int | None]) -> tuple[Gap, ...]:
+        """Return the longest gaps of a mean step and device, of several devices the longest of all; steps by number."""
+        spans = union(self.step_start, self.step_end - self.step_start)
+        steps = len(self.step_start) * max(len(self.computing), 1)
+        gaps = [
+            replace(gap, count=gap.count / steps)
+            for device in self.devices if device.number in self.computing
+            for gap in device.idle.longest(spans, self.step_start, numbers)
+        ]  # fmt: skip
+        return longest_gaps(gaps)
+
+
+def longest_gaps(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Put alike gaps of several devices or ranks together, and return the longest; counts add up."""
+    made: list[Gap] = []
+    for gap in sorted(gaps, key=lambda gap: -gap.time_ns):
+        for index, row in enumerate(made):
+            names = (row.cause, row.name, row.call, row.before) == (gap.cause, gap.name, gap.call, gap.before)
+            if names and 2 * gap.time_ns >= row.time_ns:
+                count = row.count + gap.count
+                time, cause = (
+                    round((getattr(row, key) * row.count + getattr(gap, key) * gap.count) / count)
+                    for key in ("time_ns", "cause_ns")
+                )
+                made[index] = replace(row, time_ns=time, cause_ns=cause, count=count)
+                break
+        else:
+            made.append(gap)
+    return tuple(made[:LONGEST_GAPS])
 
 
 def device_steps(step_window: StepWindow, launched: LaunchedWork) -> DeviceSteps:
@@ -359,7 +397,7 @@ def timeline_of(
             int(within(device.idle.drained, time.step_start, time.step_end).sum()) for device in time.devices
         ),
         around_ns=step_window.window[1] - step_window.window[0] - window if of_trace else None,
-        causes=time.idle_rows(causes),
+        causes=time.idle_rows(causes), gaps=time.longest_gaps([row.number for row in rows]),
         computation_ns=time.mean(_covered(time, _of(device, computes)) for device in time.devices),
         memcpy_ns=time.mean(_covered(time, _of(device, time.copies)) for device in time.devices),
         kernel_time_ns=int(time.duration.sum()),

@@ -39,15 +39,46 @@ class IdleRow(Record, frozen=True, kw_only=True):
 
     cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`, `operators`,
         `python` (the host between operators), `stream`, `device` or `unknown`.
+    short_ns: the part of it in gaps below 1 ms; `drained_ns` the part of that in gaps that began while the host waited
+        for the device. `None` in older reports.
     name: the call, operator or range on the host that fills most of the time: `events` of them, `name_ns` in all.
     """
 
     cause: IdleCause
     time_ns: int
     gaps: int = 0
+    short_ns: int | None = None
+    drained_ns: int | None = None
     name: str | None = None
     name_ns: int | None = None
     events: int | None = None
+
+
+class Gap(Record, frozen=True, kw_only=True):
+    """A span in which a device was idle, or several alike: of one cause, before the same work, up to twice as long.
+
+    time_ns: the mean length of one.
+    count: how many there are in a mean step.
+    cause: the cause that fills most of it, and `cause_ns` of its mean length.
+    name: the innermost operator or range that covers at least half of the longest one; `None` if none does.
+    call: the runtime call that takes at least half of the longest one.
+    before: the kernel, copy or fill that ended it; `None` at the end of a step.
+    launch_ns: the part of the longest one that the launch of this work took, if it took 20 us or more.
+    drained: whether the longest one began while the host waited for the device.
+    begin_ns: when the longest one began, from the begin of its step; `step` is the number of that step.
+    """
+
+    time_ns: int
+    count: float
+    cause: IdleCause
+    cause_ns: int
+    name: str | None = None
+    call: str | None = None
+    before: str | None = None
+    launch_ns: int | None = None
+    drained: bool = False
+    begin_ns: int = 0
+    step: int | None = None
 
 
 class DeviceRow(Record, frozen=True, kw_only=True):
@@ -117,8 +148,8 @@ class Timeline(Record, frozen=True, kw_only=True):
     host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work of the
     device runs; `computation_ns` is the union of the work that is neither. With several devices these are means over
     the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
-    without steps, `around_ns` is its time before and after all device work. On the CPU `busy_ns` is the time of
-    operators; of a host alone, all of the window is `unrecorded_ns`.
+    without steps, `around_ns` is its time before and after all device work. `gaps` has the longest idle spans, at most
+    20 rows. On the CPU `busy_ns` is the time of operators; of a host alone, all of the window is `unrecorded_ns`.
     """
 
     window_ns: int
@@ -136,6 +167,7 @@ class Timeline(Record, frozen=True, kw_only=True):
     drained_ns: int | None = None
     around_ns: int | None = None
     causes: tuple[IdleRow, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     computation_ns: int | None = None
     memcpy_ns: int | None = None
     kernel_time_ns: int | None = None
@@ -670,6 +702,57 @@ class ChainRow(Record, frozen=True, kw_only=True):
     operator: str
 
 
+# --- single events ---
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """One event of a step that counts: the longest of its name.
+
+    what: `kernel`, `copy`, `fill` or `collective` on a device; `operator`, `range` or `runtime` (a call of the device's
+        runtime) on the host.
+    name: the name of the event.
+    operator: the operator that launched it; on the host the innermost operator or range around it.
+    signature: the arguments of the operator, of a range none; of a collective its message.
+    phase: its phase, and `module` its module.
+    rank: its rank, in a report of several.
+    step: the number of its step.
+    begin_ns: when it began, from the beginning of that step; without annotated steps from the first device work (on
+        the CPU from the beginning of the window), before that below 0.
+    duration_ns: how long it lasted.
+    own_ns: on the host the part of that without recorded events below it.
+    thread: the thread of a host event; `device` and `stream` those of a device event.
+    bytes: what a copy moves, or the message of a collective as in `Collective`; of the `group_size` ranks of a group.
+    bytes_per_second: the rate of a copy, or the traffic of a collective on the links, waiting included.
+    count: how many events of this name the steps have, and `median_ns` the median of their durations (on the host of
+        their own times).
+    """
+
+    what: str
+    name: str
+    operator: str | None = None
+    signature: SignatureText | None = None
+    phase: Phase | None = None
+    module: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    begin_ns: int
+    duration_ns: int
+    own_ns: int | None = None
+    thread: str | None = None
+    device: int | None = None
+    stream: int | None = None
+    bytes: int | None = None
+    group_size: int | None = None
+    bytes_per_second: float | None = None
+    count: int | None = None
+    median_ns: int | None = None
+
+    @property
+    def spent_ns(self) -> int:
+        """Return the time by which events are compared: its own, or on a device all of it."""
+        return self.duration_ns if self.own_ns is None else self.own_ns
+
+
 # --- lanes: one step over time ---
 
 
@@ -1093,6 +1176,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     host: what the host's launching threads did, the longest first.
     chains: maps and normalizations that one kernel could do together, by phase.
     lanes: one step over time: phases, devices, streams, threads; of several ranks the device of each.
+    spans: the longest single events of the steps: kernels, copies, collectives, operators, ranges, runtime calls.
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
@@ -1129,6 +1213,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     host: tuple[HostRow, ...] = ()
     chains: tuple[ChainRow, ...] = ()
     lanes: Lanes | None = None
+    spans: tuple[Span, ...] = ()
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None

@@ -21,7 +21,7 @@ _SECTIONS: Final = (
     "schema", "caveats", "advice", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios",
     "operators", "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives", "communication",
     "ranks", "spread", "waiting", "generation", "run", "compilation", "replay", "breakdown", "host", "chains", "lanes",
-    "checks", "texts", "warnings",
+    "spans", "checks", "texts", "warnings",
 )  # fmt: skip
 
 
