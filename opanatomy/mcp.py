@@ -1,4 +1,4 @@
-"""Answer an agent's questions about reports over the Model Context Protocol: eight tools over the same functions.
+"""Answer an agent's questions about reports over the Model Context Protocol: nine tools over the same functions.
 
 A report has an id, a digest of its content, so that the same trace has the same id everywhere. An answer is text of a
 few kilobytes; a table goes on by its cursor. Files are read below the folders named at the start alone, models are run
@@ -27,6 +27,7 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from opanatomy.analysis.costs import steps_of, steps_of_window
+from opanatomy.analysis.replay import changes_of
 from opanatomy.analysis.spans import Interval
 from opanatomy.api import comparison_of, held
 from opanatomy.capture.model.catalog import catalog_entries
@@ -34,7 +35,7 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.explanation import explain, read_report
 from opanatomy.options import instead_of
 from opanatomy.pipeline import analyze_traces, events_of_trace
-from opanatomy.records.anatomy import Advice, Anatomy, Span
+from opanatomy.records.anatomy import Advice, Anatomy, Replay, Span
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
@@ -58,7 +59,7 @@ INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. open(path) a trace or report first: it gives an id and a digest."
     " findings(id) says what costs most and what to try; table(id, name, filter, sort) has every figure, the table"
     " metrics each headline figure of one step with its meaning; spans(id, from, to, filter) has the single events of"
-    " an interval; explain(id, name) says what a word or an operator is. Figures are of one step (`per` says so)."
+    " an interval; what_if(id, changes) times the step after changes; explain(id, name) says what a word or an operator is. Figures are of one step (`per` says so)."
     " Times are nanoseconds, sizes bytes, shares fractions; null is 'not known'."
 )
 #: Bytes of an answer, if no limit is asked for, and at most: 25,000 tokens of two bytes.
@@ -70,6 +71,8 @@ _MOST_ROWS: Final = 500
 _OF_SPANS: Final = 6_000
 _SPANS: Final = 60
 _NAMES: Final = 8
+#: Parts of the path that decides a step's length.
+_PATH: Final = 8
 #: Tables whose rows are sums over the steps that count, and the columns of theirs that are no sums.
 _SUMS: Final = (
     "classes", "operators", "kernels", "modules", "host", "chains", "collectives", "communication",
@@ -141,17 +144,11 @@ class Reports:
         self, name: str, rank: int | None, step: int | None, span_ms: tuple[float, float | None], wanted: str
     ) -> Interval:
         """Return the single events of a report's trace in an interval, read from its file again."""
-        anatomy, place = self.anatomy(name), self._places.get(name)
-        if place is None:
-            raise UsageError(
-                f"id {name!r}: it was not opened as a trace, and a report keeps no events - open the trace"
-            )
+        anatomy, place = self.anatomy(name), self._place(name)
         rows = [row for row in anatomy.ranks if rank is None or row.rank == rank]
         if not rows and (anatomy.ranks or rank is not None):
             known = ", ".join(str(row.rank) for row in anatomy.ranks) or "none is known"
             raise UsageError(f"rank {rank}: the report has no such rank ({known})")
-        if not place.exists() or not self._is_inside(place):
-            raise UsageError(f"{place.name}: the file is gone - open another one")
         sources = sources_of([place])
         source = next((each for each in sources if rows and each.name == rows[0].trace), sources[0])
         counted = [row.number for row in anatomy.step.steps if row.set_aside is None]
@@ -160,6 +157,27 @@ class Reports:
             source, sha256=anatomy.provenance.trace_sha256, begin_ns=begin or 0, end_ns=end, most=_SPANS,
             step=next(iter(counted), None) if step is None else step, pattern=_pattern(wanted),
         )  # fmt: skip
+
+    def replayed(self, name: str, changes: Sequence[str]) -> Replay:
+        """Return the steps of a report's trace timed again after changes, read from its file again."""
+        read = self.anatomy(name).provenance.trace_sha256
+        anatomy = held(analyze_traces([self._place(name)], what_if=changes_of(changes)))
+        if anatomy.provenance.trace_sha256 != read:
+            raise UsageError(f"id {name!r}: the file has changed since it was opened - open it again")
+        if anatomy.replay is None:
+            raise UsageError(f"id {name!r}: its steps have no work of a device - only those of a GPU are timed again")
+        return anatomy.replay
+
+    def _place(self, name: str) -> Path:
+        """Return where the trace of a report is."""
+        place = self._places.get(name)
+        if place is None:
+            raise UsageError(
+                f"id {name!r}: it was not opened as a trace, and a report keeps no events - open the trace"
+            )
+        if not place.exists() or not self._is_inside(place):
+            raise UsageError(f"{place.name}: the file is gone - open another one")
+        return place
 
     @property
     def last(self) -> Report:
@@ -220,7 +238,7 @@ def _kind(report: Report) -> str:
 
 
 def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[Any]:
-    """Return a server with the eight tools, and the page of each report as a resource."""
+    """Return a server with the nine tools, and the page of each report as a resource."""
     reports = Reports(roots, allow_run=allow_run)
     server: MCPServer[Any] = MCPServer("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
 
@@ -278,7 +296,15 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 
-    # what_if(id, ...), the replay's tool, comes here.
+    @tool
+    def what_if(id: str, changes: list[str]) -> str:
+        """How long a step takes after changes, one by one and together, by replaying the trace of a GPU.
+
+        A change is a part of the step and a factor: `aten::mm x0.5`, `elementwise x0.8`, `synchronization 0`,
+        `input 0`, `optimizer x0.3`, `host 0`. `path` is what decides the step's length. `fast_host_ns` is with a host
+        that recording does not slow. Where `why_not` is given the replay is not to be trusted.
+        """
+        return _replayed(reports.replayed(id, changes))
 
     @tool
     def compare(a: str, b: str) -> str:
@@ -361,11 +387,27 @@ def _advice(report: Anatomy | Techniques, advice: Advice) -> dict[str, Any]:
     of_profile = not isinstance(report, Anatomy) or is_run_of_profile(report)
     subject = None if advice.subject is None else cut(printable(advice.subject), _NAME)
     return {
-        "id": advice.id, "about": subject, "gain_at_most_ns": advice.gain_ns, "step_ns": advice.step_ns,
+        "id": advice.id, "about": subject, "gain_at_most_ns": advice.gain_ns,
+        "gain_replayed_ns": advice.replayed_ns, "changes": advice.changes, "step_ns": advice.step_ns,
         "gain_at_most_bytes": advice.gain_bytes, "why": sentence(why_of(advice)),
         "try": sentence(tries_of(advice, of_profile=of_profile)),
         "command": next((each.text for each in commands), None),
     }  # fmt: skip
+
+
+def _replayed(made: Replay) -> str:
+    """Return what a replay says."""
+    return _json(
+        {
+            "step_ns": made.step_ns, "fast_host_ns": made.least_ns, "why_not": made.why_not,
+            "error": round(made.error, 4), "unexplained": round(made.unexplained, 4),
+            "path": {part.of: part.time_ns for part in made.path[:_PATH]},
+            "answers": [
+                {"changes": each.changes, "step_ns": each.step_ns, "fast_host_ns": each.least_ns}
+                for each in made.answers
+            ],
+        }
+    )  # fmt: skip
 
 
 def _pattern(wanted: str) -> re.Pattern[str] | None:

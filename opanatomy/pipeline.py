@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from opanatomy.analysis.advice import with_advice
+from opanatomy.analysis.advice import ordered, with_advice
 from opanatomy.analysis.build import (
     CONVENTIONS,
     AnatomyInputs,
@@ -31,7 +31,7 @@ from opanatomy.analysis.communication import collectives_of, communication_of, c
 from opanatomy.analysis.host import host_rows, thread_events
 from opanatomy.analysis.lanes import lanes_of
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
-from opanatomy.analysis.replay import Change, StepGraph, replay_of
+from opanatomy.analysis.replay import Change, StepGraph, replay_of, replayed_gain, with_together
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
 from opanatomy.analysis.spans import Interval, longest_spans, spans_in
@@ -62,6 +62,7 @@ from opanatomy.memory.snapshots import memory_of_snapshot
 from opanatomy.memory.theory import ParameterBytes, nearly_full, needed_bytes, published_run, savings_of, with_theory
 from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (
+    FIRST,
     Anatomy,
     Check,
     DeviceFigures,
@@ -514,15 +515,21 @@ def with_ceilings(
     """Return the anatomy with bounds, headroom and utilization by its device's ceilings (or why these are unknown), and
     with advice; with the graph of its steps also with a replay, and its answers to `what_if`."""
     environment = anatomy.environment
-    if graph is not None:
-        anatomy = replace(anatomy, replay=replay_of(graph, anatomy.step.unprofiled_wall_ns, what_if))
     if environment.host_only:
         why_not = "no ceilings: what the device did is not in these figures"
-        return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not)))
-    known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
-    if known.ceilings is None:
-        return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not)))
-    return with_advice(with_roofline(anatomy, known.ceilings))
+        anatomy = replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not))
+    else:
+        known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
+        if known.ceilings is None:
+            anatomy = replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not))
+        else:
+            anatomy = with_roofline(anatomy, known.ceilings)
+    anatomy = with_advice(anatomy)
+    if graph is None:
+        return anatomy
+    made = replay_of(graph, anatomy.step.unprofiled_wall_ns, what_if)
+    advice = ordered(replayed_gain(graph, made, each) for each in anatomy.advice)
+    return replace(anatomy, advice=advice, replay=with_together(graph, made, advice[:FIRST]))
 
 
 def anatomy_of_failure(

@@ -16,12 +16,13 @@ import opanatomy
 from opanatomy.mcp import server_of
 from opanatomy.report.metrics import metrics_of
 from tests.made_trace import GEMM, MATRICES, on_gpu, training_step
+from tests.test_replay import read_back
 
 mcp = pytest.importorskip("mcp")
 
 TRACES: Final = Path(__file__).parent / "traces"
 DLRM: Final = "gpu_v100_dlrm_rank0of8.json.gz"
-TOOLS: Final = ["open", "findings", "explain", "table", "spans", "compare", "predict", "catalog"]
+TOOLS: Final = ["open", "findings", "explain", "table", "spans", "what_if", "compare", "predict", "catalog"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -167,12 +168,36 @@ def test_the_events_of_an_interval(tmp_path: Path) -> None:
     asked(act, tmp_path)
 
 
+def test_the_steps_after_changes(tmp_path: Path) -> None:
+    """A host that waits for a product of 500 us and then works for 300 us: side by side they take the longer one."""
+    read_back().write(tmp_path / "trace.json")
+
+    async def act(client: Any) -> None:
+        name = id_in(await called(client, "open", path="trace.json"))
+        changes = ["synchronization 0", "aten::mm x0.5"]
+        answer = json.loads(await called(client, "what_if", id=name, changes=changes))
+        assert (answer["step_ns"], answer["why_not"]) == (2_784_000, None)
+        assert [each["changes"] for each in answer["answers"]] == [
+            ["synchronization x0"], ["aten::mm x0.5"], ["synchronization x0", "aten::mm x0.5"],
+        ]  # fmt: skip
+        assert [answer["step_ns"] - each["step_ns"] for each in answer["answers"][:2]] == [969_000, 750_000]
+        assert sum(answer["path"].values()) == answer["step_ns"]
+        assert "no part of the step" in await refused(client, "what_if", id=name, changes=["aten::nn 0"])
+        assert "not a change" in await refused(client, "what_if", id=name, changes=["faster"])
+        with (tmp_path / "trace.json").open("a") as file:
+            file.write(" ")
+        assert "changed since it was opened" in await refused(client, "what_if", id=name, changes=changes)
+
+    asked(act, tmp_path)
+
+
 def test_a_report_keeps_no_events(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(training_step().analyze(tmp_path).to_json())
 
     async def act(client: Any) -> None:
         name = id_in(await called(client, "open", path="report.json"))
         assert "open the trace" in await refused(client, "spans", id=name)
+        assert "open the trace" in await refused(client, "what_if", id=name, changes=["host 0"])
 
     asked(act, tmp_path)
 

@@ -19,12 +19,13 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.analysis.idle import host_layers
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.errors import UsageError
-from opanatomy.records.anatomy import PathPart, Replay, WhatIf
+from opanatomy.records.anatomy import Advice, PathPart, Replay, WhatIf
 from opanatomy.records.columns import (
     MEMCPY,
     Bool,
@@ -478,22 +479,50 @@ def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change])
     factor, error = _host_factor(graph, plain_ns), graph.error
     asked = [(change,) for change in changes] + ([tuple(changes)] if len(changes) > 1 else [])
     path = sorted(graph.path().items(), key=lambda part: -part[1])
-
-    def least(made: Sequence[Change]) -> int | None:
-        return None if plain_ns else graph.time_ns(made, unprofiled=True) // graph.count
-
-    return Replay(
-        step_ns=graph.time_ns(host=factor or 1.0) // graph.count, least_ns=least(()),
+    made = Replay(
+        step_ns=graph.time_ns(host=factor or 1.0) // graph.count,
+        least_ns=None if plain_ns else graph.time_ns(unprofiled=True) // graph.count,
         why_not=graph.why_not_trusted(error), error=error, unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
         host_factor=factor, path=tuple(PathPart(of=of, time_ns=ns // graph.count) for of, ns in path),
-        answers=tuple(
-            WhatIf(
-                changes=tuple(change.text for change in made),
-                step_ns=graph.time_ns(made, host=factor or 1.0) // graph.count, least_ns=least(made),
-            )
-            for made in asked
-        ),
     )  # fmt: skip
+    return replace(made, answers=tuple(_answer(graph, made, each) for each in asked))
+
+
+def _answer(graph: StepGraph, made: Replay, changes: Sequence[Change]) -> WhatIf:
+    return WhatIf(
+        changes=tuple(change.text for change in changes),
+        step_ns=graph.time_ns(changes, host=made.host_factor or 1.0) // graph.count,
+        least_ns=None if made.least_ns is None else graph.time_ns(changes, unprofiled=True) // graph.count,
+    )
+
+
+def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
+    """Return the advice with its gain by the replay, if that is trusted and can say what the advice changes.
+
+    It is the same part of the advice's step as of the replayed one, which may be the step without the profiler.
+    """
+    if made.why_not is not None or not advice.changes or advice.gain_ns is None:
+        return advice
+    answer, whole, most = _answer(graph, made, changes_of(advice.changes)), advice.step_ns or 0, advice.gain_ns
+    gains = [_part(made.step_ns, answer.step_ns)]
+    if made.least_ns is not None and answer.least_ns is not None:
+        gains.append(_part(made.least_ns, answer.least_ns))
+    least, fast = (min(round(gain * whole), most) for gain in (min(gains), max(gains)))
+    return replace(advice, gain_ns=fast, replayed_ns=least, most_ns=most)
+
+
+def _part(before_ns: int, after_ns: int) -> float:
+    """Return the part by which a step got shorter."""
+    return max(before_ns - after_ns, 0) / max(before_ns, 1)
+
+
+def with_together(graph: StepGraph, made: Replay, advice: Sequence[Advice]) -> Replay:
+    """Return the replay with its answer to several pieces of advice together, if it has the gain of each."""
+    timed = [each for each in advice if each.gain_ns is not None]
+    if len(timed) < 2 or any(each.replayed_ns is None for each in timed):
+        return made
+    changes = changes_of(change for each in timed for change in each.changes)
+    return replace(made, together=_answer(graph, made, changes))
 
 
 #: The host has a share in the step if the step is shorter than this part of itself without it; its factor is halved in

@@ -210,7 +210,8 @@ class Replay(Record, frozen=True, kw_only=True):
     `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
     `unexplained` the delays that no edge explains, as parts of the steps. `host_factor` scales host time to the step
     without the profiler; `None` if that is not known, or the device alone decides. `step_ns` is the replayed step,
-    `least_ns` that with a host that recording does not slow. `answers` are of the changes that were asked for.
+    `least_ns` that with a host that recording does not slow. `answers` are of the changes that were asked for, and
+    `together` is that of the first three pieces of advice, if a replay can say all of them.
     """
 
     step_ns: int
@@ -221,6 +222,7 @@ class Replay(Record, frozen=True, kw_only=True):
     host_factor: float | None = None
     path: tuple[PathPart, ...] = ()
     answers: tuple[WhatIf, ...] = ()
+    together: WhatIf | None = None
 
 
 class LinkedTime(Record, frozen=True, kw_only=True):
@@ -609,6 +611,8 @@ class Generation(Record, frozen=True, kw_only=True):
 
 #: Advice about the step's time gains at least this part of the step.
 WORTH: Final = 0.02
+#: So many pieces of advice come first, and have their gain together.
+FIRST: Final = 3
 #: Ids of advice that is no rule on the figures of the step: what makes a step fit, and a predicted technique.
 OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
@@ -630,6 +634,9 @@ class Advice(Record, frozen=True, kw_only=True):
     id: the rule, the same in every version.
     subject: the operator, rank or technique that it is about; `None` if it is about the whole step.
     gain_ns: the most by which the mean step could get shorter, `step_ns` long now; `None` if only memory is saved.
+    replayed_ns: by how much it gets shorter by a replay of the trace with the host as recorded. `gain_ns` is then that
+        with a host that recording does not slow, and `most_ns` the most without a replay; `None` without one.
+    changes: what changes in the step, as `analyze --what-if` reads it; empty where a replay cannot say it.
     gain_bytes: by how much the peak would be lower, `peak_bytes` now.
     fits: whether a step that ran out of memory fits then; `None` if that is not known.
     why: what is seen.
@@ -644,6 +651,9 @@ class Advice(Record, frozen=True, kw_only=True):
     subject: str | None = None
     gain_ns: int | None = None
     step_ns: int | None = None
+    replayed_ns: int | None = None
+    most_ns: int | None = None
+    changes: tuple[str, ...] = ()
     gain_bytes: int | None = None
     peak_bytes: int | None = None
     fits: bool | None = None

@@ -10,7 +10,7 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import MCP
 
 DESCRIPTION: Final = (
-    "Serve eight tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
+    "Serve nine tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
     " try, for any table, what ran in an interval, and what a word means. Files are read below FOLDER alone;"
     " models run with --allow-run alone."
 )
