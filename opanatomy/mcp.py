@@ -59,8 +59,9 @@ INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. open(path) a trace or report first: it gives an id and a digest."
     " findings(id) says what costs most and what to try; table(id, name, filter, sort) has every figure, the table"
     " metrics each headline figure of one step with its meaning; spans(id, from, to, filter) has the single events of"
-    " an interval; what_if(id, changes) times the step after changes; explain(id, name) says what a word or an operator is. Figures are of one step (`per` says so)."
-    " Times are nanoseconds, sizes bytes, shares fractions; null is 'not known'."
+    " an interval; what_if(id, changes) times the step after changes; explain(id, name) says what a word or an operator"
+    " is. Figures are of one step (`per` says so). Times are nanoseconds, sizes bytes, shares fractions; null is 'not"
+    " known'."
 )
 #: Bytes of an answer, if no limit is asked for, and at most: 25,000 tokens of two bytes.
 _USUAL: Final = 4_000

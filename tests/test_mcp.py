@@ -333,7 +333,7 @@ def test_a_model_is_run_where_that_is_allowed(tmp_path: Path) -> None:
     async def act(client: Any) -> None:
         opened = await called(client, "open", path=f"profile openai-community/gpt2 {small}")
         assert "kind: report" in opened
-        assert "GPT2LMHeadModel" in opened
+        assert "- model: `openai-community/gpt2`" in opened
         assert "no-such-model" in await refused(client, "open", path="profile no-such-model")
 
     asked(act, tmp_path, allow_run=True)
