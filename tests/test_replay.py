@@ -107,6 +107,25 @@ def test_a_wait_for_unrecorded_work_is_not_trusted(tmp_path: Path) -> None:
     assert replay.why_not == "the trace lacks the device work of 90% of the steps"
 
 
+def test_a_host_that_waits_for_the_queue_of_earlier_steps_is_not_busy(tmp_path: Path) -> None:
+    """A launch stands 4 ms behind the kernels of before: its host is free when the device gets faster."""
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
+    for call in range(700):
+        trace.run(MAP, call, 10 + 10 * call, 10)
+    for step, (begin, stands) in enumerate(((720, 50), (1_100, 4_000), (5_500, 50))):
+        trace.step(begin, stands + 300, number=step)
+        trace.host("aten::mm", begin + 5, stands + 100)
+        trace.launch(begin + 10, 9_000 + step, duration=stands)
+        trace.kernel(GEMM, 7_011 + 1_001 * step, 1_000, 9_000 + step)
+    path = str(trace.write(tmp_path / "trace.json"))
+    anatomy = opanatomy.analyze(path, what_if=["aten::mm x0.1"])
+    assert (anatomy.step.count, anatomy.step.aside_count) == (2, 1)
+    replay = anatomy.replay
+    assert replay is not None
+    # 300, 100 and 350 us of the host in two steps, and 8 us of a wait that returns at once.
+    assert (replay.step_ns, replay.answers[0].step_ns) == (1_001 * US, 379 * US)
+
+
 @pytest.mark.parametrize("path", sorted(TRACES.glob("gpu_*.json.gz")), ids=lambda path: path.name.split(".")[0])
 def test_a_replay_without_a_change_is_the_recorded_time(path: Path) -> None:
     """To 0.1 % and what lies between two steps: the clocks of host and device differ by microseconds."""

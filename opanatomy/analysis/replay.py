@@ -106,6 +106,8 @@ def change_of(text: str) -> Change:
 #: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
 #: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
 _LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
+#: In place of an event: work of before the steps.
+_BEFORE: Final = -1
 _OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
 
 
@@ -140,7 +142,11 @@ class StepGraph:
         returned = calls.start_ns + calls.duration_ns
         is_launched = own & (launch >= 0) & of_host[launch]
         launched_ns = np.where(launch >= 0, calls.start_ns[launch], start)
-        waited = _waited_for(names, calls.name, calls.start_ns, returned, of_host, launching,
+        queue = (
+            np.sort(calls.start_ns[launched.launch[launched.launch >= 0]]),
+            np.sort(work.start_ns[launched.launch >= 0]),
+        )
+        waited = _waited_for(names, calls.name, calls.start_ns, returned, of_host, launching, queue,
                              (work.kind[events], launch, launched_ns, start, stop, _streams(work, events)))  # fmt: skip
 
         # Nodes: host points in the order of time, and behind each launch its events in theirs.
@@ -245,8 +251,9 @@ class StepGraph:
         across = own & (stream[other] != stream) & (start - explained > _ACROSS_NS) & (nodes[other] < nodes)
         across &= (start >= stop[other]) & (start - stop[other] < _AT_ONCE_NS)
         returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
-        rows = [(nodes[event], returns[one], kind) for one, works in waited.items() for event, kind in works
-                if nodes[event] < returns[one]]  # fmt: skip
+        rows = [(points[0] if event == _BEFORE else nodes[event], returns[one], kind)
+                for one, works in waited.items() for event, kind in works
+                if event == _BEFORE or nodes[event] < returns[one]]  # fmt: skip
         from_work, into, kinds = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         late = self._ended[into] - self._ended[from_work]
         returning = _usual(late[(late >= 0) & (late < _LATE_NS) & (kinds == _WAIT)], _RETURNED_NS)
@@ -257,7 +264,10 @@ class StepGraph:
         return (
             np.concatenate(sources), np.concatenate(targets),
             np.concatenate((np.repeat((_LAUNCH, _STREAM, _ACROSS), sizes[:3]), kinds)),
-            np.repeat((latency, gap, _ACROSS_NS, returning), sizes),
+            # What waits for work of before the steps returns when it did.
+            np.concatenate((
+                np.repeat((latency, gap, _ACROSS_NS), sizes[:3]), np.where(from_work == points[0], late, returning),
+            )),
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------------- replaying
@@ -587,12 +597,13 @@ def _streams(work: DeviceWork, events: Int64) -> Int64:
 
 def _waited_for(
     names: Sequence[str], name: Int64, start_ns: Int64, returned_ns: Int64, of_host: Bool, launching: Bool,
-    events: tuple[Int64, Int64, Int64, Int64, Int64, Int64],
+    queue: tuple[Int64, Int64], events: tuple[Int64, Int64, Int64, Int64, Int64, Int64],
 ) -> dict[int, list[tuple[int, int]]]:  # fmt: skip
-    """Return the calls that waited for device work, each with the events that it waited for and why.
+    """Return the calls that waited for device work, each with the events that it waited for (`_BEFORE`: work that is
+    none of these) and why.
 
     A call that waits returns after the last work of each stream that was launched before it; it did not wait for work
-    that outlasts it.
+    that outlasts it. `queue` has when all work of the trace was launched, and when it began, each in order.
     """
     kind, launch, launched_ns, begun, ended, stream = events
     waited: dict[int, list[tuple[int, int]]] = {}
@@ -618,16 +629,14 @@ def _waited_for(
     # Launches into a full queue.
     usual = int(np.median(duration[launching])) if launching.any() else 0
     slow = np.flatnonzero(launching & of_host & (duration > max(_SLOW * usual, _SLOW_NS)))
-    if len(slow):
-        launched_in_order, begun_in_order, by_end = (
-            np.sort(launched_ns),
-            np.sort(begun),
-            np.argsort(ended, kind="stable"),
-        )
-        for call in slow.tolist():
-            moment = int(start_ns[call])
-            queued = np.searchsorted(launched_in_order, moment) - np.searchsorted(begun_in_order, moment)
-            last = int(np.searchsorted(ended[by_end], int(returned_ns[call]), side="right")) - 1
-            if call not in waited and queued >= _QUEUE and last >= 0 and ended[by_end[last]] > moment:
-                waited[call] = [(int(by_end[last]), _FULL)]
+    by_end = np.argsort(ended, kind="stable")
+    for call in slow.tolist():
+        moment = int(start_ns[call])
+        if call in waited or np.subtract(*(np.searchsorted(each, moment) for each in queue)) < _QUEUE:
+            continue
+        last = int(np.searchsorted(ended[by_end], int(returned_ns[call]), side="right")) - 1
+        if last < 0:
+            waited[call] = [(_BEFORE, _FULL)]
+        elif ended[by_end[last]] > moment:
+            waited[call] = [(int(by_end[last]), _FULL)]
     return waited
