@@ -632,7 +632,8 @@ def _waited_for(
     by_end = np.argsort(ended, kind="stable")
     for call in slow.tolist():
         moment = int(start_ns[call])
-        if call in waited or np.subtract(*(np.searchsorted(each, moment) for each in queue)) < _QUEUE:
+        issued, started = (int(np.searchsorted(each, moment)) for each in queue)
+        if call in waited or issued - started < _QUEUE:
             continue
         last = int(np.searchsorted(ended[by_end], int(returned_ns[call]), side="right")) - 1
         if last < 0:
