@@ -173,8 +173,8 @@ _LINES: Final = 3
 _MOST: Final = 0.5
 #: Something is all of a whole from this part on.
 _ALL: Final = 0.99
-#: From this many steps on a run says more than its recorded steps: the first ones are cold.
-_ENOUGH: Final = 10
+#: From this many steps on a run says more than fewer recorded ones: its first steps are cold.
+_ENOUGH: Final = 5
 #: The largest item of a class is named from this part of the class on.
 _MUCH: Final = 0.3
 #: Rows of a table that is on the first screen already.
@@ -426,7 +426,7 @@ def _without_operator(step: Step) -> str:
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield the wait for a loader: over the whole run where enough steps show it, else in the recorded steps."""
     share, over, section = input_of_run(anatomy), ", over the whole run", "whole-run,host"
-    if share is None or (anatomy.run is not None and anatomy.run.steps < _ENOUGH):
+    if share is None or (anatomy.run is not None and anatomy.run.steps < max(_ENOUGH, anatomy.step.count)):
         loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
         share, over, section = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, "", "host"
     if share:
