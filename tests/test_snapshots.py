@@ -469,7 +469,7 @@ def test_a_gate_is_on_the_peak_whatever_is_shown(tmp_path: Path, capsys: pytest.
     path = str(a_step().written(tmp_path / "s.pickle"))
     assert main(["analyze", path, "--at", "end", "--fail-if", "memory > 450 B"]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert "460 B were allocated at most, in backward. At the end 400 B are allocated." in said
+    assert "Peak memory is 460 B, in backward. At the end 400 B are allocated." in said
     assert main(["analyze", path, "--at", "end", "--fail-if", "memory > 470 B"]) == 0
 
 
@@ -648,7 +648,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 def told(folder: Path, err: str, stem: str) -> None:
     """Both files are there, and a line says what filled the memory."""
-    assert "Memory ran out in forward: 500 B more were asked for by model.py:77 forward" in err
+    assert "Memory ran out in forward: model.py:77 forward requested 500 B more" in err
     assert opanatomy.analyze(folder / f"{stem}.oom.pickle").memory.failure is not None
     assert "Memory ran out" in (folder / f"{stem}.oom.html").read_text()
 

@@ -72,7 +72,7 @@ HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
 QUEUE, LATENCY = "queue", "launch latency"
 #: Host time of no kind.
-_REST: Final = "unknown"
+_REST: Final = "unrecorded host time"
 
 
 class Change(Struct, frozen=True):

@@ -52,7 +52,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     if not hasattr(arguments, "brief"):
         return Page(
             top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces), sides=_sides(arguments),
-            chart=chart,
+            chart=chart, full=getattr(arguments, "full", False),
         )  # fmt: skip
     chosen = _sections(arguments.section)
     given = [

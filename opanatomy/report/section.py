@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from opanatomy.analysis.costs import steps_of
+from opanatomy.analysis.costs import Costs, steps_of
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
@@ -232,11 +232,21 @@ def cells_of(columns: Columns[Item], item: Item) -> dict[str, Cell]:
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """A line with a `label` and its text."""
+    """A line with a `label` and its text; advice has a `cure` on a line of its own.
+
+    If it has `most_lines` for its text and one for its cure, a terminal ends both at a clause.
+    """
 
     label: str
     text: str | Phrase
     warning: bool = False
+    cure: str | Phrase | None = None
+    most_lines: int | None = None
+
+    @property
+    def whole(self) -> str | Phrase:
+        """Return the text and the cure."""
+        return self.text if self.cure is None else phrase("{} {}", self.text, self.cure)
 
 
 #: Stands before options to type with a command that cannot be written whole.
@@ -258,11 +268,15 @@ class NoteStyle(Enum):
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A sentence next to the table; one about a `column` is shown only with that column."""
+    """A sentence next to the table; one about a `column` is shown only with that column.
+
+    A terminal ends it at a clause after `most_lines`.
+    """
 
     text: str | Phrase
     tone: NoteStyle = NoteStyle.FOOTNOTE
     column: str | None = None
+    most_lines: int | None = None
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -349,6 +363,11 @@ def work_of(anatomy: Anatomy) -> str:
     if anatomy.environment.host_only:
         return "host's time in operators"
     return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
+
+
+def whole_of(costs: Costs) -> str:
+    """Return the whole of a screen's shares: the step without other steps' work, else first to last device work."""
+    return "the trace" if costs.of_trace else "the step"
 
 
 def all_steps(anatomy: Anatomy) -> str:
@@ -537,8 +556,8 @@ class Page(Struct, frozen=True, kw_only=True):
 
     `brief` wants the first screen alone, `full` all of the report; with neither a terminal shows the first screen.
     `sections` wants those of these names (of `sections.SECTIONS`) alone; tables have the `top` rows, that of the
-    operators in the order of `sort`. `source` is a command's name for the trace, `sides` its name for each side of a
-    comparison; `None` if it has none.
+    operators in the order of `sort`, and `advice` is how many pieces come first. `source` is a command's name for the
+    trace, `sides` its name for each side of a comparison; `None` if it has none.
     A first screen of more than `height` lines has fewer rows.
     With `more` the first screen ends with how to see the rest. `gates` are those on a single report. `chart` is the
     picture that a format of pictures shows.
@@ -550,6 +569,7 @@ class Page(Struct, frozen=True, kw_only=True):
     full: bool = False
     sections: tuple[str, ...] = ()
     top: int = 8
+    advice: int = 3
     sort: str = "time"
     source: str | None = None
     sides: tuple[str | None, ...] = ()

@@ -50,7 +50,8 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
     Anatomy: (
         PagePart(
             "verdict", "What costs most, and what to do", ("step",),
-            ("title", "caveats", "given-ceilings", "disagreements", "headline", "advice", "more-advice", "run"),
+            ("title", "caveats", "given-ceilings", "disagreements", "in-short", "headline", "advice", "more-advice",
+             "run"),
         ),
         PagePart(
             "step", "One step", ("lanes",),

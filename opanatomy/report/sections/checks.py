@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
 from opanatomy.records.anatomy import (
     BANDWIDTH,
     CLASSES,
@@ -48,6 +49,7 @@ from opanatomy.report.section import (
     moved,
     phrase,
     total,
+    whole_of,
     work_of,
 )
 from opanatomy.report.units import text_of
@@ -124,13 +126,14 @@ def _reached(one: ExceededCeiling) -> Phrase:
 
 def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
     """Yield a sentence for each check that says which figure may be wrong, the one of most work first."""
-    work_ns = total(anatomy.classes).time_ns
+    work_ns, costs = total(anatomy.classes).time_ns, costs_of(anatomy)
+    of_step = work_ns / steps_of(anatomy) * steps_of_window(anatomy) / costs.whole_ns if costs.whole_ns else 0
     for check in sorted(anatomy.alarms, key=lambda check: -check.share(work_ns)):
         first, *others = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))
         text = phrase("{}{}", may_be_wrong(check, first), _more(others))
         share = Share(check.share(work_ns), 1)
         if all(difference.time_ns is not None for difference in check.unexplained):
-            yield phrase("{}; {} of the {}.", text, share, work_of(anatomy))
+            yield phrase("{}; {} of {}.", text, Share(min(check.share(work_ns) * of_step, 1), 1), whole_of(costs))
         else:
             yield phrase("{}.", text) if check.quantity in _SAID else phrase("{}; {} of the figure.", text, share)
 

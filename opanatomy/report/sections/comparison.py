@@ -37,6 +37,7 @@ from opanatomy.report.section import (
     Name,
     Note,
     NoteStyle,
+    Page,
     Phrase,
     Quantity,
     Row,
@@ -184,8 +185,8 @@ _SMALLEST: Final = 1e-3
 _KERNELS: Final = 8
 
 
-def causes_table(parts: Decomposition) -> Section:
-    """Return one row for the parts of one cause and class; they sum to the difference."""
+def causes_table(parts: Decomposition, page: Page) -> Section:
+    """Return one row for the parts of one cause and class, which sum to the difference."""
     groups = groups_of(parts.parts)
     smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
     columns: Columns[tuple[str | Phrase, int, int]] = {
@@ -194,12 +195,13 @@ def causes_table(parts: Decomposition) -> Section:
         Column(header="after", drop_order=1): lambda item: Time(item[2]),
         Column(header="change"): lambda item: TimeChange(item[2] - item[1]),
     }
+    large = [group for group in groups if group.change_ns and abs(group.change_ns) >= smallest]
+    large = large[: page.top] if page.brief else large
     rows = [
         Row(cells=cells_of(columns, (group.name, group.before_ns, group.after_ns)), operator_class=group.operator_class)
-        for group in groups
-        if group.change_ns and abs(group.change_ns) >= smallest
+        for group in large
     ]
-    small = [group for group in groups if 0 < abs(group.change_ns) < smallest]
+    small = [group for group in groups if group.change_ns and group not in large]
     same = [group for group in groups if not group.change_ns]
     for name, members in ((phrase("and {} smaller", Count(len(small))), small), ("without a difference", same)):
         if members:
@@ -441,6 +443,8 @@ def quantity(unit: str, value: float) -> Quantity:
 
 #: The remark for sides that are not comparable.
 _WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
+#: The most lines of a cause's sentence on a first screen.
+_LINES: Final = 2
 #: How many causes have a sentence.
 IN_SENTENCES: Final = 3
 
@@ -452,8 +456,9 @@ def title(comparison: Comparison) -> Section:
     return Section(title="Comparison", notes=(Note(text=text, tone=NoteStyle.TITLE),))
 
 
-def what_changed(comparison: Comparison) -> Section:
+def what_changed(comparison: Comparison, page: Page) -> Section:
     """Return the difference of the step in a sentence, the largest causes in one each."""
+    lines = _LINES if page.brief else None
     parts = comparison.decomposition
     if comparison.not_comparable:
         reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
@@ -467,9 +472,9 @@ def what_changed(comparison: Comparison) -> Section:
         phrase("{}.", sentence_of(group)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
     ]
     notes = [Note(text=headline(comparison, parts), tone=NoteStyle.CONCLUSION)]
-    notes += [Note(text=text, tone=NoteStyle.PLAIN) for text in sentences]
+    notes += [Note(text=text, tone=NoteStyle.PLAIN, most_lines=lines) for text in sentences]
     if comparison.no_claim is not None and parts.change_ns:
-        notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=NoteStyle.REMARK))
+        notes.append(Note(text=f"Not tested for significance: {comparison.no_claim}.", tone=NoteStyle.REMARK))
     return Section(title="What changed", notes=tuple(notes))
 
 
@@ -595,7 +600,8 @@ def _tested(row: FigureRow) -> Phrase | str:
     """Return the evidence of the difference: by the runs, else by the ranges of the like steps."""
     if row.p is not None:
         return f"; over the runs p = {row.p:.2g}{'' if row.p < SIGNIFICANT else ', which may be chance'}"
-    return phrase("; the ranges of the like steps are {}", row.ranges) if row.ranges else ""
+    overlap = {"apart": "do not overlap", "overlapping": "overlap"}
+    return f"; the step times of the two sides {overlap[row.ranges]}" if row.ranges else ""
 
 
 def sides(comparison: Comparison) -> Section:

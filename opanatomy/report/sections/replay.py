@@ -32,7 +32,7 @@ def _trust(made: Replay) -> Phrase:
     host = (
         None
         if made.host_factor is None
-        else phrase("host time x {} as in the plain step", Share(made.host_factor, 1, 0))
+        else phrase("host time x {}, as without the profiler", Share(made.host_factor, 1, 0))
     )
     off = phrase("off by {} with usual delays", Share(made.error, 1))
     if made.why_not is not None:
