@@ -74,7 +74,7 @@ def analyze(
     dask: str | None = None,
     jobs: int | None = None,
     at: str | None = None,
-    what_if: Sequence[str] = (),
+    what_if: Sequence[str] | None = None,
 ) -> Anatomy:
     """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
@@ -91,7 +91,7 @@ def analyze(
     hosts and users are left out; secrets always are. Raises `TraceError` if nothing can be read and `UsageError` for an
     unknown phase or an invalid regular expression.
     """
-    rules = phase_rules_of({} if phases is None else phases)
+    rules, changes = phase_rules_of({} if phases is None else phases), changes_of(_texts_of(what_if or ()))
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
         raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the name of a file or folder")
@@ -101,11 +101,7 @@ def analyze(
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
-        return held(
-            analyze_traces(
-                paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes_of(_texts_of(what_if))
-            )
-        )
+        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes))
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
         if document is not None:
@@ -115,7 +111,7 @@ def analyze(
 
 
 def _texts_of(what_if: object) -> list[str]:
-    given = [what_if] if isinstance(what_if, str) or not isinstance(what_if, Iterable) else list(what_if)
+    given = list(what_if) if isinstance(what_if, Iterable) and not isinstance(what_if, str) else [what_if]
     texts = [text for text in given if isinstance(text, str)]
     if len(texts) < len(given):
         raise UsageError("analyze: what_if is not a list of texts - give changes such as ['aten::mm x0.5']")

@@ -379,7 +379,8 @@ def summary_of_trace(
         *check_memory(anatomy.memory),
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
-    if graphs is not None and kernels is not None and steps.time is not None and anatomy.timeline.busy_ns:
+    is_timed = anatomy.timeline.busy_ns and len(trace.launches.name)
+    if graphs is not None and kernels is not None and steps.time is not None and is_timed:
         graphs.append(StepGraph(steps.time.launched, kernels, steps.time, steps.window, steps.counted))
     lanes = lanes_of(trace.names, attribution.host, trace.launches, own_table, steps)
     anatomy = replace(

@@ -287,6 +287,7 @@ REST = [
     "generation",
     "run",
     "compilation",
+    "replay",
     "breakdown",
     "host",
     "chains",

@@ -197,7 +197,8 @@ class StepGraph:
         late = start - np.maximum(decided[self._nodes], begin)
         heads = own & ~_mask(target[kind == _STREAM], len(order))[self._nodes]
         self.backlog_ns = int(late[heads].max(initial=0))
-        fixed = ~own | (start < begin) | (heads & (start - decided[self._nodes] > _UNEXPLAINED_NS))
+        early = decided[self._nodes] < begin
+        fixed = ~own | (start < begin) | (heads & early & (start - decided[self._nodes] > _UNEXPLAINED_NS))
         self._fixed: Bool = np.zeros(len(order), dtype=bool)
         self._fixed[self._nodes[fixed]] = True
         free = ~self._fixed[target]

@@ -1264,8 +1264,8 @@ STEP: Final = Chapter(
              paths="replay.error, replay.unexplained, replay.why_not, replay.host_factor, replay.least_ns"),
         term("what if", "how long a step takes after a change, by the replay",
              "`--what-if 'aten::mm x0.5'`, of a class, an operator, a kernel, `device`, `copies`, `host` or a kind of"
-             " host time. Without a plain step a second figure is with a host that recording does not slow, at 2 us an"
-             " event.", paths="replay.answers"),
+             " host time. Without an unprofiled step a second figure is with a host that recording does not slow, at 2"
+             " us an event.", paths="replay.answers"),
         term("host-bound | host bound", "idle, and the next work was launched after the device fell idle",
              "Idle time at the end, with nothing after it, counts too. The host is late: more work a launch, or fewer"
              " launches, help.",

@@ -37,7 +37,7 @@ def _trust(made: Replay) -> Phrase:
     off = phrase("off by {} with usual delays", Share(made.error, 1))
     if made.why_not is not None:
         return joined((phrase("not trusted: {}", made.why_not), host), by="; ") or phrase("")
-    return joined((off, phrase("{} unexplained", Share(made.unexplained, 1)), host)) or phrase("")
+    return joined((off, phrase("no cause recorded for {}", Share(made.unexplained, 1)), host)) or phrase("")
 
 
 def _answer(answer: WhatIf, made: Replay) -> Fact:
