@@ -27,7 +27,7 @@ from opanatomy.report.section import Page
 from tests import anatomies
 from tests.command import run
 from tests.documented import current_and_renewed
-from tests.made_trace import GEMM, H100, MATRICES, TraceBuilder
+from tests.made_trace import GEMM, H100, MATRICES, NCCL, TraceBuilder, on_gpu
 
 ROOT = Path(__file__).parent.parent
 TRACES = Path(__file__).parent / "traces"
@@ -346,6 +346,25 @@ def test_what_was_not_recorded_may_be_idle_or_busy(text: str, met: bool, unknown
     assert (result.met, result.unknown) == (met, unknown)
     with pytest.raises(GateError, match=r"the host waited 4\.800 ms for device work that is not in the trace"):
         require_agreement(anatomy)
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_flops_are_not_known_of_collectives_alone(shapes: bool, tmp_path: Path) -> None:
+    """A collective has none; of a product without shapes they are not known, and so are those of the step."""
+    trace = on_gpu()
+    trace.step(0, 500)
+    trace.host("aten::mm", 5, 15, **(MATRICES if shapes else {}))
+    trace.run(GEMM, 10, 100, 100)
+    trace.run(NCCL, 30, 200, 200)
+    anatomy = trace.analyze(tmp_path)
+    figures = metrics_of(anatomy)
+    assert figures["class.communication.flops"].value == 0
+    assert ("flops" in figures) is ("phase.forward.flops" in figures) is shapes
+    for text in ("flops < 1", "flops > 1k"):
+        (result,) = judged_report(anatomy, gates_of((text,)))
+        assert (result.met, result.unknown) == (shapes, not shapes)
+    digest = format_named("digest").write(opanatomy.compare(anatomy, anatomy), Page())
+    assert ("- flops:" in digest) is shapes
 
 
 @pytest.mark.parametrize("kernels", [0, 30, 50])

@@ -377,6 +377,7 @@ SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
 class Total(Struct, frozen=True, kw_only=True):
     """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
 
+    FLOPs of 0 for only some of the work (collectives and copies) are `None` too: as a lower bound they say nothing.
     `calls` are without those inside another call; `counted_ns` is the time of the work with known `flops`, `costed_ns`
     of that with known `bytes` too (a collective without sizes has 0 FLOPs and unknown bytes), `bounded_ns` of the work
     with a known `bound_ns`.
@@ -458,14 +459,16 @@ def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
     """Return the sum of class rows or of operator rows, lower bounds if the trace lacks some of the work."""
     rows = tuple(rows)
     bounded = [row for row in rows if row.bound_ns is not None]
+    flops, time_ns = _known(row.flops for row in rows), sum(row.time_ns for row in rows)
+    counted_ns = sum(
+        row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
+    )
     return Total(
         calls=sum(row.calls for row in rows if isinstance(row, ClassRow) or row.part_of is None),
-        time_ns=sum(row.time_ns for row in rows),
-        flops=_known(row.flops for row in rows),
+        time_ns=time_ns,
+        flops=flops if flops or counted_ns >= time_ns else None,
         bytes=_known(moved(row) for row in rows),
-        counted_ns=sum(
-            row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
-        ),
+        counted_ns=counted_ns,
         costed_ns=sum(_costed_ns(row) for row in rows),
         bound_ns=_known(row.bound_ns for row in rows),
         bounded_ns=sum(row.bounded_ns for row in bounded),
