@@ -372,11 +372,12 @@ def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path
     """Of 50 launches so many have their kernel in the trace: with none nothing of the device is known."""
     trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100], "cuda_runtime_version": 12_090})
     trace.step(0, 1_500)
+    estimates = {"blocks per SM": 0.5, "est. achieved occupancy %": 25}
     for call in range(50):
         trace.host("aten::mm", 20 * call, 15, **MATRICES)
         trace.launch(20 * call + 5, call + 1)
         if call >= 50 - kernels:
-            trace.kernel(GEMM, 20 * call + 12, 10, call + 1)
+            trace.kernel(GEMM, 20 * call + 12, 10, call + 1, **estimates)
     anatomy = trace.analyze(tmp_path)
     launching = anatomy.timeline.launching
     assert launching is not None
@@ -384,7 +385,10 @@ def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path
     figures = metrics_of(anatomy)
     bounds = {name for name, metric in figures.items() if metric.lower_bound}
     of_work = {"flops", "bytes", "kernels", "busy_ns", "mfu", "class.tensor_contraction.flops", "phase.forward.time_ns"}
+    of_work |= {"forward_time_ns", "sm_efficiency", "memcpy_ns"}
     assert of_work & bounds == (of_work if kernels == 30 else set())
+    no_bound = {"bound_share", "occupancy", "exposed_communication_ns", "exposed_memcpy_ns"}
+    assert no_bound & figures.keys() == (no_bound if kernels == 50 else set())
     assert {"busy_ns", "idle_ns", "idle_share"} & figures.keys() == (
         {"busy_ns", "idle_ns", "idle_share"} if kernels else set()
     )
