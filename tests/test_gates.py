@@ -395,7 +395,14 @@ def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path
     text, digest = terminal_report(anatomy, width=80), format_named("digest").write(anatomy, Page())
     assert ("MFU ≥" in text) is ("≥" in digest) is (kernels == 30)
     assert ("CUDA 12.6 to 13.0 loses kernels" in " ".join(text.split())) is (kernels == 30)
+    assert ("the trace lacks the work of 20 of 50 launches" in " ".join(anatomy.warnings)) is (kernels == 30)
     compared = opanatomy.compare(anatomy, anatomy)
+    for report in (anatomy, compared):
+        charted = json.loads(format_named("benchmark").write(report, Page()))
+        marked = {entry["name"] for entry in charted if entry["extra"].endswith("; a lower bound")}
+        assert {"flops", "forward_time_ns", "idle_share"} & marked == (
+            {"flops", "forward_time_ns", "idle_share"} if kernels == 30 else set()
+        )
     assert bool(compared.not_comparable) is (kernels < 50)
     if kernels < 50:
         with pytest.raises(GateError):
