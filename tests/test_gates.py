@@ -346,6 +346,10 @@ def test_what_was_not_recorded_may_be_idle_or_busy(text: str, met: bool, unknown
     assert (result.met, result.unknown) == (met, unknown)
     with pytest.raises(GateError, match=r"the host waited 4\.800 ms for device work that is not in the trace"):
         require_agreement(anatomy)
+    assert "The busy time of the device may be wrong" in (digest := format_named("digest").write(anatomy, Page()))
+    assert re.search(r"MFU: ≥ [\d.e-]+ %", digest)  # and not "≥ <0.1 %"
+    (result,) = judged_report(anatomy, gates_of(("mfu < 90%",)))
+    assert "<" not in result.reason
 
 
 @pytest.mark.parametrize("shapes", [False, True])
@@ -393,6 +397,9 @@ def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path
         {"busy_ns", "idle_ns", "idle_share"} if kernels else set()
     )
     text, digest = terminal_report(anatomy, width=80), format_named("digest").write(anatomy, Page())
+    for line in ("- kernel time:", "- device work:"):
+        assert (line in digest) is bool(kernels)
+    assert "0 ns (0.0 %)" not in digest
     assert ("MFU ≥" in text) is ("≥" in digest) is (kernels == 30)
     assert ("CUDA 12.6 to 13.0 loses kernels" in " ".join(text.split())) is (kernels == 30)
     assert ("the trace lacks the work of 20 of 50 launches" in " ".join(anatomy.warnings)) is (kernels == 30)
