@@ -80,12 +80,16 @@ class Ratio(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """`part` of `whole`, to so many `decimals` of a percent; it is known for `covered` of the whole."""
+    """`part` of `whole`, to so many `decimals` of a percent; it is known for `covered` of the whole.
+
+    With `at_least` it is a lower bound.
+    """
 
     part: float | None
     whole: float | None
     decimals: int = 1
     covered: float | None = None
+    at_least: bool = False
 
     @property
     def partial(self) -> bool:
@@ -396,6 +400,7 @@ SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
 class Total(Struct, frozen=True, kw_only=True):
     """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
 
+    FLOPs of 0 are `None` too if work other than collectives and copies, which have none, has unknown ones.
     `calls` are without those inside another call; `counted_ns` is the time of the work with known `flops`, `costed_ns`
     of that with known `bytes` too (a collective without sizes has 0 FLOPs and unknown bytes), `bounded_ns` of the work
     with a known `bound_ns`.
@@ -473,18 +478,25 @@ def known_flops(flops: float | None, counted_ns: float, time_ns: float) -> Flops
     return Flops(flops, at_least=counted_ns < time_ns)
 
 
+#: Classes of work without any arithmetic.
+_WITHOUT_FLOPS: Final = (OperatorClass.COMMUNICATION, OperatorClass.DATA_MOVEMENT)
+
+
 def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
     """Return the sum of class rows or of operator rows, lower bounds if the trace lacks some of the work."""
     rows = tuple(rows)
     bounded = [row for row in rows if row.bound_ns is not None]
+    flops, time_ns = _known(row.flops for row in rows), sum(row.time_ns for row in rows)
+    counted_ns = sum(
+        row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
+    )
+    known = flops or counted_ns >= time_ns or all(row.operator_class in _WITHOUT_FLOPS for row in rows)
     return Total(
         calls=sum(row.calls for row in rows if isinstance(row, ClassRow) or row.part_of is None),
-        time_ns=sum(row.time_ns for row in rows),
-        flops=_known(row.flops for row in rows),
+        time_ns=time_ns,
+        flops=flops if known else None,
         bytes=_known(moved(row) for row in rows),
-        counted_ns=sum(
-            row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
-        ),
+        counted_ns=counted_ns,
         costed_ns=sum(_costed_ns(row) for row in rows),
         bound_ns=_known(row.bound_ns for row in rows),
         bounded_ns=sum(row.bounded_ns for row in bounded),

@@ -72,7 +72,7 @@ _FIGURE: Final[Mapping[str, str]] = {
     ORDER: "The operators and phases of {}",
     CLOCKS: "When {} began and ended, idle time and its causes",
     LAUNCHES: "The time of {}",
-    WAITS: "The busy time of {}",
+    WAITS: "The busy time of the device",
     EVENTS: "The time of {}",
 }
 #: Checks whose evidence is the sentence on what is wrong.
@@ -145,7 +145,8 @@ def _more(others: Sequence[Difference]) -> Phrase | str:
 def may_be_wrong(check: Check, difference: Difference) -> Phrase:
     """Return which figure may be wrong and by how much: its value here and by the second source."""
     in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
-    subject = phrase(_FIGURE.get(check.quantity, f"{check.quantity} of {{}}"), _name(difference.operator))
+    figure = _FIGURE.get(check.quantity, f"{check.quantity} of {{}}")
+    subject = phrase(figure, *([_name(difference.operator)] if "{}" in figure else ()))
     if check.quantity in _SAID and difference.evidence:
         by = phrase("{}", difference.evidence)
     else:

@@ -393,8 +393,12 @@ def with_bound(row: FigureRow, place: int) -> Phrase:
     value = row.values[place]
     if value is None:
         return phrase("-")
-    bound = "≥ " if row.lower_bounds and row.lower_bounds[place] else ""
-    return phrase(bound + "{}", quantity(row.unit, value))
+    figure = quantity(row.unit, value)
+    if not row.lower_bounds or not row.lower_bounds[place]:
+        return phrase("{}", figure)
+    if isinstance(figure, Share):
+        return phrase("{}", replace(figure, at_least=True))
+    return phrase("≥ {}", figure)
 
 
 def _table(comparison: Comparison, rows: Sequence[FigureRow], title: str, *, least: int) -> Section:

@@ -172,14 +172,14 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
     yield from _phases(step)
     if anatomy.environment.device_kind == "cpu":
         yield "framework", _part(step.framework_ns, wall_ns)
-    elif not is_whole_trace(anatomy):
+    elif not is_whole_trace(anatomy) and not nothing_recorded(anatomy):
         yield "kernel time", _time(step.kernel_time_ns)
     if anatomy.generation is not None:
         yield "first token", _time(anatomy.generation.first_token_ns)
         yield "next token", _time(anatomy.generation.token_ns)
-    bound = "≥ " if anatomy.device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work else ""
     if anatomy.device.mfu is not None:
-        mfu = phrase(bound + "{}", Share(anatomy.device.mfu, 1))
+        at_least = anatomy.device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work
+        mfu = phrase("{}", Share(anatomy.device.mfu, 1, at_least=at_least))
         yield "MFU", joined((mfu, *remarks_on_mfu(anatomy)), by="; ")
     yield "attention", within_windows(anatomy)
 
@@ -205,7 +205,8 @@ def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phr
             ("exposed communication", timeline.exposed_communication_ns if timeline.communication_ns else None),
         ):  # fmt: skip
             yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
-    yield work_of(anatomy) if anatomy.environment.host_only else "device work", _time(work_ns)
+    of_work = work_of(anatomy) if anatomy.environment.host_only else "device work"
+    yield of_work, None if nothing_recorded(anatomy) and not work_ns else _time(work_ns)
     for operator_class, rows in by_class(anatomy):
         yield "class", _class(operator_class, total(rows, lacks_work=timeline.lacks_work).per_step(steps), work_ns)
     for row in anatomy.collectives[: room.causes]:

@@ -518,9 +518,11 @@ def _reached(anatomy: Anatomy) -> Phrase | None:
     if device.mfu is None:
         return None
     partly = device.mfu_covered not in (None, 1)
-    sign = "≥ " if partly or anatomy.timeline.lacks_work else ""
+    lower_bound = partly or anatomy.timeline.lacks_work
     reached = (("MFU", device.mfu), ("HFU", device.hfu))
-    shares = joined(phrase("{} {}{}", name, sign, Share(part, 1)) for name, part in reached if part is not None)
+    shares = joined(
+        phrase("{} {}", name, Share(part, 1, at_least=lower_bound)) for name, part in reached if part is not None
+    )
     unprofiled = "unprofiled step" if anatomy.step.unprofiled_wall_ns is not None else None
     of = joined((device.mfu_dtype and f"{device.mfu_dtype} peak", unprofiled))
     known = phrase("FLOPs known for {} of the contractions' time", Share(device.mfu_covered, 1)) if partly else None
@@ -546,11 +548,11 @@ def within_windows(anatomy: Anatomy) -> Phrase | None:
 def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """Yield what else must be known of MFU: what explains one above 100 %, and the peaks of several data types."""
     device = anatomy.device
-    sign = "≥ " if device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work else ""
+    at_least = device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work
     figures = [("MFU", device.mfu, device.causal_mfu)]
     figures += [("HFU", device.hfu, device.causal_hfu)] if device.hfu != device.mfu else []
     above = [
-        phrase("{} {}{}", name, sign, Share(masked, 1))
+        phrase("{} {}", name, Share(masked, 1, at_least=at_least))
         for name, part, masked in figures
         if (part or 0) > 1 and masked is not None
     ]
@@ -560,7 +562,8 @@ def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
         text = "an upper bound: {} of the FLOPs are those of flex attention without its mask, which is not recorded"
         yield phrase(text, Share(device.unmasked_share, 1))
     if abs((device.own_peaks_mfu or 0) - (device.mfu or 0)) >= _OTHER_TYPES * (device.own_peaks_mfu or inf):
-        yield phrase("MFU {}{} with each data type against its own peak", sign, Share(device.own_peaks_mfu, 1))
+        own_peaks = Share(device.own_peaks_mfu, 1, at_least=at_least)
+        yield phrase("MFU {} with each data type against its own peak", own_peaks)
     yield _in_other_types(anatomy)
 
 
