@@ -93,7 +93,7 @@ def legacy(*, on_cuda: bool, prefix: str = "aten::") -> list[dict[str, Any]]:
         (rows_of(None, 1, process(1, "Gaudi")), "Gaudi (4 events, 0.240 ms)", 200),
         (rows_of(None, "MPS"), "MPS (4 events, 0.240 ms)", 200),
         (rows_of("foo", 1, process(1, "FooChip")), "FooChip (4 events, 0.240 ms)", 200),
-        (lambda: legacy(on_cuda=True), "CUDA functions (4 events, 0.240 ms) and cuda (flows) (4 events)", 200),
+        (lambda: legacy(on_cuda=True), "CUDA functions (4 events, 0.240 ms)", 200),
     ],
 )  # fmt: skip
 def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
