@@ -263,14 +263,24 @@ def test_a_graph_whose_work_was_not_recorded_is_said_first(tmp_path: Path) -> No
     )
 
 
-def test_launches_at_the_end_are_cut_off(tmp_path: Path) -> None:
-    trace = in_turn(20)
+@pytest.mark.parametrize(
+    ("late_us", "waits", "cause"),
+    [(220, None, "the trace ends before their device work"), (220, -2, "the trace ends before their device work"),
+     (220, 2, None), (0, None, None)],
+)  # fmt: skip
+def test_launches_at_the_end_are_cut_off(
+    late_us: float, waits: float | None, cause: str | None, tmp_path: Path
+) -> None:
+    """The device is late, until the end of the trace, and the host has not waited for it after the first of them."""
+    trace = in_turn(20, by=late_us)
     lost = kernels(trace)[-3:]
     trace.events = [event for event in trace.events if event not in lost]
+    if waits is not None:
+        trace.launch(11_704 + waits, 99, name="cudaDeviceSynchronize", duration=200)
     anatomy = trace.analyze(tmp_path)
-    assert unexplained(anatomy) == []
+    assert [one.cause for _, one in unexplained(anatomy)] == [None] * (cause is None)
     [one] = check_of(anatomy, "device work of launches").differences
-    assert (one.other, one.cause) == (3, "the trace ends before their device work")
+    assert (one.other, one.cause) == (3, cause)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def legacy(*, on_cuda: bool, prefix: str = "aten::") -> list[dict[str, Any]]:
         (rows_of(None, 1, process(1, "Gaudi")), "Gaudi (4 events, 0.240 ms)", 200),
         (rows_of(None, "MPS"), "MPS (4 events, 0.240 ms)", 200),
         (rows_of("foo", 1, process(1, "FooChip")), "FooChip (4 events, 0.240 ms)", 200),
-        (lambda: legacy(on_cuda=True), "CUDA functions (4 events, 0.240 ms) and cuda (flows) (4 events)", 200),
+        (lambda: legacy(on_cuda=True), "CUDA functions (4 events, 0.240 ms)", 200),
     ],
 )  # fmt: skip
 def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
@@ -245,7 +245,7 @@ def of_rank(rank: int) -> TraceBuilder:
     trace.metadata["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": RANKS}
     for step in range(2):
         start = 1000 * step
-        trace.annotation(f"ProfilerStep#{step}", start, 900)
+        trace.annotation(f"ProfilerStep#{step}", start + rank, 900)
         trace.host("aten::mm", start + 10, 40, **MATRICES)
         trace.run(GEMM, start + 20, start + 60, 100 + 10 * rank)
         trace.host("nccl:all_reduce", start + 200, 40)
@@ -330,6 +330,18 @@ def test_merged_ranks_that_nothing_tells_apart_are_said_first(tmp_path: Path) ->
     events = sorted((event for rank in changed(by_number) for event in rank), key=lambda event: event["ts"])
     anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": events}))
     assert anatomy.caveats[0].startswith("4 ranks are merged in this file: all sums are over all of them")
+
+
+@pytest.mark.parametrize("same", ["device", "host", "both"])
+def test_merged_ranks_that_share_a_process_id_are_said_first(same: str, tmp_path: Path) -> None:
+    """One after the other: as in containers, or on a device each that all call 0."""
+    events = [event for rank in changed(by_number)[:2] for event in rank]
+    for event in events:
+        if same == "both" or (event["cat"] == "kernel") is (same == "device"):
+            event["pid"] = 0 if event["cat"] == "kernel" else 500
+    anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": events}))
+    assert len(anatomy.ranks) == 0
+    assert anatomy.caveats[0].startswith("2 ranks are merged in this file: all sums are over all of them")
 
 
 def test_ranks_on_the_cpu_are_taken_apart_and_one_rank_is_left_alone(tmp_path: Path) -> None:

@@ -375,6 +375,28 @@ def test_a_graph_whose_nodes_were_not_recorded_is_no_idle_time(
 
 
 @pytest.mark.parametrize(
+    ("begin", "again", "unrecorded", "idle"),
+    [(1_200, None, 900, 3_120), (1_050, None, 3_920, 50), (1_200, 3_000, 2_920, 1_100)],
+)
+def test_what_a_lost_launch_may_cover_ends_where_the_host_has_waited_for_it(
+    begin: int, again: int | None, unrecorded: int, idle: int, tmp_path: Path
+) -> None:
+    """The wait returns at 2 ms. If it began before the launch at 1.1 ms, or there is another at 3 ms, it is not known
+    what the device did until B starts."""
+
+    def launches(trace: TraceBuilder) -> None:
+        trace.launch(1_100, 99, duration=50)
+        trace.launch(begin, 0, name="cudaDeviceSynchronize", duration=2_000 - begin)
+        if again:
+            trace.launch(again, 100)
+
+    timeline = gap(launches).analyze(tmp_path).timeline
+    assert (timeline.unrecorded_ns - timeline.awaited_ns, timeline.idle_ns) == (unrecorded * US, idle * US)
+    assert timeline.busy_ns + timeline.unrecorded_ns + timeline.idle_ns == timeline.window_ns
+    assert sum(row.time_ns for row in timeline.causes) == timeline.idle_ns
+
+
+@pytest.mark.parametrize(
     ("begin", "end", "unrecorded", "idle"),
     [
         (1_000, 5_000, 3_980, 40),  # the wait lasts 3,980 us past A, and B starts 20 us after it

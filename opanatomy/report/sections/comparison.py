@@ -498,13 +498,15 @@ def _of_memory(comparison: Comparison) -> Phrase:
     if comparison.peak_moments:
         first, second = comparison.peak_moments
         said = phrase("Allocated are {} before, {}, and {} after, {}", Bytes(before), first, Bytes(after), second)
+        if first != second:
+            return phrase("{}: these moments are not alike, and no difference between them is a change.", said)
     return phrase("{} ({}): {}.", said, Change(after, before), joined(parts) or "nothing changed")
 
 
 def memory_changes(comparison: Comparison, top: int) -> Section | None:
     """Return the lines of the program whose part of the peak changed; all changes sum to that of the peaks."""
     changed = [change for change in comparison.peak_parts if change.change_bytes]
-    if not changed:
+    if not changed or len(set(comparison.peak_moments)) > 1:
         return None
     columns: Columns[MemoryChange] = {
         Column(header="line of the program", holds=ColumnKind.NAMES, least=18): lambda change: (

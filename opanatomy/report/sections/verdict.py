@@ -258,14 +258,15 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
     """Return what fills the memory of a snapshot: its largest component, and the line of the program behind it."""
     memory, failure = anatomy.memory, anatomy.memory.failure
     most = max(memory.components, key=_shown, default=MemoryComponent(component="other"))
-    lines = [part for part in memory.parts if part.of == "line" and part.component == most.component and part.name]
-    by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name or "") if lines else ""
+    lines = [part for part in memory.parts if part.of == "line" and part.component == most.component]
+    by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
     share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize().replace("Blas ", "BLAS ")
     fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
     if most.component == "before_window":
         fills = phrase("{} of it was allocated before recording began.", share)
-    if memory.moment is not None and memory.peak_bytes is None and failure is None:
+    peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
+    if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
             "No history was recorded: {} live at the end, with {} held, and the peak is not known."
             " torch.cuda.memory._record_memory_history(max_entries=500_000) records one.{}",
@@ -274,23 +275,23 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
             phrase(" {}", fills) if lines else "",
         )
         return Finding(name="no-history", text=text)
-    if not memory.is_at_peak and memory.moment != ("oom" if failure else None):
+    if (failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None):
         then = memory.then.capitalize()
         fills = phrase("{} {} are allocated. {}", then, Bytes(memory.allocated_then), fills)
         if not memory.allocated_then:
             fills = phrase("{} nothing is allocated.", then)
-    peak, phase = Bytes(memory.peak_bytes), memory.peak_at or "?"
+    peak, phase = Bytes(peak_bytes), memory.peak_at or "?"
     is_least = any(device.peak_open_bytes != 0 for device in memory.devices[:1])
     if failure is None:
         said = "Peak memory is {}{}, in {}. {}"
         return Finding(name="memory-peak", text=phrase(said, "at least " if is_least else "", peak, phase, fills))
     was_peak = phrase(" The peak was {}{}, in {}.", "at least " if is_least else "", peak, phase)
-    if memory.peak_bytes is None:
+    if peak_bytes is None:
         was_peak = phrase(" No history was recorded: the peak is not known.")
-    elif memory.peak_bytes == failure.allocated_bytes:
+    elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
-        "Memory ran out in {}: {} requested {} more, with {} of {} reserved in use. {}{}", failure.phase.value,
+        "Memory ran out in {}: {} requested {} more, with {} allocated of {} reserved. {}{}", failure.phase.value,
         "the program" if failure.line is None else failure.line,
         Bytes(failure.requested_bytes), Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
         "" if memory.moment is None else was_peak,  # older reports call this moment the peak
