@@ -225,7 +225,7 @@ class StepGraph:
         idle = self._begun[self._target[unexplained]]
         waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
         self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
-        self.window_ns = self._length(self._ended.astype(np.float64))
+        self.window_ns = self._length((self._ended - self._begun[0]).astype(np.float64))
         self._layers: dict[str, Intervals] | None = None
 
     def _edges(
@@ -300,7 +300,7 @@ class StepGraph:
         return np.asarray(until - before, dtype=np.int64)
 
     def _ends(self, changes: Sequence[Change], spans: Float64, *, usual: bool) -> Float64:
-        """Return when each node ends."""
+        """Return when each node ends, from the first on: nanoseconds since 1970 would not keep their last digits."""
         delay = (self._usual if usual else self._recorded).astype(np.float64)
         duration = (self._ended - self._begun).astype(np.float64)
         for change in changes:
@@ -320,7 +320,7 @@ class StepGraph:
         further = delay.tolist()
         # A node that is fixed follows none: it begins when it did, by an edge from the beginning of all.
         first[self._fixed], second[self._fixed] = self._begun[self._fixed] - self._begun[0], _NEVER
-        ends = [float(self._begun[0])]
+        ends = [0.0]
         append = ends.append
         edges = zip(
             self._first[1:], first[1:].tolist(), self._second[1:], second[1:].tolist(), duration[1:].tolist(),
@@ -339,10 +339,11 @@ class StepGraph:
 
     def _length(self, ends: Float64) -> int:
         of_events = ends[self._nodes]
-        last = float(of_events.max(initial=self._begin_ns))
+        begin = int(self._begin_ns - self._begun[0])
+        last = float(of_events.max(initial=begin))
         if not self._is_annotated and len(of_events):
             return round(last - float((of_events - (self._ended - self._begun)[self._nodes]).min()))
-        return round(max(last, float(ends[self._points[-1]]))) - self._begin_ns - self._outside_ns
+        return round(max(last, float(ends[self._points[-1]]))) - begin - self._outside_ns
 
     # ------------------------------------------------------------------------------------------------- parts to change
 
@@ -418,7 +419,7 @@ class StepGraph:
 
         The parts sum to `window_ns`.
         """
-        ends = np.rint(self._ends((), self._host_ns(()) + self._cost, usual=False)).astype(np.int64)
+        ends = self._begun[0] + np.rint(self._ends((), self._host_ns(()) + self._cost, usual=False)).astype(np.int64)
         count = len(ends)
         # The edge that each node waited for longest, if it is not the host's chain.
         reached = ends[self._source] + self._recorded
