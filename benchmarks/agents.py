@@ -61,7 +61,7 @@ class Asked:
         cursor: str | None = ""
         while cursor is not None and (text := await self.call("table", cursor=cursor, **arguments)):
             page = json.loads(text)
-            rows += [{**row, "steps": page.get("steps", 1)} for row in page["rows"]]
+            rows += page["rows"]
             cursor = page["next"] if "limit" not in arguments else None
         return rows
 
@@ -98,7 +98,7 @@ async def of_name(asked: Asked, name: str, quoted: str, words: Sequence[str]) ->
     if phases := {row["phase"] for row in rows} & set(words):
         rows = [row for row in rows if row["phase"] in phases]
     column = next((_COLUMNS[word] for word in words if word in _COLUMNS), "time_ns")
-    return sum(float(row[column] or 0) / row["steps"] for row in rows)
+    return sum(float(row[column] or 0) for row in rows)
 
 
 async def longest(asked: Asked, name: str, table: str) -> str | None:

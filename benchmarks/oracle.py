@@ -412,7 +412,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, required=True, help="the checkout to keep to")
     parser.add_argument("--new", type=Path, default=ROOT, help="the changed checkout (default: this one)")
-    parser.add_argument("--traces", type=Path, nargs="+", default=[], help="folders of traces")
+    parser.add_argument("--traces", type=Path, nargs="+", action="extend", default=[], help="folders of traces")
     parser.add_argument("--captures", type=Path, help="the folder of the old checkout's captures")
     parser.add_argument("--make-captures", action="store_true", help="make these anew")
     parser.add_argument("--fresh", action="store_true", help="compare captures that both checkouts make now, too")

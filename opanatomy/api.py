@@ -18,6 +18,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from opanatomy.analysis.compare import RunInput, SideInput, compared
+from opanatomy.analysis.replay import changes_of
 from opanatomy.attribution.phases import phase_rules_of
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, TraceError, UsageError
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from opanatomy.capture.loop.clock import Clock
     from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
+    from opanatomy.capture.run.export import TraceWriter
     from opanatomy.capture.subject import Subject
 
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
@@ -72,11 +74,13 @@ def analyze(
     dask: str | None = None,
     jobs: int | None = None,
     at: str | None = None,
+    what_if: Sequence[str] | None = None,
 ) -> Anatomy:
     """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
     Of a CUDA memory snapshot (`.pickle`) it is what fills the memory, `at` "peak", "end", a time like "120ms", by
-    default where memory ran out, else the peak.
+    default where memory ran out, else the peak. `what_if` are changes like "aten::mm x0.5" or "synchronization 0": the
+    steps of a trace of a GPU are timed again with each of them, and with all (`anatomy.replay.answers`).
 
     Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
     (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
@@ -87,7 +91,7 @@ def analyze(
     hosts and users are left out; secrets always are. Raises `TraceError` if nothing can be read and `UsageError` for an
     unknown phase or an invalid regular expression.
     """
-    rules = phase_rules_of({} if phases is None else phases)
+    rules, changes = phase_rules_of({} if phases is None else phases), changes_of(_texts_of(what_if or ()))
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
         raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the name of a file or folder")
@@ -97,13 +101,21 @@ def analyze(
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
-        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at))
+        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes))
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
         if document is not None:
             what = kind_in_words(document)
             raise UsageError(f"analyze: {paths[0]} is {what}, not a trace - read it with opanatomy.read") from error
         raise
+
+
+def _texts_of(what_if: object) -> list[str]:
+    given = list(what_if) if isinstance(what_if, Iterable) and not isinstance(what_if, str) else [what_if]
+    texts = [text for text in given if isinstance(text, str)]
+    if len(texts) < len(given):
+        raise UsageError("analyze: what_if is not a list of texts - give changes such as ['aten::mm x0.5']")
+    return texts
 
 
 def read(report: Name) -> Anatomy | Comparison | Techniques:
@@ -505,7 +517,9 @@ class Recorder:
         self._is_over = False
         self._steps = 0
         self._output: OutputFile | None = None
-        self._trace: Path | None = None
+        self._writer: TraceWriter | None = None
+        #: How long the loop stood still for the end of the profile: Kineto's own work, and its export.
+        self.held_ns = 0
         self._anatomy: Anatomy | None = None
         #: The clock of the whole loop, and what takes it off again.
         self._clock: Clock | None = None
@@ -579,7 +593,10 @@ class Recorder:
             finally:
                 self._abort()
         self._oom.close()
-        self._stop_clock()
+        try:
+            self._written()
+        finally:
+            self._stop_clock()
         if self._options.check:
             from opanatomy.analysis.checks import require_agreement
 
@@ -589,9 +606,10 @@ class Recorder:
     def anatomy(self) -> Anatomy:
         """Return the anatomy of the recorded steps; raise `CaptureError` before it is complete."""
         if self._anatomy is None:
-            if self._trace is None:
+            trace = self._written()
+            if trace is None:
                 raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
-            anatomy = held(analyze_traces([self._trace], redact=self._options.redact))
+            anatomy = held(analyze_traces([trace], redact=self._options.redact))
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
             self._anatomy = anatomy
@@ -613,13 +631,18 @@ class Recorder:
         run = None if self._clock is None else self._clock.read()
         self._clock = None
         self._clock_taken_off.close()
-        if run is not None and self._trace is not None:
+        try:
+            trace = self._written()
+        except OutputError as error:  # an error of the loop goes on
+            warnings.warn(f"record: {error}", stacklevel=3)
+            return
+        if run is not None and trace is not None:
             from opanatomy.capture.run.export import with_run
 
             try:
-                with_run(self._trace, run, everything=self._options.redact)
+                with_run(trace, run, everything=self._options.redact)
             except OSError as error:  # the trace is there without it, and an error of the loop goes on
-                warnings.warn(f"record: the clock of the whole loop is not in {self._trace}: {error}", stacklevel=3)
+                warnings.warn(f"record: the clock of the whole loop is not in {trace}: {error}", stacklevel=3)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:
@@ -640,20 +663,19 @@ class Recorder:
         weakref.finalize(self, folder.close)
 
     def _write(self, recorded: Recorded) -> None:
-        from opanatomy.capture.run.export import export_trace
+        from opanatomy.capture.run.export import TraceWriter
 
-        def export(path: Path) -> None:
-            export_trace(
-                recorded.profiler, recorded.capture, path, everything=self._options.redact, renamed=recorded.renamed
-            )
+        self._writer = TraceWriter(
+            recorded.profiler, recorded.capture, self._output or self._unkept, everything=self._options.redact,
+            renamed=recorded.renamed,
+        )  # fmt: skip
 
-        if self._output is None:
-            export(self._unkept)
-            self._trace = self._unkept
-            return
-        with self._output.written() as partial:
-            export(partial)
-        self._trace = self._output.target
+    def _written(self) -> Path | None:
+        """Wait for the trace to be written, and return it; `None` if nothing is recorded."""
+        if self._writer is None:
+            return None
+        self._writer.wait()
+        return self._unkept if self._output is None else self._output.target
 
     def _abort(self) -> None:
         """Release everything, the models too; files already written stay."""
@@ -661,12 +683,13 @@ class Recorder:
             running.remove(self)
         if self._recording is not None:
             self._recording.abort()
+            self.held_ns = self._recording.held_ns
             self._recording, self._is_over = None, True
         self._modules = {}
 
     def __repr__(self) -> str:
         state = "not started" if self._recording is None else "recording"
-        state = "recorded" if self._trace is not None else "ended" if self._is_over else state
+        state = "recorded" if self._writer is not None else "ended" if self._is_over else state
         return f"<opanatomy.Recorder, {state}>"
 
 
@@ -696,8 +719,18 @@ class StepRecorder(Recorder):
 
     @property
     def trace(self) -> Path | None:
-        """Return the trace, as its folder was given, once it is written."""
-        return None if self._trace is None or self._output is None else self._output.path
+        """Return the trace, as its folder was given, once it is written; wait for that if its steps are recorded."""
+        return None if self._written() is None or self._output is None else self._output.path
+
+    @property
+    def is_recorded(self) -> bool:
+        """Return whether all steps are recorded, and their trace is written or being written."""
+        return self._writer is not None
+
+    @property
+    def being_written(self) -> int | None:
+        """Return the size of the trace as Kineto has written it, while it is redacted and packed; else `None`."""
+        return None if self._writer is None or self._writer.is_done() else self._writer.size
 
     def is_over(self) -> bool:
         """Return whether nothing more is recorded."""
@@ -1005,8 +1038,8 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101 
 
         Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
         blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
-        waiting, advice, host, chains, lanes, checks, batches, tokenizers, metrics; others as the JSON report has them
-        ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
+        waiting, advice, host, chains, lanes, spans, checks, batches, tokenizers, metrics; others as the JSON report has
+        them ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
         extra `data`).
         """
         return pandas_frame(self, table)

@@ -240,7 +240,7 @@ def _printed(chapter: Chapter, term: Term, report: Report) -> Iterator[Phrase]:
             continue
         for fact in section.facts:
             if is_named(term, fact.label):
-                yield phrase("{}: {}", fact.label, fact.text)
+                yield phrase("{}: {}", fact.label, fact.whole)
         for row in section.rows:
             first = row.cell(section.columns[0])
             cells = [(column, cell) for column in section.columns[1:] if (cell := row.cell(column)) is not None]
@@ -638,7 +638,7 @@ def _block(title: str, facts: Iterable[Fact]) -> str:
     """Return the title and below it the facts, each label next to its text, wrapped unless it is code."""
     lines, wraps = [printable(title)], True
     for fact in facts:
-        text = printable(sentence(fact.text))
+        text = printable(sentence(fact.whole))
         wraps = fact.label not in _CODE if fact.label else wraps
         label = fact.label
         for line in _wrapped(text) if wraps else [text]:

@@ -217,24 +217,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def digest_lines(anatomy: Any) -> list[str]:
-    """Return four lines on a report: what costs most, the step, the classes, what to try first."""
+    """Return four lines on a report: what costs most, the step, the classes in shares of it, what to try first."""
+    from opanatomy.analysis.costs import costs_of
     from opanatomy.report import units
     from opanatomy.report.formats.terminal import sentence
     from opanatomy.report.section import LABEL
     from opanatomy.report.sections.advice import tries_of, why_of
     from opanatomy.report.sections.verdict import headline
 
-    step, figures = anatomy.step, anatomy.metrics()
+    step, costs = anatomy.step, costs_of(anatomy)
     times: dict[str, float] = {}
     for row in anatomy.classes:
         times[row.phase] = times.get(row.phase, 0) + row.time_ns / max(step.count, 1)
     phases = ", ".join(f"{name} {units.duration(ns)}" for name, ns in times.items() if ns)
-    shares = {label: figures.get(f"class.{item}.time_share", 0) for item, label in LABEL.items()}
-    largest = sorted((item for item in shares.items() if item[1]), key=lambda item: -item[1])[:4]
+    shares = {LABEL[item]: ns for item, ns in costs.classes.items()}
+    if costs.exposed_ns:
+        shares["exposed communication"] = costs.exposed_ns
+    largest = sorted(shares.items(), key=lambda item: -item[1])[:4]
     lines = [
         sentence(headline(anatomy)[0]),
         f"{step.count} step{'s' * (step.count != 1)} of {units.duration(step.wall_ns)}: {phases or 'no work'}",
-        ", ".join(f"{label} {units.share(share, 1)}" for label, share in largest) or "no work of a known class",
+        ", ".join(f"{label} {units.share(ns, costs.whole_ns)}" for label, ns in largest) or "no work of a known class",
     ]
     if anatomy.advice:
         first = anatomy.advice[0]

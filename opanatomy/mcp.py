@@ -1,4 +1,4 @@
-"""Answer an agent's questions about reports over the Model Context Protocol: seven tools over the same functions.
+"""Answer an agent's questions about reports over the Model Context Protocol: nine tools over the same functions.
 
 A report has an id, a digest of its content, so that the same trace has the same id everywhere. An answer is text of a
 few kilobytes; a table goes on by its cursor. Files are read below the folders named at the start alone, models are run
@@ -16,21 +16,26 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import wraps
+from keyword import iskeyword
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.apps import APP_MIME_TYPE
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
+from pydantic import Field
 
+from opanatomy.analysis.costs import steps_of, steps_of_window
+from opanatomy.analysis.replay import changes_of
+from opanatomy.analysis.spans import Interval
 from opanatomy.api import comparison_of, held
 from opanatomy.capture.model.catalog import catalog_entries
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.explanation import explain, read_report
 from opanatomy.options import instead_of
-from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import Advice, Anatomy
+from opanatomy.pipeline import analyze_traces, events_of_trace
+from opanatomy.records.anatomy import Advice, Anatomy, Replay, Span
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
@@ -44,22 +49,39 @@ from opanatomy.report.load import document_in
 from opanatomy.report.metrics import definition_of
 from opanatomy.report.section import Page, cut, printable
 from opanatomy.report.sections.advice import commands_of, tries_of, why_of
-from opanatomy.report.sections.digest import technique_findings
+from opanatomy.report.sections.digest import short_signature, technique_findings
 from opanatomy.report.sections.verdict import experiment_of, findings, is_run_of_profile
 from opanatomy.trace.redact import mask_secrets
+from opanatomy.trace.sources import sources_of
 from opanatomy.version import __version__
 
 INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. open(path) a trace or report first: it gives an id and a digest."
     " findings(id) says what costs most and what to try; table(id, name, filter, sort) has every figure, the table"
-    " metrics each headline figure of one step with its meaning; explain(id, name) says what a word or an operator is."
-    " Times are nanoseconds, sizes bytes, shares fractions; null is 'not known'."
+    " metrics each headline figure of one step with its meaning; spans(id, from, to, filter) has the single events of"
+    " an interval; what_if(id, changes) times the step after changes; explain(id, name) says what a word or an operator"
+    " is. Figures are of one step (`per` says so). Times are nanoseconds, sizes bytes, shares fractions; null is 'not"
+    " known'."
 )
 #: Bytes of an answer, if no limit is asked for, and at most: 25,000 tokens of two bytes.
 _USUAL: Final = 4_000
 _MOST: Final = 50_000
 _ROWS: Final = 20
 _MOST_ROWS: Final = 500
+#: Bytes of an answer with single events, and how many of them and of names it has at most.
+_OF_SPANS: Final = 6_000
+_SPANS: Final = 60
+_NAMES: Final = 8
+#: Parts of the path that decides a step's length.
+_PATH: Final = 8
+#: Tables whose rows are sums over the steps that count, and the columns of theirs that are no sums.
+_SUMS: Final = (
+    "classes", "operators", "kernels", "modules", "host", "chains", "collectives", "communication",
+    "communication.modules", "devices", "streams", "timeline.causes",
+)  # fmt: skip
+#: Those that are means over the ranks.
+_OF_WINDOW: Final = ("devices", "streams", "timeline.causes")
+_NO_SUMS: Final = ("device", "stream", "group_size", "bus_bytes_per_second")
 #: Letters of an id, and of a name in a sentence.
 _ID: Final = 12
 _NAME: Final = 100
@@ -77,6 +99,8 @@ class Reports:
         self.roots = tuple(root.resolve() for root in roots)
         self.allow_run = allow_run
         self._known: dict[str, Report] = {}
+        #: Where the traces of a report are, if it was opened as them.
+        self._places: dict[str, Path] = {}
 
     def open(self, path: str) -> str:
         """Return the id of a report, of the trace or of the ranks at a path, or of a run of `profile OPTIONS`."""
@@ -90,7 +114,11 @@ class Reports:
         document = None if place.is_dir() else document_in(place)
         if place.is_dir() and (link := next((each for each in place.rglob("*") if not self._is_inside(each)), None)):
             raise UsageError(f"{path}: {link.name} in it leads outside of the folders that this server reads")
-        return self.keep(analyze_traces([place]) if document is None else document)
+        if document is not None:
+            return self.keep(document)
+        name = self.keep(analyze_traces([place]))
+        self._places[name] = place
+        return name
 
     def keep(self, report: Report) -> str:
         """Return the id of a report from now on."""
@@ -112,6 +140,45 @@ class Reports:
         if not isinstance(report, Anatomy):
             raise UsageError(f"id {name!r}: it is a {_kind(report)} - give the id of the report of one run")
         return report
+
+    def events(
+        self, name: str, rank: int | None, step: int | None, span_ms: tuple[float, float | None], wanted: str
+    ) -> Interval:
+        """Return the single events of a report's trace in an interval, read from its file again."""
+        anatomy, place = self.anatomy(name), self._place(name)
+        rows = [row for row in anatomy.ranks if rank is None or row.rank == rank]
+        if not rows and (anatomy.ranks or rank is not None):
+            known = ", ".join(str(row.rank) for row in anatomy.ranks) or "none is known"
+            raise UsageError(f"rank {rank}: the report has no such rank ({known})")
+        sources = sources_of([place])
+        source = next((each for each in sources if rows and each.name == rows[0].trace), sources[0])
+        counted = [row.number for row in anatomy.step.steps if row.set_aside is None]
+        begin, end = (None if ms is None else round(ms * 1e6) for ms in span_ms)
+        return events_of_trace(
+            source, sha256=anatomy.provenance.trace_sha256, begin_ns=begin or 0, end_ns=end, most=_SPANS,
+            step=next(iter(counted), None) if step is None else step, pattern=_pattern(wanted),
+        )  # fmt: skip
+
+    def replayed(self, name: str, changes: Sequence[str]) -> Replay:
+        """Return the steps of a report's trace timed again after changes, read from its file again."""
+        read = self.anatomy(name).provenance.trace_sha256
+        anatomy = held(analyze_traces([self._place(name)], what_if=changes_of(changes)))
+        if anatomy.provenance.trace_sha256 != read:
+            raise UsageError(f"id {name!r}: the file has changed since it was opened - open it again")
+        if anatomy.replay is None:
+            raise UsageError(f"id {name!r}: its steps have no work of a device - only those of a GPU are timed again")
+        return anatomy.replay
+
+    def _place(self, name: str) -> Path:
+        """Return where the trace of a report is."""
+        place = self._places.get(name)
+        if place is None:
+            raise UsageError(
+                f"id {name!r}: it was not opened as a trace, and a report keeps no events - open the trace"
+            )
+        if not place.exists() or not self._is_inside(place):
+            raise UsageError(f"{place.name}: the file is gone - open another one")
+        return place
 
     @property
     def last(self) -> Report:
@@ -172,7 +239,7 @@ def _kind(report: Report) -> str:
 
 
 def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[Any]:
-    """Return a server with the seven tools, and the page of each report as a resource."""
+    """Return a server with the nine tools, and the page of each report as a resource."""
     reports = Reports(roots, allow_run=allow_run)
     server: MCPServer[Any] = MCPServer("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
 
@@ -208,10 +275,37 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         """Rows of a table of a report: metrics (headline figures of one step, with meanings), operators, kernels, ...
 
         filter: words; rows with most of them come first, rows with none are left out; words_in_no_row of the answer
-        are not known here. sort: a column, '-' before it for descending. cursor: `next` of the answer before. In tables
-        other than metrics sums are over `steps` steps.
+        are not known here. sort: a column, '-' before it for descending. cursor: `next` of the answer before. Figures
+        are of one step, the mean of `steps`, where `per` says so; else as the columns say.
         """
         return _rows(reports.report(id), name, filter, sort, limit, cursor)
+
+    @tool
+    def spans(
+        id: str,
+        from_: Annotated[float, Field(alias="from")] = 0,
+        to: float | None = None,
+        filter: str = "",
+        step: int | None = None,
+        rank: int | None = None,
+    ) -> str:
+        """Single events of an interval of the trace: what ran, when, how long, on which thread or stream, on what.
+
+        from, to: milliseconds from the beginning of the step (default: all of it); step: its number (default: the
+        first that counts). filter: part of a name, or a regular expression. The longest events come, in the order of
+        time; `left_out` counts the others, `names` sums up all: name, events, ms (on the host without those below).
+        """
+        return _interval(reports.events(id, rank, step, (from_, to), filter))
+
+    @tool
+    def what_if(id: str, changes: list[str]) -> str:
+        """How long a step takes after changes, one by one and together, by replaying the trace of a GPU.
+
+        A change is a part of the step and a factor: `aten::mm x0.5`, `elementwise x0.8`, `synchronization 0`,
+        `input 0`, `optimizer x0.3`, `host 0`. `path` is what decides the step's length. `fast_host_ns` is with a host
+        that recording does not slow. Where `why_not` is given the replay is not to be trusted.
+        """
+        return _replayed(reports.replayed(id, changes))
 
     @tool
     def compare(a: str, b: str) -> str:
@@ -245,6 +339,7 @@ def _told(function: Tool) -> Tool:
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> str:
+        named = {f"{name}_" if iskeyword(name) else name: value for name, value in named.items()}
         try:
             answer: str = function(*arguments, **named)
         except OpanatomyError as error:
@@ -293,11 +388,87 @@ def _advice(report: Anatomy | Techniques, advice: Advice) -> dict[str, Any]:
     of_profile = not isinstance(report, Anatomy) or is_run_of_profile(report)
     subject = None if advice.subject is None else cut(printable(advice.subject), _NAME)
     return {
-        "id": advice.id, "about": subject, "gain_at_most_ns": advice.gain_ns, "step_ns": advice.step_ns,
+        "id": advice.id, "about": subject, "gain_at_most_ns": advice.gain_ns,
+        "gain_replayed_ns": advice.replayed_ns, "changes": advice.changes, "step_ns": advice.step_ns,
         "gain_at_most_bytes": advice.gain_bytes, "why": sentence(why_of(advice)),
         "try": sentence(tries_of(advice, of_profile=of_profile)),
         "command": next((each.text for each in commands), None),
     }  # fmt: skip
+
+
+def _replayed(made: Replay) -> str:
+    """Return what a replay says."""
+    return _json(
+        {
+            "step_ns": made.step_ns, "fast_host_ns": made.least_ns, "why_not": made.why_not,
+            "error": round(made.error, 4), "unexplained": round(made.unexplained, 4),
+            "path": {part.of: part.time_ns for part in made.path[:_PATH]},
+            "answers": [
+                {"changes": each.changes, "step_ns": each.step_ns, "fast_host_ns": each.least_ns}
+                for each in made.answers
+            ],
+        }
+    )  # fmt: skip
+
+
+def _pattern(wanted: str) -> re.Pattern[str] | None:
+    """Return what finds a part of a name, or an expression, in either case."""
+    if not wanted:
+        return None
+    try:
+        return re.compile(wanted, re.IGNORECASE)
+    except re.error:
+        return re.compile(re.escape(wanted), re.IGNORECASE)
+
+
+_COLUMNS: Final = (
+    "what",
+    "name",
+    "at_ms",
+    "ms",
+    "own_ms",
+    "on",
+    "below",
+    "phase",
+    "module",
+    "arguments",
+    "bytes",
+    "GB/s",
+)
+
+
+def _interval(interval: Interval) -> str:
+    """Return as many of the longest events as fit, in the order of their begins; unknown values at a row's end go."""
+    names = [[cut(printable(each.name), _NAME), each.count, _ms(each.spent_ns)] for each in interval.names[:_NAMES]]
+    answer: dict[str, Any] = {
+        "step": interval.step, "from_ms": _ms(interval.begin_ns), "to_ms": _ms(interval.end_ns),
+        "events": interval.count, "names": names, "more_names": len(interval.names) - len(names), "columns": _COLUMNS,
+    }  # fmt: skip
+    longest = sorted(interval.spans, key=lambda span: -span.spent_ns)
+    for kept in range(len(longest), -1, -1):
+        shown = set(map(id, longest[:kept]))
+        rows = [_event(span) for span in interval.spans if id(span) in shown]
+        text = _json({**answer, "rows": rows, "left_out": interval.count - kept})
+        if len(text.encode()) <= _OF_SPANS:
+            break
+    return text
+
+
+def _event(span: Span) -> list[Any]:
+    where = f"thread {span.thread}" if span.stream is None else f"device {span.device} stream {span.stream}"
+    row = [
+        span.what, cut(printable(span.name), _NAME), _ms(span.begin_ns), _ms(span.duration_ns), _ms(span.own_ns), where,
+        None if span.operator is None else cut(printable(span.operator), _NAME), span.phase and span.phase.value,
+        span.module or None, None if span.signature is None else printable(short_signature(span.signature)), span.bytes,
+        None if span.bytes_per_second is None else round(span.bytes_per_second / 1e9, 3),
+    ]  # fmt: skip
+    while row[-1] is None:
+        row.pop()
+    return row
+
+
+def _ms(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / 1e6, 4)
 
 
 def _explained(report: Report, name: str) -> str:
@@ -316,14 +487,21 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
         raise UsageError(f"table {name!r}: this report has no such table - {instead_of(name, names)}")
     if not 1 <= limit <= _MOST_ROWS:
         raise UsageError(f"limit {limit}: must be from 1 to {_MOST_ROWS}")
-    found, missing = _filtered(_records(report, name, columns_of(report, name, "table")), wanted)
+    records = _records(report, name, columns_of(report, name, "table"))
+    sums = isinstance(report, Anatomy) and name in _SUMS
+    steps: float = steps_of(report) if isinstance(report, Anatomy) else 1
+    if isinstance(report, Anatomy) and name in _OF_WINDOW:
+        steps = steps_of_window(report)
+    if sums:
+        records = [{key: _per_step(key, value, steps) for key, value in row.items()} for row in records]
+    found, missing = _filtered(records, wanted)
     rows = _ordered(found, sort)
     begin = _place(cursor, len(rows))
     answer: dict[str, Any] = {"table": name, "rows_that_fit": len(rows)}
     if missing:
         answer["words_in_no_row"] = missing
-    if isinstance(report, Anatomy) and name != METRICS:
-        answer["steps"] = max(report.step.count, 1)
+    if isinstance(report, Anatomy):
+        answer["per"], answer["steps"] = "step" if sums or name == METRICS else None, steps
     shown: list[dict[str, Any]] = []
     room = _MOST if limit > _ROWS else _USUAL
     for row in rows[begin : begin + limit]:
@@ -332,6 +510,14 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
         shown.append(row)
     end = begin + len(shown)
     return _json({**answer, "rows": shown, "next": str(end) if end < len(rows) else None})
+
+
+def _per_step(column: str, value: Any, steps: float) -> Any:
+    """Return a sum over the steps as that of a mean one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or column in _NO_SUMS:
+        return value
+    each = value / steps
+    return int(each) if each.is_integer() else round(each, 1)
 
 
 def _records(report: Report, name: str, columns: Sequence[Any]) -> list[dict[str, Any]]:

@@ -504,6 +504,10 @@ SORT: Final = Option(
     help="order of the operators: {choices} (default: {default})",
     choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
 )  # fmt: skip
+FULL: Final = Option(
+    name="full", group=_REPORT, kind=Kind.SWITCH, default=False,
+    help="the whole report (default for pipes and files)",
+)  # fmt: skip
 #: The parts of a report that a reader wants to see.
 TOP: Final = Option(
     name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
@@ -512,12 +516,9 @@ TOP: Final = Option(
 PAGE: Final = (
     Option(
         name="brief", group=_REPORT, kind=Kind.SWITCH, default=False,
-        help="only the first screen of the report, as a terminal shows it anyway",
+        help="first screen only (default in a terminal)",
     ),
-    Option(
-        name="full", group=_REPORT, kind=Kind.SWITCH, default=False,
-        help="the whole report, as pipes and files have it anyway",
-    ),
+    FULL,
     SECTION,
     TOP,
     SORT,
@@ -600,6 +601,9 @@ ANALYZE: Final = (
     Option(name="at", metavar="MOMENT", python=("analyze",),
            help="of a memory snapshot, the moment whose blocks are shown: peak, end, or a time like 120ms (default:"
            " where memory ran out, else the peak)"),
+    Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
+           help="say how long a step takes after a change, by replaying the trace, such as 'aten::mm x0.5',"
+           " 'elementwise x0.8', 'synchronization 0' or 'host 0'; repeatable, then also for all together"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a second source disagrees"),
     FAIL_IF,
     SUMMARIES,
@@ -638,6 +642,7 @@ COMPARE: Final = (
            help="exit 3 if this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,
     *(option for option in REPORT if option.group != _CEILINGS),
+    FULL,
     TOP,
 )  # fmt: skip
 

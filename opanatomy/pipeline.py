@@ -7,6 +7,7 @@ memory. Ranks are analyzed one at a time, then put together.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from opanatomy.analysis.advice import with_advice
+from opanatomy.analysis.advice import ordered, with_advice
 from opanatomy.analysis.build import (
     CONVENTIONS,
     AnatomyInputs,
@@ -28,11 +29,13 @@ from opanatomy.analysis.causality import check_causality, check_waits
 from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
 from opanatomy.analysis.evidence import situation_of
-from opanatomy.analysis.host import host_rows
+from opanatomy.analysis.host import host_rows, thread_events
 from opanatomy.analysis.lanes import lanes_of
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
+from opanatomy.analysis.replay import Change, StepGraph, replay_of, replayed_gain, with_together
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.self_checks import self_checks
+from opanatomy.analysis.spans import Interval, longest_spans, spans_in
 from opanatomy.analysis.waiting import RankTables, waiting_of
 from opanatomy.analysis.window import (
     calls_of_steps,
@@ -60,6 +63,7 @@ from opanatomy.memory.snapshots import memory_of_snapshot
 from opanatomy.memory.theory import ParameterBytes, nearly_full, needed_bytes, published_run, savings_of, with_theory
 from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (
+    FIRST,
     Anatomy,
     Check,
     DeviceFigures,
@@ -105,6 +109,7 @@ def analyze_traces(
     cluster: ClusterSettings = _NOTHING_KEPT,
     note: Callable[[str], None] = lambda text: None,
     at: str | None = None,
+    what_if: Sequence[Change] = (),
 ) -> Anatomy:
     """Return the anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
@@ -113,6 +118,7 @@ def analyze_traces(
     A rank that cannot be read is a warning while another one can; `TraceError` if none can, `UsageError` if two cannot
     be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` override those
     known of the device. `phases` give the phases of the traces' own annotations.
+    `what_if` are changes whose gain a replay of the trace says, each and all together.
     With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
     their summaries are kept (nowhere by default); `note` gets messages about that for the user.
     """
@@ -136,9 +142,11 @@ def analyze_traces(
         def together(ranks: Sequence[Source], cluster: ClusterSettings) -> Anatomy:
             return _together(files, ranks, partial(_outcomes, ranks, phases, cluster, note), advance, texts)
 
+        if len(sources) > 1 and what_if:
+            raise UsageError(f"--what-if: {len(sources)} traces are given, one can be replayed - give one TRACE")
         if len(sources) > 1:
             return redacted(with_ceilings(together(sources, cluster), ceilings), texts)
-        source = sources[0]
+        source, graphs = sources[0], list[StepGraph]()
         with ExitStack() as stack:
             path = stack.enter_context(source.opened())
             trace, ranks = read_trace(path), None
@@ -149,10 +157,13 @@ def analyze_traces(
                 anatomy = together(ranks.sources, replace(cluster, keep=False, summaries=None))
                 anatomy = replace(anatomy, warnings=(*anatomy.warnings, ranks.warning))
             else:
-                name = source.name
-                one = summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts, trace=trace)
+                one = summary_of_trace(
+                    path, name=source.name, annotated=annotated, phases=phases, texts=texts, trace=trace, graphs=graphs
+                )
                 anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
-        return redacted(with_ceilings(anatomy, ceilings), texts)
+        if what_if and not graphs:
+            raise UsageError("--what-if: a replay is of one trace with the work of a GPU - give such a trace")
+        return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), texts)
 
 
 def _outcomes(
@@ -313,9 +324,11 @@ def summary_of_trace(
     texts: Texts | None = None,
     only: Collection[int] | None = None,
     trace: Trace | None = None,
+    graphs: list[StepGraph] | None = None,
 ) -> RankSummary:
     """Return the anatomy of the trace in `path`, and the evidence of its collectives; `name` is the file's name in the
-    report, and with `only` no other steps count. `trace` is what the file has, if it was read before.
+    report, and with `only` no other steps count. `trace` is what the file has, if it was read before; the graph of its
+    steps is added to `graphs`.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` give the phases
     of the trace's own annotations. The secrets in its metadata are added to `texts`: the anatomy still has them.
@@ -339,13 +352,15 @@ def summary_of_trace(
         write_trace(path, annotated, overlay_of(own, own_kernels, trace.threads), trace.metadata)
     exchanged = communication_of(trace, own, own_kernels, steps.window, steps.time, steps.counted)
     communication = _communication(trace, exchanged)
+    spans = counted_spans(steps, attribution.window)
+    threads = thread_events(trace.names, attribution.host, trace.launches, spans)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name), environment=environment_of(trace, own_table),
             capture=trace.capture, calls=own_table, kernels=own_kernels, steps=steps, linked=linked_time(own, calls),
             spans=exchanged.steps if kernels is None and communication is not None else None,
             communication=communication,
-            host=host_rows(trace.names, attribution.host, trace.launches, counted_spans(steps, attribution.window)),
+            host=host_rows(trace.names, attribution.host, trace.launches, spans, threads),
             caveats=caveats_of(trace, own_table),
             warnings=(
                 *trace.warnings,
@@ -356,7 +371,8 @@ def summary_of_trace(
         )
     )  # fmt: skip
     anatomy = _with_memory(_with_texts(anatomy, trace, own, own_table), trace, attribution)
-    collectives = collectives_of(collective_table(trace, own, own_kernels), world_of(trace.metadata))
+    world = world_of(trace.metadata)
+    collectives = collectives_of(collective_table(trace, own, own_kernels), world)
     checks = (
         *_checks(trace, attribution, calls, table, steps),
         *((attribution.annotated,) if attribution.annotated else ()),
@@ -366,9 +382,46 @@ def summary_of_trace(
     )
     host_names = {trace.names[number] for number in unique(attribution.host.name).values.tolist()}
     anatomy = replace(anatomy, situation=situation_of(anatomy, host_names))
+    is_timed = anatomy.timeline.busy_ns and len(trace.launches.name)
+    if graphs is not None and kernels is not None and steps.time is not None and is_timed:
+        graphs.append(StepGraph(steps.time.launched, kernels, steps.time, steps.window, steps.counted))
     lanes = lanes_of(trace.names, attribution.host, trace.launches, own_table, steps)
-    anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives, lanes=lanes), trace.metadata)
+    anatomy = replace(
+        anatomy, checks=checks, collectives=collectives, lanes=lanes,
+        spans=longest_spans(trace, calls, kernels, threads, steps, world),
+    )  # fmt: skip
+    anatomy = with_rank(anatomy, trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
+
+
+def events_of_trace(
+    source: Source,
+    *,
+    sha256: str | None,
+    step: int | None,
+    begin_ns: int,
+    end_ns: int | None,
+    pattern: re.Pattern[str] | None,
+    most: int,
+) -> Interval:
+    """Return what ran in an interval of a rank's trace, without secrets, as `spans_in` finds it.
+
+    Raise `UsageError` if the trace is not the one with the digest `sha256`.
+    """
+    texts = Texts()
+    with source.opened() as path:
+        trace = read_trace(path)
+    if sha256 not in (None, trace.sha256):
+        raise UsageError(f"{source.name}: the file has changed since it was opened - open it again")
+    texts.add_secrets(trace.metadata)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
+    calls, _ = trace_calls_of(trace, attribution)
+    kernels = kernel_table(calls, trace.devices) if trace.on_device else None
+    interval = spans_in(
+        trace, attribution, calls, kernels, world_of(trace.metadata),
+        step=step, begin_ns=begin_ns, end_ns=end_ns, pattern=pattern, most=most,
+    )  # fmt: skip
+    return redacted(interval, texts)
 
 
 def _steps(
@@ -457,17 +510,30 @@ def _checks(
     )
 
 
-def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
+def with_ceilings(
+    anatomy: Anatomy,
+    overrides: Overrides | None = None,
+    graph: StepGraph | None = None,
+    what_if: Sequence[Change] = (),
+) -> Anatomy:
     """Return the anatomy with bounds, headroom and utilization by its device's ceilings (or why these are unknown), and
-    with advice."""
+    with advice; with the graph of its steps also with a replay, and its answers to `what_if`."""
     environment = anatomy.environment
     if environment.host_only:
         why_not = "no ceilings: what the device did is not in these figures"
-        return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not)))
-    known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
-    if known.ceilings is None:
-        return with_advice(replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not)))
-    return with_advice(with_roofline(anatomy, known.ceilings))
+        anatomy = replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not))
+    else:
+        known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
+        if known.ceilings is None:
+            anatomy = replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not))
+        else:
+            anatomy = with_roofline(anatomy, known.ceilings)
+    anatomy = with_advice(anatomy)
+    if graph is None:
+        return anatomy
+    made = replay_of(graph, anatomy.step.unprofiled_wall_ns, what_if)
+    advice = ordered(replayed_gain(graph, made, each) for each in anatomy.advice)
+    return replace(anatomy, advice=advice, replay=with_together(graph, made, advice[:FIRST]))
 
 
 def anatomy_of_failure(

@@ -30,8 +30,12 @@ _LEAST, _MOST, _ALIKE = 4, 15, 3
 _STEADY: Final = 1.25
 #: Ranks must record the same steps, which their clocks would not agree on.
 _OF_RANKS: Final = 5
+#: With so few updates it may be their number that hides the steps.
+_TOLD_BY: Final = 16
 #: The first rank waits so long for the traces of the others.
 _GRACE_S: Final = 60.0
+#: How long a rank waits at its end for what its threads have begun.
+_MOMENT_S: Final = 0.2
 
 
 def follow(settings: dict[str, Any]) -> None:
@@ -66,12 +70,16 @@ class Script:
         self._recorder: StepRecorder | None = None
         self._plan: StepPlan | None = None
         self._steps = 0
+        #: The first step whose end was known.
+        self._known_at = 0
         self._times: list[int] = []
         self._compiled: list[int] = []
         #: Why nothing is recorded, or nothing more.
         self._reason: str | None = None
         self._replayed = 0
         self._warning: str | None = None
+        #: The steps are recorded, and their trace is still being written.
+        self._is_writing = False
         #: Whether a profiler that is made now is ours.
         self._is_ours = False
         #: Skipped and irregular updates before the step.
@@ -88,11 +96,11 @@ class Script:
             from opanatomy.capture.loop.phases import replaced
             from opanatomy.capture.loop.updates import Updates
 
-            self._clock, self._updates = Clock(), Updates(self._step_ended)
+            self._clock, self._updates = Clock(), Updates(self._step_ended, self._steps_changed)
             self._clock.install(self._stack)
             self._updates.install(self._stack)
-            for kind in (torch.profiler.profiler._KinetoProfile, torch.autograd.profiler.profile):
-                replaced(self._stack, kind, "__init__", self._of_profiler)
+            replaced(self._stack, torch.profiler.profiler._KinetoProfile, "prepare_trace", self._of_profiler)
+            replaced(self._stack, torch.autograd.profiler.profile, "_prepare_trace", self._of_profiler)
             replaced(self._stack, torch.cuda.CUDAGraph, "replay", self._of_replay)
 
     def leave_alone(self) -> None:
@@ -102,14 +110,15 @@ class Script:
             self._updates.is_over = True
 
     def _of_profiler(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(profiler: Any, *args: Any, **kwargs: Any) -> None:
-            enabled = args[0] if args and isinstance(args[0], bool) else kwargs.get("enabled", True)
-            if enabled and not self._is_ours:
-                self._profiles_itself()
-            original(profiler, *args, **kwargs)
+        """Leave the place to a profiler of the script's when it begins."""
 
-        return __init__
+        @functools.wraps(original)
+        def prepare(profiler: Any) -> None:
+            if not self._is_ours:
+                self._profiles_itself(profiler)
+            original(profiler)
+
+        return prepare
 
     def _of_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -119,12 +128,27 @@ class Script:
 
         return replay
 
-    def _profiles_itself(self) -> None:
-        if self._process == os.getpid() and not (self._recorder is not None and self._recorder.trace is not None):
-            self._give_up(
-                "the script profiles itself with torch.profiler, and torch takes one profiler at a time - give its"
-                " profile(...) on_trace_ready=opanatomy.trace_handler('runs/'), or give its trace to opanatomy analyze"
+    def _profiles_itself(self, profiler: Any) -> None:
+        if self._process != os.getpid() or (self._recorder is not None and self._recorder.is_recorded):
+            return
+        if not hasattr(profiler, "on_trace_ready"):
+            kind = f"{type(profiler).__module__.removesuffix('.profiler')}.profiler.{type(profiler).__name__}"
+            advice = (
+                f"have its {kind} call export_chrome_trace('trace.json') at its end, and give opanatomy analyze that"
             )
+        elif profiler.on_trace_ready is None:
+            advice = (
+                "give its profile(...) on_trace_ready=opanatomy.trace_handler('runs/'), or give opanatomy analyze the"
+                " trace that it exports"
+            )
+        else:
+            advice = (
+                "give opanatomy analyze the traces that its on_trace_ready=... writes, or take"
+                " opanatomy.trace_handler('runs/') for it"
+            )
+        self._give_up(
+            f"the script profiles itself with torch.profiler, and torch takes one profiler at a time - {advice}"
+        )
 
     # --------------------------------------------------------------------------------------------------- recording them
 
@@ -135,7 +159,11 @@ class Script:
         assert updates is not None
         is_recorded = recorder is not None and not recorder.is_over()
         self._steps = max(self._steps + 1, updates.count // updates.length)
+        self._known_at = self._known_at or self._steps
         took = clock.step_ended(self._steps, counted=not is_recorded)
+        if self._is_writing and recorder is not None and recorder.being_written is None:
+            with self._harmless():
+                self._say_recorded(recorder)
         if self._reason is not None or (recorder is not None and not is_recorded):
             return
         stops = False
@@ -155,6 +183,26 @@ class Script:
         clock.goes_on()
         if stops:
             self._stop()
+
+    def _steps_changed(self) -> None:
+        """Begin again: an optimizer that stands for itself has stepped, and the steps so far were parts of longer ones.
+
+        What is profiled already is kept.
+        """
+        recorder = self._recorder
+        if self._clock is not None and not (recorder is not None and recorder.is_recorded):
+            self._clock.forget()
+        self._times.clear()
+        if recorder is None:
+            self._plan = None
+        elif not recorder.is_over():
+            with self._harmless(), self._ours():
+                if recorder.whole_steps < self._settings["steps"]:
+                    recorder.drop()
+                    self._recorder = self._plan = None
+                else:
+                    recorder.finish()
+                    self._recorded(recorder)
 
     @staticmethod
     def _seen(updates: Updates) -> tuple[int, int]:
@@ -240,15 +288,28 @@ class Script:
         return alike or self._steps >= _MOST
 
     def _recorded(self, recorder: StepRecorder) -> bool:
-        """Say where the trace is; return whether the script ends here."""
-        plan = self._plan
-        assert plan is not None
-        if self._is_first():
-            from opanatomy.capture.loop.numbered_steps import named
-
-            steps = named(range(plan.first, plan.first + self._settings["steps"]))
-            say(f"{steps} of the script recorded: {recorder.trace}")
+        """Say where the trace is, or will be; return whether the script ends here."""
+        size = recorder.being_written
+        if size is None:
+            self._say_recorded(recorder)
+        else:
+            self._is_writing = True
+            if self._is_first():
+                say(f"writing the trace of {self._names()} ({size / 1e6:,.0f} MB) as the script goes on")
         return bool(self._settings["stop"])
+
+    def _say_recorded(self, recorder: StepRecorder) -> None:
+        """Say where the trace is, once it is there."""
+        self._is_writing = False
+        trace = recorder.trace
+        if self._is_first():
+            say(f"{self._names()} of the script recorded: {trace}; it stood still for {recorder.held_ns / 1e9:.2f} s")
+
+    def _names(self) -> str:
+        from opanatomy.capture.loop.numbered_steps import named
+
+        assert self._plan is not None
+        return named(range(self._plan.first, self._plan.first + self._settings["steps"]))
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
@@ -278,7 +339,7 @@ class Script:
         if self._reason is None:
             self._reason = reason
             say(f"nothing {'more ' * (self._recorder is not None)}is recorded, the script goes on: {reason}")
-        if self._recorder is not None and self._recorder.trace is None:
+        if self._recorder is not None and not self._recorder.is_recorded:
             with suppress(Exception):
                 self._recorder.drop()
             self._recorder = None
@@ -295,6 +356,7 @@ class Script:
             say("interrupted: the report is not shown")
         except Exception as error:
             say(f"the report is not shown: {type(error).__name__}: {error}")
+        _let_threads_end()
 
     def _end(self) -> None:
         recorder = self._recorder
@@ -302,6 +364,9 @@ class Script:
             with self._harmless(), self._ours():
                 recorder.finish()
         self._stack.close()
+        if recorder is not None and self._is_writing:
+            with self._harmless():
+                self._say_recorded(recorder)
         if recorder is None or recorder.trace is None:
             if self._reason is None and self._is_first():
                 say(f"nothing is recorded: {self._why_nothing()}")
@@ -352,7 +417,7 @@ class Script:
 
     def _why_nothing(self) -> str:
         """Return why no step was recorded, as far as it can be told."""
-        updates, after = self._updates, self._settings["after"]
+        updates = self._updates
         if updates is None:
             return "the script did not import torch in this process"
         if not updates.count:
@@ -364,14 +429,24 @@ class Script:
             elif _had_children():
                 reason += "; it started others, whose ranks torchrun ... -m opanatomy run train.py follows"
             return f"{reason} - opanatomy.record() in the loop records it"
+        made = "1 update" if updates.count == 1 else f"{updates.count} updates"
+        around = (
+            "put the part to be recorded into a block: with opanatomy.record('step.json.gz'): ... (a block without"
+            " step() is one step)"
+        )
+        #: The last step that can be recorded begins behind this one; the profiler of a GPU needs one to warm up.
+        last = self._steps - 1 - self._warms()
+        if updates.length and last < self._known_at:
+            steps = "1 optimizer step" if self._steps == 1 else f"{self._steps} optimizer steps"
+            return f"the script made {steps}, too few to record by steps - {around}"
+        if not updates.length and updates.count <= _TOLD_BY:
+            return f"{made} of its optimizers are too few to tell its steps - {around}"
         if not updates.length:
-            return f"the order of its optimizers' {updates.count} updates repeats in no regular steps"
+            return f"the order of its optimizers' {made} repeats in no regular steps - {around}"
         first = self._plan.first if self._plan is not None else None
         needed = f"number {first} is the first to be recorded" if first else "they were not steady yet"
-        return (
-            f"the script ended after {self._steps} steps, and {needed} - give --after"
-            f" {max(min(self._steps - self._settings['steps'], (after or self._steps) - 1), 1)}"
-        )
+        fits = max(min(self._steps - self._settings["steps"], last), self._known_at)
+        return f"the script ended after {self._steps} steps, and {needed} - give --after {fits}"
 
 
 def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
@@ -402,6 +477,14 @@ def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict
     subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False
     )
+
+
+def _let_threads_end() -> None:
+    """Give the threads of a rank a moment: what gloo still holds then aborts the interpreter that is taken apart."""
+    from opanatomy.capture.distributed.launched import launched
+
+    if launched() is not None and "torch" in sys.modules:
+        time.sleep(_MOMENT_S)
 
 
 def _in_compiled_code() -> bool:

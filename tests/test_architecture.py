@@ -28,6 +28,7 @@ from opanatomy.memory.observed import memory_of_observations
 from opanatomy.pipeline import analyze_trace
 from opanatomy.report.formats.terminal import section_text
 from opanatomy.report.metrics import metrics_of
+from opanatomy.report.section import Page
 from opanatomy.report.sections.comparison import changes_table
 from opanatomy.report.sections.memory import components
 from opanatomy.report.sections.step import one_step
@@ -74,10 +75,10 @@ def walks() -> dict[str, tuple[int, list[tuple[str, str]]]]:
 def step_line(folder: Path) -> Iterator[Leg]:
     path = TRACES / "gpu_v100_resnet_2021.json.gz"
     anatomy = analyze_trace(path)
-    section = one_step(anatomy)
+    section = one_step(anatomy, Page())
     assert section is not None
     yield lambda: step_of_rows(anatomy.step.steps, None)
-    yield lambda: one_step(anatomy)
+    yield lambda: one_step(anatomy, Page())
     yield lambda: section_text(section, 80)
 
 

@@ -136,7 +136,7 @@ def test_the_catalog_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch:
         header, _, *rows = text.splitlines()
         names = [row.split()[0] for row in rows if "/" in row.split()[0]]
         assert names == list(catalog_names()), "whole names at every width"
-        said = " ".join(text.split()).partition("left out at this width: ")[2].replace(",", " ").split()
+        said = " ".join(text.split()).partition("columns hidden at this width: ")[2].replace(",", " ").split()
         for column in ("layers", "hidden", "kind"):
             assert (column in header.split()) is not (column in said), (column, width)
     (row,) = (row for row in rows if row.startswith("google-bert/bert-large-uncased"))

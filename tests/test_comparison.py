@@ -468,7 +468,7 @@ def test_several_runs_a_side_that_took_turns_are_tested(on_device: Anatomy) -> N
     few = opanatomy.compare(
         [run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)]
     )
-    assert few.no_claim == "5 runs a side are needed, interleaved: steps of one run are not independent"
+    assert few.no_claim == "5 interleaved runs per side are needed (steps of one run are correlated)"
 
 
 def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:

@@ -119,11 +119,11 @@ def test_a_step_that_does_not_fit_says_what_does_and_is_right(here: Path, capfd:
         assert measured_peak(*WORDS, "--batch", "4", *shlex.split(advice["option"])) <= limit
     assert main(["profile", *WORDS, "--batch", "4", "--for", f"{limit / 1e6}MB"]) == 3
     out, err = capfd.readouterr()
-    assert "no: it needs" in " ".join(out.split())
+    assert "does not fit" in " ".join(out.split())
     assert "it fits with --checkpointing" in err
     assert main(["profile", *WORDS, "--batch", "4", "--for", f"{limit / 1e6}MB", "-f", "digest"]) == 3
     digest = capfd.readouterr().out
-    assert "- fits: no: it needs" in digest
+    assert "- does not fit: " in digest
     assert "checkpointing: peak memory -" in digest
 
 

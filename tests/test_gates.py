@@ -27,7 +27,7 @@ from opanatomy.report.section import Page
 from tests import anatomies
 from tests.command import run
 from tests.documented import current_and_renewed
-from tests.made_trace import GEMM, H100, MATRICES, TraceBuilder
+from tests.made_trace import GEMM, H100, MATRICES, NCCL, TraceBuilder, on_gpu
 
 ROOT = Path(__file__).parent.parent
 TRACES = Path(__file__).parent / "traces"
@@ -346,6 +346,29 @@ def test_what_was_not_recorded_may_be_idle_or_busy(text: str, met: bool, unknown
     assert (result.met, result.unknown) == (met, unknown)
     with pytest.raises(GateError, match=r"the host waited 4\.800 ms for device work that is not in the trace"):
         require_agreement(anatomy)
+    assert "The busy time of the device may be wrong" in (digest := format_named("digest").write(anatomy, Page()))
+    assert re.search(r"MFU: ≥ [\d.e-]+ %", digest)  # and not "≥ <0.1 %"
+    (result,) = judged_report(anatomy, gates_of(("mfu < 90%",)))
+    assert "<" not in result.reason
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_flops_are_not_known_of_collectives_alone(shapes: bool, tmp_path: Path) -> None:
+    """A collective has none; of a product without shapes they are not known, and so are those of the step."""
+    trace = on_gpu()
+    trace.step(0, 500)
+    trace.host("aten::mm", 5, 15, **(MATRICES if shapes else {}))
+    trace.run(GEMM, 10, 100, 100)
+    trace.run(NCCL, 30, 200, 200)
+    anatomy = trace.analyze(tmp_path)
+    figures = metrics_of(anatomy)
+    assert figures["class.communication.flops"].value == 0
+    assert ("flops" in figures) is ("phase.forward.flops" in figures) is shapes
+    for text in ("flops < 1", "flops > 1k"):
+        (result,) = judged_report(anatomy, gates_of((text,)))
+        assert (result.met, result.unknown) == (shapes, not shapes)
+    digest = format_named("digest").write(opanatomy.compare(anatomy, anatomy), Page())
+    assert ("- flops:" in digest) is shapes
 
 
 @pytest.mark.parametrize("kernels", [0, 30, 50])
@@ -353,11 +376,12 @@ def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path
     """Of 50 launches so many have their kernel in the trace: with none nothing of the device is known."""
     trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100], "cuda_runtime_version": 12_090})
     trace.step(0, 1_500)
+    estimates = {"blocks per SM": 0.5, "est. achieved occupancy %": 25}
     for call in range(50):
         trace.host("aten::mm", 20 * call, 15, **MATRICES)
         trace.launch(20 * call + 5, call + 1)
         if call >= 50 - kernels:
-            trace.kernel(GEMM, 20 * call + 12, 10, call + 1)
+            trace.kernel(GEMM, 20 * call + 12, 10, call + 1, **estimates)
     anatomy = trace.analyze(tmp_path)
     launching = anatomy.timeline.launching
     assert launching is not None
@@ -365,14 +389,27 @@ def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path
     figures = metrics_of(anatomy)
     bounds = {name for name, metric in figures.items() if metric.lower_bound}
     of_work = {"flops", "bytes", "kernels", "busy_ns", "mfu", "class.tensor_contraction.flops", "phase.forward.time_ns"}
+    of_work |= {"forward_time_ns", "sm_efficiency", "memcpy_ns"}
     assert of_work & bounds == (of_work if kernels == 30 else set())
+    no_bound = {"bound_share", "occupancy", "exposed_communication_ns", "exposed_memcpy_ns"}
+    assert no_bound & figures.keys() == (no_bound if kernels == 50 else set())
     assert {"busy_ns", "idle_ns", "idle_share"} & figures.keys() == (
         {"busy_ns", "idle_ns", "idle_share"} if kernels else set()
     )
     text, digest = terminal_report(anatomy, width=80), format_named("digest").write(anatomy, Page())
+    for line in ("- kernel time:", "- device work:"):
+        assert (line in digest) is bool(kernels)
+    assert "0 ns (0.0 %)" not in digest
     assert ("MFU ≥" in text) is ("≥" in digest) is (kernels == 30)
     assert ("CUDA 12.6 to 13.0 loses kernels" in " ".join(text.split())) is (kernels == 30)
+    assert ("the trace lacks the work of 20 of 50 launches" in " ".join(anatomy.warnings)) is (kernels == 30)
     compared = opanatomy.compare(anatomy, anatomy)
+    for report in (anatomy, compared):
+        charted = json.loads(format_named("benchmark").write(report, Page()))
+        marked = {entry["name"] for entry in charted if entry["extra"].endswith("; a lower bound")}
+        assert {"flops", "forward_time_ns", "idle_share"} & marked == (
+            {"flops", "forward_time_ns", "idle_share"} if kernels == 30 else set()
+        )
     assert bool(compared.not_comparable) is (kernels < 50)
     if kernels < 50:
         with pytest.raises(GateError):

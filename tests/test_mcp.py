@@ -15,13 +15,14 @@ import pytest
 import opanatomy
 from opanatomy.mcp import server_of
 from opanatomy.report.metrics import metrics_of
-from tests.made_trace import training_step
+from tests.made_trace import GEMM, MATRICES, on_gpu, training_step
+from tests.test_replay import read_back
 
 mcp = pytest.importorskip("mcp")
 
 TRACES: Final = Path(__file__).parent / "traces"
 DLRM: Final = "gpu_v100_dlrm_rank0of8.json.gz"
-TOOLS: Final = ["open", "findings", "explain", "table", "compare", "predict", "catalog"]
+TOOLS: Final = ["open", "findings", "explain", "table", "spans", "what_if", "compare", "predict", "catalog"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -97,9 +98,108 @@ def test_a_table_has_the_figures_of_the_report() -> None:
         assert "exposed" in found["rows"][0]["metric"]
         operators = json.loads(await called(client, "table", id=name, name="operators", sort="-time_ns", limit=3))
         assert [row["time_ns"] for row in operators["rows"]] == [row.time_ns for row in anatomy.operators[:3]]
-        assert operators["steps"] == anatomy.step.count
+        assert (operators["per"], operators["steps"]) == ("step", 1)
 
     asked(act)
+
+
+def test_figures_are_of_one_step_and_say_so(tmp_path: Path) -> None:
+    """The digest's and the tables' alike: of two steps with 10 and 20 us of one operator 15."""
+    trace = on_gpu()
+    for number, product in enumerate((10, 20)):
+        trace.step(1000 * number, 1000, number)
+        trace.host("aten::mm", 1000 * number + 100, 50, **MATRICES)
+        trace.run(GEMM, 1000 * number + 110, 1000 * number + 120, product)
+    trace.write(tmp_path / "trace.json")
+
+    async def act(client: Any) -> None:
+        opened = await called(client, "open", path="trace.json")
+        assert "- all figures: of one step, the mean of 2" in opened
+        assert "- operator: `aten::mm` forward: 15.0 us" in opened
+        for table in ("operators", "kernels", "classes"):
+            answer = json.loads(await called(client, "table", id=id_in(opened), name=table))
+            assert (answer["per"], answer["steps"], answer["rows"][0]["time_ns"]) == ("step", 2, 15_000)
+        steps = json.loads(await called(client, "table", id=id_in(opened), name="steps"))
+        assert (steps["per"], [row["kernel_time_ns"] for row in steps["rows"]]) == (None, [10_000, 20_000])
+
+    asked(act, tmp_path)
+
+
+def test_the_events_of_an_interval(tmp_path: Path) -> None:
+    """What ran when, where and on what, the longest of them in the order of time; the others are counted."""
+    trace = training_step()
+    for number in range(500):
+        trace.host(f"aten::part_{number}", 600 + number / 2, 0.4)
+    trace.write(tmp_path / "trace.json")
+
+    async def act(client: Any) -> None:
+        name = id_in(await called(client, "open", path="trace.json"))
+
+        async def events(**arguments: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            text = await called(client, "spans", id=name, **arguments)
+            answer = json.loads(text)
+            assert len(text.encode()) <= 6000
+            assert answer["events"] == len(answer["rows"]) + answer["left_out"]
+            return answer, [dict(zip(answer["columns"], row, strict=False)) for row in answer["rows"]]
+
+        answer, rows = await events(**{"from": 0.14, "to": 0.16})
+        assert (answer["step"], answer["from_ms"], answer["to_ms"], answer["left_out"]) == (3, 0.14, 0.16, 0)
+        (kernel,) = [row for row in rows if row["what"] == "kernel"]
+        assert (kernel["at_ms"], kernel["ms"], kernel["on"], kernel["below"]) == (
+            0.15, 0.02, "device 0 stream 7", "aten::mm",
+        )  # fmt: skip
+        assert {row["on"] for row in rows if row["what"] == "operator"} == {"thread 2"}
+        answer, rows = await events(filter="sgemm")
+        assert [row["ms"] for row in rows] == [0.01, 0.02]
+        assert answer["names"][0][1:] == [1, 0.02]
+        answer, rows = await events(filter="aten::part_(1|2)$", step=3)
+        assert [row["name"] for row in rows] == ["aten::part_1", "aten::part_2"]
+        answer, rows = await events()
+        assert answer["left_out"] > 400
+        assert [row["at_ms"] for row in rows] == sorted(row["at_ms"] for row in rows)
+        assert "3" in await refused(client, "spans", id=name, step=7)
+        assert "no such rank" in await refused(client, "spans", id=name, rank=1)
+        with (tmp_path / "trace.json").open("a") as file:
+            file.write(" ")
+        assert "changed since it was opened" in await refused(client, "spans", id=name)
+        (tmp_path / "trace.json").unlink()
+        assert "the file is gone" in await refused(client, "spans", id=name)
+
+    asked(act, tmp_path)
+
+
+def test_the_steps_after_changes(tmp_path: Path) -> None:
+    """A host that waits for a product of 500 us and then works for 300 us: side by side they take the longer one."""
+    read_back().write(tmp_path / "trace.json")
+
+    async def act(client: Any) -> None:
+        name = id_in(await called(client, "open", path="trace.json"))
+        changes = ["synchronization 0", "aten::mm x0.5"]
+        answer = json.loads(await called(client, "what_if", id=name, changes=changes))
+        assert (answer["step_ns"], answer["why_not"]) == (2_784_000, None)
+        assert [each["changes"] for each in answer["answers"]] == [
+            ["synchronization x0"], ["aten::mm x0.5"], ["synchronization x0", "aten::mm x0.5"],
+        ]  # fmt: skip
+        assert [answer["step_ns"] - each["step_ns"] for each in answer["answers"][:2]] == [969_000, 750_000]
+        assert sum(answer["path"].values()) == answer["step_ns"]
+        assert "no part of the step" in await refused(client, "what_if", id=name, changes=["aten::nn 0"])
+        assert "not a change" in await refused(client, "what_if", id=name, changes=["faster"])
+        with (tmp_path / "trace.json").open("a") as file:
+            file.write(" ")
+        assert "changed since it was opened" in await refused(client, "what_if", id=name, changes=changes)
+
+    asked(act, tmp_path)
+
+
+def test_a_report_keeps_no_events(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(training_step().analyze(tmp_path).to_json())
+
+    async def act(client: Any) -> None:
+        name = id_in(await called(client, "open", path="report.json"))
+        assert "open the trace" in await refused(client, "spans", id=name)
+        assert "open the trace" in await refused(client, "what_if", id=name, changes=["host 0"])
+
+    asked(act, tmp_path)
 
 
 def test_findings_are_those_of_the_report() -> None:
@@ -233,7 +333,7 @@ def test_a_model_is_run_where_that_is_allowed(tmp_path: Path) -> None:
     async def act(client: Any) -> None:
         opened = await called(client, "open", path=f"profile openai-community/gpt2 {small}")
         assert "kind: report" in opened
-        assert "GPT2LMHeadModel" in opened
+        assert "- model: `openai-community/gpt2`" in opened
         assert "no-such-model" in await refused(client, "open", path="profile no-such-model")
 
     asked(act, tmp_path, allow_run=True)

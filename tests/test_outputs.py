@@ -20,10 +20,12 @@ from torch import nn
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.run.export import export_trace
+from opanatomy.capture.run import export
+from opanatomy.capture.run.export import TraceWriter, export_trace
 from opanatomy.errors import OutputError
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.trace.files import OutputFile, output_file
+from opanatomy.trace.redact import of_process
 from tests.made_trace import training_step
 
 
@@ -236,6 +238,50 @@ def test_a_profilers_file_that_stops_in_the_middle_is_noticed(here: Path) -> Non
     with pytest.raises(OutputError, match="the profiler could not write its trace of this step to the end - free"):
         export_trace(Full(), capture, here / "t.json")
     assert left_in(here) == []
+
+
+class Exporting:
+    """A profiler whose trace has a secret of the process, which is no more in its environment, and a path."""
+
+    secret = "sW0rdfish-4711-xyz"
+
+    def export_chrome_trace(self, path: str) -> None:
+        event = '{\n    "ph": "X", "name": "%s %s /home/me/x.py", "ts": 1, "dur": 1\n  }'
+        events = ",\n  ".join(event % (name, self.secret) for name in "ab")
+        Path(path).write_text(f'{{"schemaVersion": 1, "traceEvents": [\n  {events}\n]}}\n')
+
+
+@pytest.mark.parametrize("executable", [sys.executable, "/bin/false", "/nowhere"])
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_large_trace_is_written_by_another_process_as_by_this_one(
+    executable: str, everything: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "HANDED_OVER_BYTES", 0)
+    monkeypatch.setenv("MY_API_KEY", Exporting.secret)
+    of_process()
+    monkeypatch.delenv("MY_API_KEY")
+    capture = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
+    export_trace(Exporting(), capture, here / "expected.json", everything=everything)
+    monkeypatch.setattr(sys, "executable", executable)
+    output = output_file(Path("t.json"), numbered=True)
+    Path("t.json").write_text("made meanwhile")
+    writer = TraceWriter(Exporting(), capture, output, everything=everything)
+    writer.wait()
+    assert output.path == Path("t-2.json")
+    assert output.path.read_text() == Path("expected.json").read_text()
+    assert Exporting.secret not in output.path.read_text()
+    assert left_in(here) == ["expected.json", "t-2.json", "t.json"]
+
+
+def test_what_the_other_process_cannot_write_is_said_here(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "HANDED_OVER_BYTES", 0)
+    capture = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
+    output = output_file(Path("t.json"))
+    Path("t.json").write_text("made meanwhile")
+    writer = TraceWriter(Exporting(), capture, output, everything=False)
+    for _ in range(2):
+        with pytest.raises(OutputError, match="it was made by something else during this run"):
+            writer.wait()
 
 
 def test_a_current_folder_that_is_gone_is_a_line(here: Path, trace: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,8 @@ def of_ranks(waiting_ns: int, transfer_ns: int, computing_ns: int, straggler: St
 
 def headline(anatomy: Anatomy, source: str | None = SOURCE) -> tuple[str, list[str]]:
     """The first sentences of the page and the commands below them."""
-    text = format_named("terminal").write(anatomy, Page(width=200, source=source)).split("\n", 1)[1].split("\n\n")[0]
+    text = format_named("terminal").write(anatomy, Page(width=200, source=source, sections=("headline",)))
+    text = text.split("\n", 1)[1]
     sentences, _, commands = text.partition("next:")
     return " ".join(sentences.split()), [
         line.strip() for line in commands.replace("next:", "\n").split("\n") if line.strip()
@@ -127,7 +128,7 @@ LATE = Straggler(
     idle_longer_ns=2,
 )
 IDLE, LAUNCHING = "The device is idle", "while the host ran operators and launched kernels"
-NOT_KNOWN = "The framework and the profiler's own time, which is not known apart, take 60.0 % of the step."
+NOT_KNOWN = "Framework overhead, with the profiler's (not separable), takes 60.0 % of the step."
 BOTH = ((CONTRACTION, 90), (ELEMENTWISE, 10))
 HEADLINES: list[tuple[Anatomy, str, str]] = [
     (made((CONTRACTION, 37), operators=63), f"{IDLE} 63.0 % of the step, {LAUNCHING}.", "idle"),
@@ -135,47 +136,45 @@ HEADLINES: list[tuple[Anatomy, str, str]] = [
      f"{IDLE} 60.0 % of the step, mostly while another stream was waited"
      " for.", "idle"),
     (made((CONTRACTION, 40), operators=24, stream=16, unknown=20),
-     f"{IDLE} 60.0 % of the step, 40 % of that {LAUNCHING},"
-     " 33 % of that while nothing is recorded of the host.", "idle"),
-    (made((CONTRACTION, 40), unknown=60), f"{IDLE} 60.0 % of the step, while nothing is recorded of the host.", "idle"),
+     f"{IDLE} 60.0 % of the step, 24.0 % {LAUNCHING},"
+     " 20.0 % while the trace shows nothing on the host.", "idle"),
+    (made((CONTRACTION, 40), unknown=60), f"{IDLE} 60.0 % of the step, while the trace shows nothing on the host.",
+     "idle"),
     (made((CONTRACTION, 45), (COMMUNICATION, 55), exposed=55),
-     "Communication that no other work hides takes 55.0 % of the step.", "communication"),
+     "Exposed communication takes 55.0 % of the step.", "communication"),
     (of_ranks(50, 10, 40, LATE),
-     "Waiting for other ranks, in collectives that keep the device busy, takes 50.0 % of the step"
-     " on average; 80.0 % of all waiting is for rank 1.", "waiting"),
+     "Waiting for other ranks takes 50.0 % of the step on average; rank 1 causes 80.0 % of the waiting.", "waiting"),
     (of_ranks(10, 50, 40),
-     "Communication that no other work hides takes 60.0 % of the step, 16.7 % of it waiting for other"
-     " ranks.", "communication"),
+     "Exposed communication takes 60.0 % of the step (10.0 % waiting for other ranks).", "communication"),
     (made((CONTRACTION, 60, 9, Phase.FORWARD, 30), (NORMALIZATION, 5)),
-     "Tensor contraction takes 92.3 % of the device work, at 50.0 % of its ceiling.", "roofline"),
+     "Tensor contractions take 92.3 % of the step and run at 50.0 % of peak.", "roofline"),
     (replace(made((ELEMENTWISE, 90), (CONTRACTION, 10)),
              operators=(operator("aten::bernoulli_", ELEMENTWISE, 80), operator("aten::mul", ELEMENTWISE, 10))),
-     "Element-wise work (most of it bernoulli_) takes 90.0 % of the device work.", "operators"),
-    (made((OperatorClass.UNKNOWN, 70), (CONTRACTION, 30)), "Work that no rule knows takes 70.0 % of the device work.",
+     "Element-wise operators (mostly bernoulli_) take 90.0 % of the step.", "operators"),
+    (made((OperatorClass.UNKNOWN, 70), (CONTRACTION, 30)), "Unclassified work takes 70.0 % of the step.",
      "ledger"),
     (on_cpu(60, (CONTRACTION, 40)), NOT_KNOWN, "operators"),
     (on_cpu(60, (CONTRACTION, 40), unprofiled_wall_ns=70, profiler_ns=10),
-     "The framework (dispatch, autograd, Python) takes 60.0 %", "operators"),
+     "Framework overhead (dispatch, autograd, Python) takes 60.0 %", "operators"),
     # It leaves more than the whole step without the profiler takes.
     (on_cpu(60, (CONTRACTION, 40), unprofiled_wall_ns=50, profiler_ns=10), NOT_KNOWN, "operators"),
     # Hidden communication costs nothing; what is small is not said.
-    (made((CONTRACTION, 50), (COMMUNICATION, 50)), "Tensor contraction takes 50.0 % of the device work.", "kernels"),
-    (made((CONTRACTION, 86), (ELEMENTWISE, 14)), "Tensor contraction takes 86.0 % of the device work.", "kernels"),
+    (made((CONTRACTION, 50), (COMMUNICATION, 50)), "Tensor contractions take 100.0 % of the step.", "kernels"),
+    (made((CONTRACTION, 86), (ELEMENTWISE, 14)), "Tensor contractions take 86.0 % of the step.", "kernels"),
     # Phases beside forward and backward are named where they are much.
     (made((CONTRACTION, 55), (ELEMENTWISE, 20, None, Phase.OPTIMIZER), (CONTRACTION, 25, None, Phase.RECOMPUTE)),
-     "Tensor contraction takes 80.0 % of the device work. Computing activations again (checkpointing) takes 25.0 % of"
-     " the device work.", "kernels"),
+     "Tensor contractions take 80.0 % of the step. Recomputing activations (checkpointing) takes 25.0 % of"
+     " the step.", "kernels"),
     (replace(made(*BOTH), memory=Memory(peak_bytes=950)),
-     "Tensor contraction takes 90.0 % of the device work. Memory is nearly full:"
+     "Tensor contractions take 90.0 % of the step. Memory is nearly full:"
      " 950 B of the device's 1.00 kB.", "kernels"),
-    (replace(made(*BOTH), memory=Memory(peak_bytes=890)), "Tensor contraction takes 90.0 % of the device work.",
+    (replace(made(*BOTH), memory=Memory(peak_bytes=890)), "Tensor contractions take 90.0 % of the step.",
      "kernels"),
     # Without steps it is of what lies between the first and the last work; other steps' work is no cost.
     (made((CONTRACTION, 50), operators=10, around=40, number=None),
-     f"Tensor contraction takes 100.0 % of the device work. {IDLE} 16.7 %", "kernels"),
+     f"Tensor contractions take 83.3 % of the trace. {IDLE} 16.7 % of the trace", "kernels"),
     (made((CONTRACTION, 60), operators=20, outside=20),
-     "Tensor contraction takes 100.0 % of the device work. The device is"
-     " idle 25.0 % of the step", "kernels"),
+     f"Tensor contractions take 75.0 % of the step. {IDLE} 25.0 % of the step", "kernels"),
 ]  # fmt: skip
 
 

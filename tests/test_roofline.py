@@ -168,14 +168,14 @@ def test_utilization_leaves_recompute_to_hfu() -> None:
 @pytest.mark.parametrize(
     ("lost", "mfu", "covered", "line"),
     [
-        (product(0, None, None), 0.1, 1.0, "reached MFU 10.0 %, HFU 10.0 % of the bfloat16 peak"),
+        (product(0, None, None), 0.1, 1.0, "reached MFU 10.0 %, HFU 10.0 % (bfloat16 peak)"),
         (
             product(10, None, None),
             0.1,
             0.75,
-            "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for",
+            "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % (bfloat16 peak); FLOPs known for",
         ),
-        (product(30, None, None), 0.1, 0.5, "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak; FLOPs known for"),
+        (product(30, None, None), 0.1, 0.5, "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % (bfloat16 peak); FLOPs known for"),
         (product(31, None, None), None, 30 / 61, "reached no MFU: FLOPs are known of 49.2 % of the contractions' time"),
         # What no rule knows may be a contraction.
         (
@@ -643,12 +643,12 @@ def test_the_causal_mask_stands_beside_what_it_explains(tmp_path: Path, capsys: 
     whole, masked = f"{100 * mfu:.1f} %", f"{50 * mfu:.1f} %"
     for screen in ("--brief", "--full"):
         text = printed(capsys, "analyze", trace, screen)
-        assert f"MFU {whole}, HFU {whole} of the bfloat16 peak; MFU {masked} under the causal mask" in text
-        assert f"at {whole} of its ceiling ({masked} under the causal mask)" in text
+        assert f"MFU {whole}, HFU {whole} (bfloat16 peak); MFU {masked} under the causal mask" in text
+        assert f"at {whole} of peak ({masked} under the causal mask)" in text
         assert f"under the causal mask: tensor contraction {masked}, total {masked}" in text
     digest = printed(capsys, "analyze", trace, "-f", "digest")
     assert f"MFU: {whole}; MFU {masked} under the causal mask" in digest
-    assert f"at {whole} of its ceiling ({masked} under the causal mask)" in digest
+    assert f"at {whole} of peak ({masked} under the causal mask)" in digest
     device = opanatomy.analyze(trace).device
     assert (device.mfu, device.causal_mfu) == (pytest.approx(mfu), pytest.approx(mfu / 2))
     assert [(one.operator_class, one.operator, one.cause) for one in device.above] == [
@@ -675,7 +675,7 @@ def test_a_window_among_the_arguments_counts(tmp_path: Path, capsys: pytest.Capt
     assert (row.flops, row.causal_flops) == (flops, flops)
     share = f"{100 * flops / (us * 1e-6) / H100_BF16:.1f} %"
     text = printed(capsys, "analyze", path, "--brief")
-    assert f"MFU {share}, HFU {share} of the bfloat16 peak" in text
+    assert f"MFU {share}, HFU {share} (bfloat16 peak)" in text
     assert "may be wrong" not in text
 
 
@@ -684,7 +684,7 @@ def test_what_the_cache_serves_is_said(tmp_path: Path) -> None:
     small = one_call("aten::add", [[1024, 1024], [1024, 1024], []], ["", "", "1"], 2, "float").analyze(tmp_path)
     share = f"{100 * 3 * 4 * 1024**2 / H100_BANDWIDTH / 2e-6:.1f} %"
     text = page(small, brief=True)
-    assert f"at {share} of its ceiling (the cache may serve the tensors)" in text
+    assert f"at {share} of peak (the cache may serve the tensors)" in text
     assert "above 100 %, the cache may serve the tensors: element-wise, total" in text
     large = one_call("aten::add", [[10240, 10240], [10240, 10240], []], ["", "", "1"], 200, "float").analyze(tmp_path)
     assert large.device.above == ()

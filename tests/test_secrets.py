@@ -311,7 +311,11 @@ def test_the_figures_stay(planted: Path) -> None:
     """Only texts change: all numbers of the report, row for row, are those of the trace."""
     trace = planted / "sources" / f"trace-{NAMED}.json"
     before, after = analyze_trace(trace), opanatomy.analyze(trace)
-    assert (before.ledger, before.timeline, before.step) == (after.ledger, after.timeline, after.step)
+    timelines = [
+        replace(side.timeline, gaps=tuple(replace(gap, name=None, before=None) for gap in side.timeline.gaps))
+        for side in (before, after)
+    ]
+    assert (before.ledger, timelines[0], before.step) == (after.ledger, timelines[1], after.step)
     assert [replace(row, kernel="", operators=()) for row in before.kernels] == [
         replace(row, kernel="", operators=()) for row in after.kernels
     ]

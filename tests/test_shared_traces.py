@@ -58,8 +58,10 @@ MORE = sorted((FOLDER.parent / "more_traces").rglob("*.json.gz"))
 
 @pytest.mark.parametrize("path", [*TRACES, *MORE], ids=lambda path: f"{path.parent.name}-{path.name[:40]}")
 def test_next_to_nothing_is_unknown(path: Path) -> None:
+    """But Triton's kernels of 2023, `triton__0d1d2de`, whose names say nothing."""
     anatomy = anatomy_of(path)
-    assert anatomy.ledger.unknown_ns <= 0.005 * inside(anatomy)
+    nameless = sum(row.time_ns for row in anatomy.kernels if row.kernel.startswith("triton__0d1d"))
+    assert anatomy.ledger.unknown_ns - nameless <= 0.005 * inside(anatomy)
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,7 @@ def test_a_slow_loader_is_the_first_cause(workers: int, tmp_path: Path, capsys: 
     assert run.input_ns / run.wall_ns > 0.5
     assert anatomy.advice[0].id == "input"
     text = said(anatomy, capsys, tmp_path)
-    assert (
-        f"The step waits {100 * run.input_ns / run.wall_ns:.1f} % of its time for its input, over the whole run" in text
-    )
+    assert f"Waiting for input takes {100 * run.input_ns / run.wall_ns:.1f} % of the step, over the whole run" in text
     assert "DataLoader(num_workers=" in text if not workers else "more workers" in text
 
     alone = replace(anatomy, run=None)
@@ -120,7 +118,7 @@ def test_the_trace_alone_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert anatomy.advice[0].id == "input"
     assert anatomy.advice[0].gain_ns == pytest.approx(1e9 * sum(waits[5:9]) / 4, rel=0.1)
     text = said(anatomy, capsys, tmp_path)
-    assert re.search(r"The step waits 9\d\.\d % of its time for its input\.", text)
+    assert re.search(r"Waiting for input takes 9\d\.\d % of the step\.", text)
     assert "of it waiting for input" in text
 
 

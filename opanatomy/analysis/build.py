@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -371,10 +371,24 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         run=capture.run if capture else None,
         compilation=capture.compilation if capture else None,
         caveats=inputs.caveats,
-        warnings=inputs.warnings,
+        warnings=(*inputs.warnings, *_of_lost_work(timeline)),
     )
     check_conservation(anatomy)
     return anatomy
+
+
+def _of_lost_work(timeline: Timeline) -> Iterator[str]:
+    """Yield a warning if the trace lacks some of the device work; if it lacks all of it, a caveat says so."""
+    if not timeline.lacks_work or not timeline.busy_ns:
+        return
+    launching = timeline.launching
+    lacks = "work that the host waited for"
+    if launching is not None and launching.lost_calls:
+        lacks = f"the work of {launching.lost_calls:,} of {launching.calls:,} launches"
+    yield (
+        f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and shares of"
+        " device work are those of what was recorded"
+    )
 
 
 #: Implementations of attention that multiply all queries and keys, whatever the mask.

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from opanatomy.analysis.idle import NEVER, done_ns
 from opanatomy.analysis.window import launches_of_work, lost_launches
 from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.calls import TraceCalls
@@ -484,7 +485,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     around = np.where(around >= 0, at(calls.operator, around), -1)
     name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
     phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
-    after = launches.start_ns[lost] > last
+    after = (launches.start_ns[lost] > last) & _is_cut_off(events, lost[launches.start_ns[lost] > last], window[1])
     graphs = events.launches_named(_GRAPH)[lost]
     for _, alike in rows_by_value(_pairs(_pairs(name, phase), 2 * after + graphs)):
         rows, first = lost[alike], int(alike[0])
@@ -500,6 +501,20 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
                                 f"{'' if len(rows) == 1 else 'es'}{' of graphs' if is_graph else ''}{of_time}{known}")
         )  # fmt: skip
     return _check(LAUNCHES, "the launches", "launches", len(starting), len(lost) + len(unlike), differences)
+
+
+def _is_cut_off(events: _Events, lost: Int64, end_ns: int) -> bool:
+    """Return whether the device may still have run the first of these launches, the last of the trace, at its end.
+
+    It had ended if the host has waited for it, or if the device was idle for longer than any of its work takes.
+    """
+    if not len(lost):
+        return False
+    launches = events.trace.launches
+    returned = int((launches.start_ns + launches.duration_ns)[lost].min())
+    waited = done_ns(events.names, launches, events.work, np.array([returned]))[0] < NEVER
+    free = max(returned, int(events.end_ns.max()))
+    return not (waited and events.one_process) and end_ns - free <= int(events.work.duration_ns.max())
 
 
 def _loses_kernels(cuda: str | None) -> str:

@@ -393,10 +393,10 @@ def _sources(observed: Mapping[Key, Observed]) -> str:
     return " and ".join(sorted({source for count in observed.values() for source in count.sources})) or OBSERVER
 
 
-# ----- time by operator against the profiler's own sums of the run (`key_averages`)
+# ----- time by operator against the profiler's own tree of events, as the run summed it up
 
 
-PROFILER = "the profiler's key_averages"
+PROFILER = "the profiler's event tree"
 _OPERATOR = re.compile(r"aten::\w+")
 
 

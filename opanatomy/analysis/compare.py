@@ -1123,7 +1123,7 @@ def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool) -> s
         return "only two sides are tested"
     fewest = min(len(side.runs) for side in sides)
     if fewest < RUNS_NEEDED:
-        return f"{RUNS_NEEDED} runs a side are needed, interleaved: steps of one run are not independent"
+        return f"{RUNS_NEEDED} interleaved runs per side are needed (steps of one run are correlated)"
     if busy:
         return "the machine was busy: run them again when it is idle"
     if not independent:

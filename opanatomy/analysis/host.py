@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.analysis.idle import WAITS, is_operator
 from opanatomy.analysis.intervals import Intervals, length, overlap, union, without
@@ -19,7 +20,7 @@ from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 _SMALL: Final = 0.001
 _STEP: Final = re.compile(r"^ProfilerStep")
 #: Ranges that say where the host is, not what it does.
-_PLACES: Final = re.compile(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
+PLACES: Final = re.compile(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
 _PYTHON: Final = "between recorded events"
 #: Operators that only call another one, by that one.
 _CALLS: Final = {
@@ -28,32 +29,59 @@ _CALLS: Final = {
 }  # fmt: skip
 
 
-def host_rows(names: Sequence[str], host: HostTable, launches: Launches, steps: Intervals) -> tuple[HostRow, ...]:
-    """Return what the launching threads (on the CPU those that run operators) did in the steps, longest first.
+class ThreadEvents(Struct, frozen=True, kw_only=True):
+    """Events of some threads: rows of the host events and of the launches that lie in no other launch.
 
-    Events count in the step that they begin in. Python's time is that of the main thread in which neither it nor
-    another of these threads has an event.
+    `around` is the host row around each of `calls`, -1 if there is none. `own_ns` is each host event's time without
+    events and calls below it, and `operators` marks the operators, both by host row.
     """
-    rows = np.flatnonzero(_inside(host.start_ns, steps) & (host.duration_ns > 0))
-    calls = np.flatnonzero(_inside(launches.start_ns, steps))
-    threads = unique(launches.thread[calls[starts_work(names, launches)[calls]]]).values
+
+    rows: Int64
+    calls: Int64
+    around: Int64
+    own_ns: Int64
+    operators: Bool
+
+
+def thread_events(
+    names: Sequence[str], host: HostTable, launches: Launches, spans: Intervals, *, every_thread: bool = False
+) -> ThreadEvents:
+    """Return the events that begin in the spans on launching threads (on the CPU those that run operators)."""
+    rows = np.flatnonzero(_inside(host.start_ns, spans) & (host.duration_ns > 0))
+    calls = np.flatnonzero(_inside(launches.start_ns, spans))
     operators = is_operator(names, host)
-    if not len(threads):
-        threads = unique(host.thread[rows[operators[rows]]]).values
+    if every_thread:
+        threads = unique(np.concatenate((host.thread[rows], launches.thread[calls]))).values
+    else:
+        threads = unique(launches.thread[calls[starts_work(names, launches)[calls]]]).values
+        if not len(threads):
+            threads = unique(host.thread[rows[operators[rows]]]).values
     rows, calls = rows[isin(host.thread[rows], threads)], _outermost(launches, calls, threads)
-    if not len(rows):
-        return ()
     around = enclosing_rows(
         host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent,
         (launches.thread[calls], launches.start_ns[calls]),
     )  # fmt: skip
     own = host.self_ns.copy()
     np.subtract.at(own, around[around >= 0], launches.duration_ns[calls[around >= 0]])
+    return ThreadEvents(rows=rows, calls=calls, around=around, own_ns=own.clip(0), operators=operators)
+
+
+def host_rows(
+    names: Sequence[str], host: HostTable, launches: Launches, steps: Intervals, events: ThreadEvents
+) -> tuple[HostRow, ...]:
+    """Return what the threads did in the steps, longest first; `events` are theirs in the steps.
+
+    Events count in the step that they begin in. Python's time is that of the main thread in which neither it nor
+    another of these threads has an event.
+    """
+    rows, calls, own, operators = events.rows, events.calls, events.own_ns, events.operators
+    if not len(rows):
+        return ()
     step = rows_named(_STEP, names, host.name)
-    python = int(own[rows[step[rows]]].clip(0).sum()) + _between(host, launches, rows, calls, step, steps)
+    python = int(own[rows[step[rows]]].sum()) + _between(host, launches, rows, calls, step, steps)
     made = [
         *_events(names, host, rows[~step[rows]], own, operators),
-        *_runtime(names, host, launches, calls, around, operators),
+        *_runtime(names, host, launches, calls, events.around, operators),
     ]
     if python > 0:
         made.append(HostRow(kind="python", name=_PYTHON, calls=0, self_ns=python, total_ns=python))
@@ -101,7 +129,7 @@ def _events(names: Sequence[str], host: HostTable, rows: Int64, own: Int64, oper
     size = len(groups.values)
     calls = np.bincount(groups.inverse, minlength=size)
     self_ns, total_ns = (np.zeros(size, dtype=np.int64) for _ in range(2))
-    np.add.at(self_ns, groups.inverse, own[rows].clip(0))
+    np.add.at(self_ns, groups.inverse, own[rows])
     np.add.at(total_ns, groups.inverse, np.where(_below_same(host)[rows], 0, host.duration_ns[rows]))
     columns = (groups.values.tolist(), operators[rows[groups.first]].tolist(), calls.tolist(), self_ns.tolist())
     for number, operator, count, spent, whole in zip(*columns, total_ns.tolist(), strict=True):
@@ -151,7 +179,7 @@ def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) ->
         above = parent
     if above >= 0:
         return names[int(host.name[above])]
-    while row >= 0 and _PLACES.match(names[int(host.name[row])]):
+    while row >= 0 and PLACES.match(names[int(host.name[row])]):
         row = int(host.parent[row])
     return names[int(host.name[row])] if row >= 0 else None
 

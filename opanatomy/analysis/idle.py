@@ -22,6 +22,7 @@ from opanatomy.records.anatomy import PYTHON_STACK, Gap, IdleRow
 from opanatomy.records.columns import (
     MEMCPY,
     Bool,
+    DeviceWork,
     HostTable,
     Int64,
     Launches,
@@ -72,6 +73,8 @@ WAITS: Final = re.compile(
     r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
 )
 _SYNCHRONIZES: Final = re.compile(r"^(?:cuda|hip|cu|ur|ze|aclrt)\w*Synchronize|^ur(?:EventWait|QueueFinish)")
+_ON_DEVICE: Final = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_ON_STREAM: Final = re.compile(r"^(?:cuda|hip|cu)StreamSynchronize")
 _GRAPH: Final = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 _LOADS: Final = re.compile(
     r"(?:Module|Library|Kernel)(?:Load|GetFunction)|Func[GS]etAttribute|GraphInstantiate|StreamCreate"
@@ -104,6 +107,8 @@ _ORDER: Final = (
     IdleCause.PROFILER, IdleCause.COMPILATION, IdleCause.INPUT, IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH,
     IdleCause.SYNCHRONIZATION, IdleCause.COLLECTIVE, IdleCause.OPERATORS,
 )  # fmt: skip
+#: The time of what nothing says the end of.
+NEVER: Final = int(np.iinfo(np.int64).max)
 #: In place of a thread: all threads that launch work, or none at all.
 _OTHERS: Final = -1
 _NOBODY: Final = -2
@@ -279,6 +284,23 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
     return together(awaited, overlap(union(since[unseen], idle[unseen]), union(begin, end - begin)))
 
 
+def done_ns(names: Sequence[str], launches: Launches, work: DeviceWork, moments: Int64) -> Int64:
+    """Return when what was launched by each moment had ended for certain; `NEVER` if no later wait says so.
+
+    A wait for a device says so if all work is of one device, a wait for a stream if all is of one stream.
+    """
+    waits = np.zeros(len(launches.name), dtype=bool)
+    if len(unique(work.device).values) == 1:
+        waits |= rows_named(_ON_DEVICE, names, launches.name)
+        if len(unique(work.stream).values) == 1:
+            waits |= rows_named(_ON_STREAM, names, launches.name)
+    rows = np.flatnonzero(waits & (launches.duration_ns > 0))
+    begin, end = _span(launches, rows[np.argsort(launches.start_ns[rows], kind="stable")])
+    returned = np.append(np.minimum.accumulate(end[::-1])[::-1], NEVER)
+    ended: Int64 = returned[np.searchsorted(begin, moments)]
+    return ended
+
+
 def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host: _Host, awaited: Intervals) -> Idle:
     """Return the idle time of the device whose work is in these rows."""
     work = launched.work
@@ -347,12 +369,17 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
     first = np.minimum(np.searchsorted(hidden_ns, since, side="right"), len(hidden_ns) - 1)
     lost = (hidden_ns[first] > since) & (hidden_ns[first] < np.where(next_ns >= 0, next_ns, closes))
     lost &= hidden_ns[first] < closes
-    cut = np.where(lost, np.maximum(hidden_ns[first], opens), closes)
-    unrecorded = cut[lost], closes[lost]
-    next_ns, next_launch = np.where(lost, cut, next_ns), np.where(lost, launched.hidden[first], next_launch)
-    left, before_work = cut > opens, np.where(lost, -1, before_work)
-    columns = (opens, cut, last, following, next_ns, next_launch, before_work)
-    return _Gaps(*(column[left] for column in columns)), unrecorded
+    cut = np.maximum(hidden_ns[first], opens)[lost]
+    hiding = done_ns(launched.names, launched.launches, launched.work, hidden_ns) - hidden_ns
+    unrecorded = overlap((cut, closes[lost]), union(hidden_ns, hiding))
+    gaps = _Gaps(opens, closes, last, following, next_ns, next_launch, before_work).without(unrecorded)
+    ahead = isin(gaps.end_ns, unrecorded[0])
+    launch = launched.hidden[np.minimum(np.searchsorted(hidden_ns, gaps.end_ns), len(hidden_ns) - 1)]
+    gaps = replace(
+        gaps, launched_ns=np.where(ahead, gaps.end_ns, gaps.launched_ns), launch=np.where(ahead, launch, gaps.launch),
+        before=np.where(ahead, -1, gaps.before),
+    )  # fmt: skip
+    return gaps, unrecorded
 
 
 def is_operator(names: Sequence[str], host: HostTable) -> Bool:
@@ -639,3 +666,24 @@ def _launches_until_done(launched: LaunchedWork, work: Bool) -> Bool:
 
 def _span(events: HostTable | Launches | ProfilerEvents, rows: Int64) -> Intervals:
     return events.start_ns[rows], events.start_ns[rows] + events.duration_ns[rows]
+
+
+LAUNCH: Final = "launch"
+
+
+def host_layers(launched: LaunchedWork) -> dict[str, Intervals]:
+    """Return when the threads that launch work did each kind of thing, in the order of precedence and disjoint."""
+    host, calls = _Host(launched), launched.launches
+    launches = np.flatnonzero(starts_work(launched.names, calls))
+    every = [(cause.value, host._layer(cause, _OTHERS)) for cause in (*_ORDER, IdleCause.PYTHON)]
+    every.insert(-2, (LAUNCH, union(*_of(calls, launches))))
+    layers: dict[str, Intervals] = {}
+    taken = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    for name, layer in every:
+        layers[name] = without(layer, taken) if len(taken[0]) else layer
+        taken = together(taken, layer)
+    return layers
+
+
+def _of(calls: Launches, rows: Int64) -> Intervals:
+    return calls.start_ns[rows], calls.duration_ns[rows]

@@ -19,6 +19,7 @@ from opanatomy.analysis.build import check_conservation, ratios_of
 from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
 from opanatomy.analysis.evidence import situation_of, situation_over
 from opanatomy.analysis.lanes import lanes_of_ranks
+from opanatomy.analysis.spans import longest_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.analysis.timeline import longest_gaps
 from opanatomy.errors import UsageError
@@ -41,6 +42,7 @@ from opanatomy.records.anatomy import (
     Provenance,
     Ratio,
     Situation,
+    Span,
     Step,
     Timeline,
 )
@@ -542,6 +544,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
     device: DeviceFigures
     lanes: Lanes | None = None
     run: RunClock | None = None
+    spans: tuple[Span, ...] = ()
 
 
 class _Best(Struct):
@@ -599,6 +602,7 @@ class RanksTogether:
                 order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
                 timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
                 lanes=anatomy.lanes, run=anatomy.run,
+                spans=tuple(replace(span, rank=rank.rank) for span in anatomy.spans),
             )
         )  # fmt: skip
         self._add_rows(anatomy, order)
@@ -656,6 +660,7 @@ class RanksTogether:
             chains=self._chains.rows(),
             situation=situation_over(self._situations),
             lanes=lanes_of_ranks([(one.candidate.called, one.lanes) for one in kept if one.lanes is not None]),
+            spans=longest_of_ranks(span for one in kept for span in one.spans),
             memory=self._memory.memory,
             run=max((one.run for one in kept if one.run is not None), key=lambda run: run.input_share, default=None),
             timeline=timeline_over([one.timeline for one in kept]),

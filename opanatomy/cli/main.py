@@ -228,12 +228,15 @@ class _Caught(Struct):
     def leave(self) -> None:
         """Keep the exit code, as the last of the handlers at exit, whatever an interrupted Python makes of it.
 
-        Without torch the process ends at once: to take the interpreter apart takes as long as to import numpy.
+        Without torch the process ends at once: to take the interpreter apart takes as long as to import numpy. A rank
+        does too: threads of gloo that still hold tensors abort an interpreter that is being taken apart.
         """
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        if self.number is not None or (self.code is not None and "torch" not in sys.modules):
+        if self.number is not None or (
+            self.code is not None and ("torch" not in sys.modules or launched() is not None)
+        ):
             os._exit(SIGNALLED + (self.number or 0) if self.code is None else self.code)
         if "triton._C.libtriton" in sys.modules:
             # Its nanobind takes what `gc.freeze` keeps for leaks, and lists them.

@@ -52,7 +52,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     if not hasattr(arguments, "brief"):
         return Page(
             top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces), sides=_sides(arguments),
-            chart=chart,
+            chart=chart, full=getattr(arguments, "full", False),
         )  # fmt: skip
     chosen = _sections(arguments.section)
     given = [
@@ -346,7 +346,7 @@ def note(text: str) -> None:
 
 
 #: The options of `analyze` on how a trace is read, or where it is written.
-_OF_TRACES: Final = ("phases", "at", "summaries", "dask", "jobs", "annotated")
+_OF_TRACES: Final = ("phases", "at", "what_if", "summaries", "dask", "jobs", "annotated")
 #: Options that need the report of one run; a comparison and an experiment are none.
 _OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
 #: Up to this many names are written.

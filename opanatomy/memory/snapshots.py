@@ -326,8 +326,13 @@ def memory_of_snapshot(
             rule=rounding.rule,
         )  # fmt: skip
         blocks = tuple(sorted((*blocks, row), key=lambda row: -row.bytes))
+    unknown = [device for device, _ in devices[1:] if device.row.peak_bytes is None]
+    unknown_peaks = (
+        f"{device.name}: no history was recorded, so that its peak is not known, and which device's is the highest"
+        for device in unknown
+    )
     return Memory(
-        peak_bytes=main.row.peak_bytes,
+        peak_bytes=None if unknown else main.row.peak_bytes,
         allocator_peak_bytes=main.row.peak_bytes,
         peak_at=main.row.peak_at,
         requested_peak_bytes=main.row.requested_peak_bytes,
@@ -344,7 +349,7 @@ def memory_of_snapshot(
         parts=tuple(_parts(main, stacks, classed)),
         pools=tuple(pool for device, _ in devices for pool in device.pools),
         spans=tuple(_spans(main)),
-        notes=main.notes,
+        notes=(*main.notes, *unknown_peaks),
         failure=main.failure,
     )
 

@@ -189,6 +189,45 @@ class Timeline(Record, frozen=True, kw_only=True):
         return 0 < lost >= MINOR * calls or 0 < (self.awaited_ns or 0) >= MINOR * self.window_ns
 
 
+class WhatIf(Record, frozen=True, kw_only=True):
+    """How long a mean step takes after `changes` together (`aten::mm x0.5`), by replaying the trace.
+
+    `least_ns` is that with a host that recording does not slow, where the step without the profiler is not known.
+    """
+
+    changes: tuple[str, ...]
+    step_ns: int
+    least_ns: int | None = None
+
+
+class PathPart(Record, frozen=True, kw_only=True):
+    """Time of a mean step on the path that decides its length: host time of a kind, work of a class, a delay."""
+
+    of: str
+    time_ns: int
+
+
+class Replay(Record, frozen=True, kw_only=True):
+    """The steps timed again as a graph of host and device.
+
+    `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
+    `unexplained` the delays that no edge explains, as parts of the steps. `host_factor` scales host time to the step
+    without the profiler; `None` if that is not known, or the device alone decides. `step_ns` is the replayed step,
+    `least_ns` that with a host that recording does not slow. `answers` are of the changes that were asked for, and
+    `together` is that of the first three pieces of advice, if a replay can say all of them.
+    """
+
+    step_ns: int
+    least_ns: int | None = None
+    why_not: str | None = None
+    error: float
+    unexplained: float
+    host_factor: float | None = None
+    path: tuple[PathPart, ...] = ()
+    answers: tuple[WhatIf, ...] = ()
+    together: WhatIf | None = None
+
+
 class LinkedTime(Record, frozen=True, kw_only=True):
     """Device work by how it was linked to its launch."""
 
@@ -579,6 +618,8 @@ class Generation(Record, frozen=True, kw_only=True):
 
 #: Advice about the step's time gains at least this part of the step.
 WORTH: Final = 0.02
+#: So many pieces of advice come first, and have their gain together.
+FIRST: Final = 3
 #: Ids of advice that is no rule on the figures of the step: what makes a step fit, and a predicted technique.
 OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
@@ -634,6 +675,9 @@ class Advice(Record, frozen=True, kw_only=True):
     id: the rule, the same in every version.
     subject: the operator, rank or technique that it is about; `None` if it is about the whole step.
     gain_ns: the most by which the mean step could get shorter, `step_ns` long now; `None` if only memory is saved.
+    replayed_ns: by how much it gets shorter by a replay of the trace with the host as recorded. `gain_ns` is then that
+        with a host that recording does not slow, and `most_ns` the most without a replay; `None` without one.
+    changes: what changes in the step, as `analyze --what-if` reads it; empty where a replay cannot say it.
     gain_bytes: by how much the peak would be lower, `peak_bytes` now.
     fits: whether a step that ran out of memory fits then; `None` if that is not known.
     why: what is seen.
@@ -648,6 +692,9 @@ class Advice(Record, frozen=True, kw_only=True):
     subject: str | None = None
     gain_ns: int | None = None
     step_ns: int | None = None
+    replayed_ns: int | None = None
+    most_ns: int | None = None
+    changes: tuple[str, ...] = ()
     gain_bytes: int | None = None
     peak_bytes: int | None = None
     fits: bool | None = None
@@ -704,6 +751,57 @@ class ChainRow(Record, frozen=True, kw_only=True):
     moved_bytes: int
     saved_bytes: int
     operator: str
+
+
+# --- single events ---
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """One event of a step that counts: the longest of its name.
+
+    what: `kernel`, `copy`, `fill` or `collective` on a device; `operator`, `range` or `runtime` (a call of the device's
+        runtime) on the host.
+    name: the name of the event.
+    operator: the operator that launched it; on the host the innermost operator or range around it.
+    signature: the arguments of the operator, of a range none; of a collective its message.
+    phase: its phase, and `module` its module.
+    rank: its rank, in a report of several.
+    step: the number of its step.
+    begin_ns: when it began, from the beginning of that step; without annotated steps from the first device work (on
+        the CPU from the beginning of the window), before that below 0.
+    duration_ns: how long it lasted.
+    own_ns: on the host the part of that without recorded events below it.
+    thread: the thread of a host event; `device` and `stream` those of a device event.
+    bytes: what a copy moves, or the message of a collective as in `Collective`; of the `group_size` ranks of a group.
+    bytes_per_second: the rate of a copy, or the traffic of a collective on the links, waiting included.
+    count: how many events of this name the steps have, and `median_ns` the median of their durations (on the host of
+        their own times).
+    """
+
+    what: str
+    name: str
+    operator: str | None = None
+    signature: SignatureText | None = None
+    phase: Phase | None = None
+    module: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    begin_ns: int
+    duration_ns: int
+    own_ns: int | None = None
+    thread: str | None = None
+    device: int | None = None
+    stream: int | None = None
+    bytes: int | None = None
+    group_size: int | None = None
+    bytes_per_second: float | None = None
+    count: int | None = None
+    median_ns: int | None = None
+
+    @property
+    def spent_ns(self) -> int:
+        """Return the time by which events are compared: its own, or on a device all of it."""
+        return self.duration_ns if self.own_ns is None else self.own_ns
 
 
 # --- lanes: one step over time ---
@@ -1132,12 +1230,14 @@ class Anatomy(Record, frozen=True, kw_only=True):
     host: what the host's launching threads did, the longest first.
     chains: maps and normalizations that one kernel could do together, by phase.
     lanes: one step over time: phases, devices, streams, threads; of several ranks the device of each.
+    spans: the longest single events of the steps: kernels, copies, collectives, operators, ranges, runtime calls.
     caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
     warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
     run: the steps of the run around the recorded ones, where a loop was recorded; of several ranks those of the one
         that waits most for its input.
     compilation: what compiling the step took, and its times with and without; `None` if `profile` did not compile it.
+    replay: the steps timed again as a graph; `None` on the CPU, of several ranks, and in reports of before.
     schema: the version of the JSON report.
     """
 
@@ -1168,11 +1268,13 @@ class Anatomy(Record, frozen=True, kw_only=True):
     host: tuple[HostRow, ...] = ()
     chains: tuple[ChainRow, ...] = ()
     lanes: Lanes | None = None
+    spans: tuple[Span, ...] = ()
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None
     run: RunClock | None = None
     compilation: Compilation | None = None
+    replay: Replay | None = None
     schema: int = SCHEMA
 
     @property

@@ -618,8 +618,8 @@ class Capture(Record, frozen=True, kw_only=True):
     #: The number of that step in the warm-up, from 1: a first step also does one-time work.
     observed_step: int | None = None
     not_observed: str | None = None
-    #: Time of each operator by name in the profiler's own summary (`key_averages`): device work that it launched, on
-    #: the CPU its self time, over all profiled steps.
+    #: Time of each operator by name in the profiler's own tree of events, as in its `key_averages`: device work that it
+    #: launched, on the CPU its self time, over all profiled steps.
     profiler_times_ns: dict[str, int] = field(default_factory=dict)
     #: Module path -> which of its products need a gradient, as observed in a step: "weight", "input", "both", "none". A
     #: module without weights has products of activations: "both" or "none".

@@ -403,9 +403,9 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
 
 
 def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, str]:
-    """Return both as text, with every digit if rounding would make them the same."""
+    """Return both as text, with every digit if rounding would make them the same, or the first no more than a bound."""
     texts = units.of_unit(value, unit), units.of_unit(other, unit)
-    if value is None or value == other or texts[0] != texts[1]:
+    if value is None or value == other or (texts[0] != texts[1] and texts[0][0] not in "<>"):
         return texts
     return units.digits_of(value, unit), units.digits_of(other, unit)
 

@@ -61,7 +61,7 @@ def elements(section: Section, meaning: Meaning = nothing_more, opened: Opened =
         for fact in section.facts:
             label = _word(fact.label, meaning(section, fact.label))
             mark = ' class="warning"' if fact.warning else ""
-            yield f'<tr{mark}><th scope="row">{label}</th><td>{text_of(fact.text)}</td></tr>'
+            yield f'<tr{mark}><th scope="row">{label}</th><td>{text_of(fact.whole)}</td></tr>'
         yield "</table>"
     yield from map(_note, section.notes)
 

@@ -3,7 +3,8 @@
 Figures are of one step, in base units: means over the steps that count. A record's sum over them is divided by their
 number: the mean step of a rank. Unknown figures are left out. `Metric.lower_bound` marks lower bounds: `mfu` and `hfu`
 if `mfu_covered` is below 1, `waiting_ns` if ranks are missing, busy and idle time if some of the window is not
-recorded, and all that is counted of device work if the trace lacks that of some launches.
+recorded, and all that is counted of device work if the trace lacks that of some launches. What the missing work could
+make larger or smaller (a share of the recorded work, communication that it may hide) is not known then.
 """
 
 from __future__ import annotations
@@ -262,15 +263,26 @@ def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
         () if anatomy.waiting is None else _waiting(anatomy.waiting), _advice(anatomy), _ledger(anatomy),
         _checks(anatomy),
     )  # fmt: skip
-    metrics = {name: _metric(name, value) for part in parts for name, value in part if value is not None}
+    lacks_work = anatomy.timeline.lacks_work
+    metrics = {
+        name: _metric(name, value)
+        for part in parts
+        for name, value in part
+        if value is not None and not (lacks_work and _NO_BOUND.fullmatch(name))
+    }
     return metrics | dict(_bounded(anatomy, metrics))
 
 
 #: Figures that are at most so much larger as time is not recorded, and what of device work lost launches add to.
 _BUSY_AND_IDLE: Final = ("busy_ns", "idle_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")
 _OF_WORK: Final = re.compile(
-    r"mfu|hfu|flops|bytes|kernels|(?:kernel_time|busy|computation|(?:exposed_)?communication|headroom)_ns|utilization"
+    r"mfu|hfu|flops|bytes|(?:tiny_)?kernels|(?:kernel_time|busy|computation|communication|memcpy|headroom)_ns"
+    rf"|(?:{'|'.join(STEP_PHASES)})_time_ns|tensor_core_(?:unknown_)?ns|utilization|sm_efficiency"
     r"|(?:class|phase)\.\w+\.(?:time_ns|flops|bytes|headroom_ns)"
+)
+#: What lost launches may make larger or smaller.
+_NO_BOUND: Final = re.compile(
+    r"exposed_\w+|bound_share|occupancy|class\.\w+\.time_share|ratio\.\w+\.(?:time|flops|bytes)"
 )
 
 

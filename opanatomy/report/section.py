@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from opanatomy.analysis.costs import steps_of
+from opanatomy.analysis.costs import Costs, steps_of
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
@@ -80,12 +80,16 @@ class Ratio(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """`part` of `whole`, to so many `decimals` of a percent; it is known for `covered` of the whole."""
+    """`part` of `whole`, to so many `decimals` of a percent; it is known for `covered` of the whole.
+
+    With `at_least` it is a lower bound.
+    """
 
     part: float | None
     whole: float | None
     decimals: int = 1
     covered: float | None = None
+    at_least: bool = False
 
     @property
     def partial(self) -> bool:
@@ -232,11 +236,21 @@ def cells_of(columns: Columns[Item], item: Item) -> dict[str, Cell]:
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """A line with a `label` and its text."""
+    """A line with a `label` and its text; advice has a `cure` on a line of its own.
+
+    If it has `most_lines` for its text and one for its cure, a terminal ends both at a clause.
+    """
 
     label: str
     text: str | Phrase
     warning: bool = False
+    cure: str | Phrase | None = None
+    most_lines: int | None = None
+
+    @property
+    def whole(self) -> str | Phrase:
+        """Return the text and the cure."""
+        return self.text if self.cure is None else phrase("{} {}", self.text, self.cure)
 
 
 #: Stands before options to type with a command that cannot be written whole.
@@ -258,11 +272,15 @@ class NoteStyle(Enum):
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A sentence next to the table; one about a `column` is shown only with that column."""
+    """A sentence next to the table; one about a `column` is shown only with that column.
+
+    A terminal ends it at a clause after `most_lines`.
+    """
 
     text: str | Phrase
     tone: NoteStyle = NoteStyle.FOOTNOTE
     column: str | None = None
+    most_lines: int | None = None
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -351,6 +369,11 @@ def work_of(anatomy: Anatomy) -> str:
     return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
 
 
+def whole_of(costs: Costs) -> str:
+    """Return the whole of a screen's shares: the step without other steps' work, else first to last device work."""
+    return "the trace" if costs.of_trace else "the step"
+
+
 def all_steps(anatomy: Anatomy) -> str:
     """Return a heading's words for sums that are shown undivided."""
     steps = steps_of(anatomy)
@@ -377,6 +400,7 @@ SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
 class Total(Struct, frozen=True, kw_only=True):
     """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
 
+    FLOPs of 0 are `None` too if work other than collectives and copies, which have none, has unknown ones.
     `calls` are without those inside another call; `counted_ns` is the time of the work with known `flops`, `costed_ns`
     of that with known `bytes` too (a collective without sizes has 0 FLOPs and unknown bytes), `bounded_ns` of the work
     with a known `bound_ns`.
@@ -454,18 +478,25 @@ def known_flops(flops: float | None, counted_ns: float, time_ns: float) -> Flops
     return Flops(flops, at_least=counted_ns < time_ns)
 
 
+#: Classes of work without any arithmetic.
+_WITHOUT_FLOPS: Final = (OperatorClass.COMMUNICATION, OperatorClass.DATA_MOVEMENT)
+
+
 def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
     """Return the sum of class rows or of operator rows, lower bounds if the trace lacks some of the work."""
     rows = tuple(rows)
     bounded = [row for row in rows if row.bound_ns is not None]
+    flops, time_ns = _known(row.flops for row in rows), sum(row.time_ns for row in rows)
+    counted_ns = sum(
+        row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
+    )
+    known = flops or counted_ns >= time_ns or all(row.operator_class in _WITHOUT_FLOPS for row in rows)
     return Total(
         calls=sum(row.calls for row in rows if isinstance(row, ClassRow) or row.part_of is None),
-        time_ns=sum(row.time_ns for row in rows),
-        flops=_known(row.flops for row in rows),
+        time_ns=time_ns,
+        flops=flops if known else None,
         bytes=_known(moved(row) for row in rows),
-        counted_ns=sum(
-            row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
-        ),
+        counted_ns=counted_ns,
         costed_ns=sum(_costed_ns(row) for row in rows),
         bound_ns=_known(row.bound_ns for row in rows),
         bounded_ns=sum(row.bounded_ns for row in bounded),
@@ -537,8 +568,8 @@ class Page(Struct, frozen=True, kw_only=True):
 
     `brief` wants the first screen alone, `full` all of the report; with neither a terminal shows the first screen.
     `sections` wants those of these names (of `sections.SECTIONS`) alone; tables have the `top` rows, that of the
-    operators in the order of `sort`. `source` is a command's name for the trace, `sides` its name for each side of a
-    comparison; `None` if it has none.
+    operators in the order of `sort`, and `advice` is how many pieces come first. `source` is a command's name for the
+    trace, `sides` its name for each side of a comparison; `None` if it has none.
     A first screen of more than `height` lines has fewer rows.
     With `more` the first screen ends with how to see the rest. `gates` are those on a single report. `chart` is the
     picture that a format of pictures shows.
@@ -550,6 +581,7 @@ class Page(Struct, frozen=True, kw_only=True):
     full: bool = False
     sections: tuple[str, ...] = ()
     top: int = 8
+    advice: int = 3
     sort: str = "time"
     source: str | None = None
     sides: tuple[str | None, ...] = ()

@@ -130,7 +130,7 @@ COLUMNS: Final = Chapter(
              "sums over the steps that count, of all ranks, divided by their number", "Parts sum to their whole.",
              formula="x / step.count", paths="step.count"),
         term("all {} steps together | all steps", "sums over all profiled steps", paths="step.count"),
-        term("left out at this width", "columns that do not fit the terminal"),
+        term("columns hidden at this width", "those that do not fit the terminal"),
     ),
 )  # fmt: skip
 
@@ -475,9 +475,12 @@ ADVICE: Final = Chapter(
              "what to change, the largest gain first",
              "With the most that it could save, why, and what to try. Each is a rule on figures of the report."
              " A gain is the most that a change could save of the mean step, in"
-             " time that several rules may name. The first screen has three.",
+             " time that several rules may name. The first screen has three, each with its first cure; the whole report"
+             " has the whole reasons and all cures.",
              formula="advice[]", paths="advice[].id, advice[].gain_ns, advice[].step_ns"),
         *map(_rule, RULES),
+        term("together", "the most that the first three save", "The sum of their gains, at most the step.",
+             paths="advice[].gain_ns, advice[].step_ns"),
         term("out of memory", "what would lower the memory that a step needs",
              "Given where a step ran out of memory or takes nine tenths of the device's: by the closed formulas of"
              " weights, gradients, state and activations.",
@@ -517,7 +520,7 @@ TECHNIQUES: Final = Chapter(
     sections=("experiment", "fits", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice"),
     page="techniques.md",
     terms=(
-        term("fits", "whether the predicted peak is within the memory that `--for` names",
+        term("fits | does not fit", "whether the predicted peak is within the memory that `--for` names",
              "The step runs on tensors without values: nothing is computed, allocated or captured.",
              formula="rows[].predicted.peak_bytes <= limit.bytes", paths="limit.bytes, rows[].predicted.peak_bytes"),
         term("at the peak", "the components that are there at the predicted peak, the largest first",
@@ -755,7 +758,7 @@ _OF_CHECK: Final = {
         " the outputs if torch's registry has no formula or a wrong one: convolution backward, CPU flash attention,"
         " mkldnn_rnn_layer, _grouped_mm, _int_mm, mv, dot, _euclidean_dist, sparse. In a trace from elsewhere, the"
         " FLOPs of an operator against those of the operator that it calls."),
-    "operator times": ("time of each operator, against key_averages of the same profile", "Self time on the CPU,"
+    "operator times": ("time of each operator, against the profiler's own tree of events", "Self time on the CPU,"
         " device time on an accelerator, to the nanosecond."),
     "operator events": ("operators of contractions, against Kineto's own numbers of them", ""),
     "backward contractions": ("FLOPs in backward, against the forward of the same autograd node", ""),
@@ -1025,7 +1028,7 @@ SNAPSHOT: Final = Chapter(
 
 RUN: Final = Chapter(
     title="What ran",
-    sections=("title", "headline", "run", "source", "warnings", "memory-notes"),
+    sections=("title", "in-short", "headline", "run", "source", "warnings", "memory-notes"),
     terms=(
         term("model", "class of the model and its number of parameters",
              "The number of trained parameters stands in brackets if some are frozen.",
@@ -1055,12 +1058,15 @@ RUN: Final = Chapter(
         term("rank", "rank of the trace, and how many there are", formula="ranks[0].rank, .world_size",
              paths="ranks[0].rank, ranks[0].world_size"),
         term("warning | warnings", "remarks on the trace and how it was taken", paths="warnings"),
-        term("headline | what costs most",
-             "the largest part of the step, the next one from 15 % on, and a command that shows more",
+        term("in-short", "a step's time, number and device, and its busy share",
+             "On the CPU the shares of operators and framework. Samples a second are left out where there is no room.",
+             paths="step.wall_ns, step.unprofiled_wall_ns, step.count, timeline.busy_ns, step.samples_per_second"),
+        term("headline | what costs most", "the largest part of the step, and the next from 15 % on",
              "The parts do not overlap: idle time with its cause, communication that nothing hides (waiting for"
              " another rank apart), on the CPU the framework, and classes, which share the rest by their kernel time."
              " Optimizer, recompute and decoding are cut from the same time by phase. They are ranked by their share"
-             " of the wall time of the steps that count, without other steps' work. An idle cause is named if it has"
+             " of the wall time of the steps that count, without other steps' work; so is each share in the sentence."
+             " `peak` there is the roofline: bound / time. An idle cause is named if it has"
              " half of the idle time, else the two largest from 30 % on. Parts below 2 % are left out; memory that"
              " fills 90 % of the device comes second."),
     ),
@@ -1126,21 +1132,22 @@ _OF_STEP: Final = "(timeline.window_ns - .outside_ns)"
 
 STEP: Final = Chapter(
     title="One step",
-    sections=("step", "idle", "ceilings"),
+    sections=("step", "idle", "replay", "ceilings"),
     terms=(
-        term("step", "mean wall time of one step, without the profiler (plain) and with it",
-             "Short plain steps are repeated up to five times. The difference is shown only if every profiled step"
-             " was slower than every one of at least two plain ones. On an accelerator a step lasts from its"
+        term("step", "mean wall time of one step, unprofiled and under the profiler",
+             "Short unprofiled steps are repeated up to five times. The difference is shown only if every profiled step"
+             " was slower than every one of at least two unprofiled ones. On an accelerator a step lasts from its"
              " annotation (`ProfilerStep#N`), or from the end of the step before if that is later, to the end of the"
              " last device work launched in it. Time in which the device did only other steps' work is not counted.",
-             formula="step.unprofiled_wall_ns, step.wall_ns; samples/s = samples of a step / plain step, else profiled",
+             formula="step.unprofiled_wall_ns, step.wall_ns; samples/s = samples of a step / unprofiled step, else"
+             " profiled",
              paths="step.unprofiled_wall_ns, step.wall_ns, step.samples_per_second"),
-        term("plain", "mean step without the profiler", "Steps twice as long as the shortest are left out.",
+        term("unprofiled", "mean step without the profiler", "Steps twice as long as the shortest are left out.",
              formula="step.unprofiled_wall_ns, of step.unprofiled_count steps",
              paths="step.unprofiled_wall_ns, step.unprofiled_count"),
         term("profiled", "mean step under the profiler, of the steps that count",
              formula="step.wall_ns, of step.count steps", paths="step.wall_ns, step.count"),
-        term("samples/s", "samples a second, by the plain step if there is one", paths="step.samples_per_second"),
+        term("samples/s", "samples a second, by the unprofiled step if there is one", paths="step.samples_per_second"),
         term("steps", "number, shortest and longest; the steps that do not count, with the reason",
              "Figures are means over the steps that count, so that parts sum to their whole. `opanatomy explain 'set"
              " aside'` has the rules.",
@@ -1170,7 +1177,7 @@ STEP: Final = Chapter(
              formula="step.framework_ns = step.wall_ns - step.busy_ns - step.profiler_ns",
              paths="step.framework_ns, step.wall_ns, step.busy_ns, step.profiler_ns"),
         term("profiler", "on the CPU: the estimated time of the profiler itself",
-             "Profiled less plain step, times the part of events' ends that lie outside operators.",
+             "Profiled less unprofiled step, times the part of events' ends that lie outside operators.",
              formula="step.profiler_ns / step.wall_ns", paths="step.profiler_ns, step.wall_ns"),
         term("samples of a step", "batch of all ranks that have data of their own", paths="workload.batch"),
         term("window", "from the start of the first step to the end of the last one",
@@ -1247,6 +1254,18 @@ STEP: Final = Chapter(
              " host waits past the last recorded work.",
              formula=f"timeline.unrecorded_ns / {_OF_STEP}",
              paths="timeline.unrecorded_ns, timeline.awaited_ns, timeline.window_ns, timeline.outside_ns"),
+        term("decided by", "what the step's length depends on, by a replay: host time, device work, delays",
+             "The step is timed again as a graph of host points and device events; along the path that ends last, host"
+             " time is of its kind, device work of its class. `launch latency` and `queue` are delays of the device.",
+             paths="replay.path, replay.step_ns"),
+        term("replay", "how far a replay of the step is right",
+             "Gains by it are trusted where it is off by less than 5 % with usual delays, less than 5 % of the step are"
+             " delays that nothing explains, no work from before the trace holds it up and none lacks its record.",
+             paths="replay.error, replay.unexplained, replay.why_not, replay.host_factor, replay.least_ns"),
+        term("what if", "how long a step takes after a change, by the replay",
+             "`--what-if 'aten::mm x0.5'`, of a class, an operator, a kernel, `device`, `copies`, `host` or a kind of"
+             " host time. Without an unprofiled step a second figure is with a host that recording does not slow, at 2"
+             " us an event.", paths="replay.answers"),
         term("host-bound | host bound", "idle, and the next work was launched after the device fell idle",
              "Idle time at the end, with nothing after it, counts too. The host is late: more work a launch, or fewer"
              " launches, help.",
@@ -1310,7 +1329,7 @@ STEP: Final = Chapter(
              paths="workload.within_windows, workload.windows"),
         term("MFU | model FLOPs utilization",
              "FLOPs of contractions without recompute over those the peak allows in a step",
-             "The peak is that of the data type with most of these FLOPs; the step is the plain one if it was"
+             "The peak is that of the data type with most of these FLOPs; the step is the unprofiled one if it was"
              " measured. ≥ is a lower bound, over the part of the contractions' time whose FLOPs are known; below half"
              " there is no figure.",
              formula="(sum of operators[].flops of tensor_contraction, phase not recompute) / (step.count x"

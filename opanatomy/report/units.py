@@ -98,13 +98,16 @@ def rate(per_second: float | None, what: str) -> str:
     return f"{per_second:.3g} {what}/s" if per_second < 0.9995 else f"{ratio(per_second)} {what}/s"
 
 
-def share(part: float | None, whole: float | None, *, decimals: int = 1) -> str:
+def share(part: float | None, whole: float | None, *, decimals: int = 1, at_least: bool = False) -> str:
     """Return `part` of `whole` in percent: `38.0 %`; `<0.1 %` and `>99.9 %` if rounding would say nothing or all of it.
 
-    Return `-` if one is not known or `whole` is 0.
+    Return `-` if one is not known or `whole` is 0. A lower bound (`at_least`) has the digits it needs: `≥ 0.04 %`.
     """
     if part is None or not whole:
         return UNKNOWN
+    if at_least:
+        text = share(part, whole, decimals=decimals)
+        return f"≥ {f'{100 * part / whole:.4g} %' if text[0] in '<>' else text}"
     if part < 0:
         return f"-{share(-part, whole, decimals=decimals)}"
     text = f"{100 * part / whole:.{decimals}f}"
@@ -209,7 +212,9 @@ _WRITTEN: Final[dict[type, Callable[[Any], str]]] = {
     section.Rate: lambda cell: rate(cell.per_second, cell.what),
     section.Count: _count,
     section.Ratio: lambda cell: _bound(cell, cell.value) + ratio(cell.value),
-    section.Share: lambda cell: share(cell.part, cell.whole, decimals=cell.decimals) + coverage(cell),
+    section.Share: lambda cell: (
+        share(cell.part, cell.whole, decimals=cell.decimals, at_least=cell.at_least) + coverage(cell)
+    ),
     section.Change: lambda cell: change(cell.new, cell.old),
     section.TimeChange: lambda cell: duration_change(cell.ns),
     section.BytesChange: lambda cell: size_change(cell.bytes),

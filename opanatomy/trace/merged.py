@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from opanatomy.records.columns import Int64, starts_work
+from opanatomy.records.columns import Int64, rows_by_value, rows_named, starts_work
 from opanatomy.records.workload import METADATA_KEY
 from opanatomy.trace.files import temporary
 from opanatomy.trace.read import Trace
@@ -29,6 +29,7 @@ _NAMED_RANK: Final = re.compile(r"\brank[ _:#-]*(\d{1,9})\b", re.IGNORECASE)
 _LABELLED: Final = re.compile(r"^(\[[^\]]+\]) ")
 #: What another merger puts before the name of every event.
 _NAME_LABEL: Final = re.compile(rb'(?<="name")(\s*:\s*")\[R\d+\] ')
+_STEP: Final = re.compile(r"^ProfilerStep#\d")
 #: The most ranks to take apart: each is an open file.
 _MAX_PROCESSES: Final = 500
 #: A process's device work is that of the host that can have launched at least this part of it, if every other can have
@@ -39,13 +40,26 @@ _LESS: Final = 0.9
 
 def merged_ranks(trace: Trace) -> int:
     """Return how many ranks' events are in one file: processes that launch work, or compute on the CPU; without any of
-    these, processes that have work on the same device."""
+    these, processes that have work on the same device. Ranks of one process id each have a step of the same number."""
     process = {pid: number for number, pid in enumerate(dict.fromkeys(pid for pid, _ in trace.threads))}
     processes = np.array([process[pid] for pid, _ in trace.threads], dtype=np.int64)
     computing = _distinct(processes, trace.host.thread[trace.host.annotation == 0])
     launching = _distinct(processes, trace.launches.thread[starts_work(trace.names, trace.launches)])
     hosts = computing & launching if computing and launching else computing | launching
-    return max(len(hosts) or trace.work_processes, 1)
+    return max(len(hosts) or trace.work_processes, _same_steps(trace, processes), 1)
+
+
+def _same_steps(trace: Trace, processes: Int64) -> int:
+    """Return how many steps of one number a process has at once; its profiler marks them one after the other."""
+    host = trace.host
+    rows = np.flatnonzero(rows_named(_STEP, trace.names, host.name))
+    most = 0
+    for _, same in rows_by_value(host.name[rows] * (len(processes) + 1) + processes[host.thread[rows]]):
+        starts, first = np.unique(host.start_ns[rows[same]], return_index=True)
+        ends = starts + host.duration_ns[rows[same]][first]
+        at_once = np.arange(1, len(starts) + 1) - np.searchsorted(np.sort(ends), starts, side="right")
+        most = max(most, int(at_once.max()))
+    return most
 
 
 def _distinct(processes: Int64, threads: Int64) -> set[int]:
@@ -150,10 +164,11 @@ def _ranks(seen: Mapping[Process, _Seen]) -> tuple[dict[Process, int] | None, st
     for ranks, by in ((stated, "as its events say"), (named, "as its processes are called")):
         if _several(ranks, seen):
             return ranks, by
-    for ranks in ({pid: order[label] for pid, label in labels.items()}, _by_place(seen)):
-        if _several(ranks, seen):
+    labelled, by_place = {pid: order[label] for pid, label in labels.items()}, _by_place(seen)
+    for ranks, sure in ((labelled, True), (by_place, _all_work(by_place, seen))):
+        if sure and _several(ranks, seen):
             return ranks, "in its order"
-    if len(seen) <= _MAX_PROCESSES and _several(ranks := _by_launches(seen), seen):
+    if len(seen) <= _MAX_PROCESSES and _several(ranks := _by_launches(seen), seen) and _all_work(ranks, seen):
         return ranks, "in the order of their processes"
     return None, ""
 
@@ -163,6 +178,13 @@ def _several(ranks: Mapping[Process, int], seen: Mapping[Process, _Seen]) -> boo
     hosts = {ranks[pid] for pid, process in seen.items() if process.host and pid in ranks}
     every = set(ranks.values())
     return len(ranks) == len(seen) and 1 < len(every) <= _MAX_PROCESSES and hosts in (set(), every)
+
+
+def _all_work(ranks: Mapping[Process, int], seen: Mapping[Process, _Seen]) -> bool:
+    """Return whether each rank that launches has device work, if any has: else one process has that of several."""
+    launching = {rank for pid, rank in ranks.items() if seen[pid].launches}
+    working = {rank for pid, rank in ranks.items() if seen[pid].work}
+    return not working or launching <= working
 
 
 def _by_place(seen: Mapping[Process, _Seen]) -> dict[Process, int]:

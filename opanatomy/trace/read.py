@@ -400,7 +400,9 @@ class Collector:
             rows[beside, one.name] = one
         if not self._work.rows and not any(one.of_device for one in rows.values()):
             rows = {key: replace(one, of_device=not key[0]) for key, one in rows.items()}
-        return tuple(sorted(rows.values(), key=lambda one: (-one.duration_ns, -one.events, one.name)))
+        timed = [one for one in rows.values() if one.of_device and one.duration_ns]
+        shown = [one for one in rows.values() if one.duration_ns or not timed]  # flows lead to rows that are there
+        return tuple(sorted(shown, key=lambda one: (-one.duration_ns, -one.events, one.name)))
 
     def raw_signatures(self) -> list[RawArguments]:
         """Return the distinct arguments, as `HostEvents.signature` numbers them."""

@@ -239,6 +239,11 @@ def of_process() -> set[str]:
     return _seen.union(*(_secrets_of("", text) for text in (shlex.join(sys.argv), *sys.argv)))
 
 
+def know_secrets(secrets: Iterable[str]) -> None:
+    """Take these for secrets of this process: those of one for which it writes."""
+    _seen.update(secrets)
+
+
 @lru_cache(maxsize=4096)
 def _of_variable(name: str, value: str) -> frozenset[str]:
     return frozenset(secret for key, text in _leaves(name, value) for secret in _secrets_of(key, text))

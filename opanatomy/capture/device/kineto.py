@@ -174,21 +174,21 @@ _CAUSES: Final = (
 )  # fmt: skip
 
 
-def device_event_count(profiler: Any) -> int:
-    """Return the number of kernels, copies and fills of a device that the profiler recorded."""
+def has_device_events(profiler: Any) -> bool:
+    """Return whether the profiler recorded kernels, copies or fills of a device."""
     from torch._C._autograd import DeviceType
 
-    return sum(
-        event.device_type != DeviceType.CPU
-        and event.name != "[memory]"
-        and not getattr(event, "is_user_annotation", False)
-        for event in profiler.profiler.function_events
+    return any(
+        event.device_type() != DeviceType.CPU
+        and event.name() != "[memory]"
+        and not getattr(event, "is_user_annotation", bool)()
+        for event in profiler.profiler.kineto_results.events()
     )
 
 
 def require_device_events(profiler: Any, device: str) -> None:
     """Raise `CaptureError` if Kineto can record `device` but recorded nothing there."""
-    if not accelerators.kineto_records(device) or device_event_count(profiler):
+    if not accelerators.kineto_records(device) or has_device_events(profiler):
         return
     lines = heard()
     what, do = _cause(lines)

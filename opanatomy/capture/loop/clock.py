@@ -76,6 +76,12 @@ class Clock:
         self._begin_ns = time.perf_counter_ns()
         self._input_ns = self._collecting_ns = self._collected = 0
 
+    def forget(self) -> None:
+        """Leave out the steps so far: they were no whole ones."""
+        for part in (self._numbers, *self._parts):
+            del part[:]
+        self._begin_ns, self._collections = None, 0
+
     def read(self) -> RunClock | None:
         """Return what was measured so far; `None` before a step was."""
         walls, inputs, collecting, compiling = self._parts

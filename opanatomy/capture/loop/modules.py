@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.loop.phases import unseen
 from opanatomy.capture.model.parts import class_name, own_modules
 from opanatomy.capture.step.ranges import compiled_modules, has_compiled_parts
 from opanatomy.records.workload import MODULE_RANGE
@@ -183,7 +185,20 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
                 # torch forgets this entry when the hook is removed, and then warns anyone who compiles a module.
                 everywhere.callback(_global_forward_hooks_with_kwargs.pop, hook.id, None)
             _quiet_about_hooks(everywhere)
+            _unseen_hooks(everywhere)
         yield
+
+
+def _unseen_hooks(stack: ExitStack) -> None:
+    """Have warnings of a forward point at its caller: torch calls it in one more function where there are hooks."""
+    import torch
+
+    call: Any = torch.nn.Module._call_impl
+    code = call.__code__
+    call.__code__ = code.replace(
+        co_consts=tuple(unseen(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    )
+    stack.callback(setattr, call, "__code__", code)
 
 
 def _quiet_about_hooks(stack: ExitStack) -> None:

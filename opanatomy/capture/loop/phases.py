@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.loop.batch import StepCalls
@@ -299,6 +300,7 @@ def replaced(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
     if original is None:
         return
     replacement = wrap(original)
+    unseen_by_warnings(getattr(replacement, "__func__", replacement))
     setattr(owner, name, replacement)
 
     def restore() -> None:
@@ -306,6 +308,16 @@ def replaced(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
             setattr(owner, name, original)
 
     stack.callback(restore)
+
+
+def unseen_by_warnings(function: Any) -> None:
+    """Have `warnings.warn(..., stacklevel=2)` in what a wrapper calls point where it does without the wrapper."""
+    function.__code__ = unseen(function.__code__)
+
+
+def unseen(code: CodeType) -> CodeType:
+    """Return code whose frames `warnings` does not count: Python knows its import system's by words in their file."""
+    return code.replace(co_filename=f"{code.co_filename} (not counted, as importlib._bootstrap)")
 
 
 def _optimizer_hooks(stack: ExitStack, phases: LoopPhases, seen_optimizer: Callable[[Any], None]) -> None:

@@ -587,6 +587,8 @@ class LoopRecording:
         #: How many iterations have ended by a call of `step()`.
         self.iterations = 0
         self.done = False
+        #: How long the loop stood still for the profiler's end and for its trace.
+        self.held_ns = 0
         self._stage: Stage = Stage(self.session, 0)
         self._left = 0
         self._is_open = False
@@ -747,10 +749,12 @@ class LoopRecording:
         """Restore all changes, then write the record."""
         profiled = self._profiled
         assert profiled is not None
+        begun_ns = time.perf_counter_ns()
         self.abort()
         profiler = profiled.profiler.profiler
         require_device_events(profiler, self.session.device)
         self.write(Recorded(profiler=profiler, capture=self._capture(profiled), renamed=renamed or {}))
+        self.held_ns = profiled.profiler.stop_ns + time.perf_counter_ns() - begun_ns
 
     def _capture(self, profiled: Profiled) -> Capture:
         session = self.session

@@ -10,24 +10,36 @@ import functools
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from opanatomy.capture.loop.phases import replaced
+from opanatomy.capture.loop.phases import replaced, unseen_by_warnings
 
 if TYPE_CHECKING:
     import torch
 
-#: After so many updates their order is that of the last ones that repeat, whatever else was there.
+#: No cycle has more updates than this.
 _LONGEST: Final = 64
+#: An optimizer that has not stepped is waited for during so many updates of the others; one that has, for as many as
+#: there were before it.
+_WAITED: Final = 8
+#: The order of the updates may change so often; after that what comes in between is noted and no more.
+_CHANGES: Final = 3
 
 
 class Cycle:
-    """Learn from a sequence of keys the cycle in which they come, and say which of them end one."""
+    """Learn from a sequence of keys the cycle in which they come, and say which of them end one.
+
+    A key that does not come for long is no part of it, until it comes: then the cycle is learned anew.
+    """
 
     def __init__(self) -> None:
-        self._keys: list[int] = []
+        self._keys: deque[int] = deque(maxlen=2 * _LONGEST)
+        #: Of each key the number of its last update, and how many updates after the one before that was.
+        self._last: dict[int, tuple[int, int]] = {}
+        self._count = self._changes = self._unknown = 0
         #: The keys of one cycle, once known.
         self.keys: tuple[int, ...] = ()
         self._place = 0
@@ -35,31 +47,43 @@ class Cycle:
         self.others = 0
 
     def ends_with(self, key: int, known: int) -> bool | None:
-        """Return whether this key ends a cycle; `None` while none is known. `known` keys are waited for."""
+        """Return whether this key ends a cycle; `None` while none is known. `known` keys may come."""
+        self._count += 1
+        last = self._last.get(key, (0, 0))[0]
+        self._last[key] = (self._count, self._count - last)
+        self._keys.append(key)
+        if self.keys and key != self.keys[self._place]:
+            self.others += 1
+            if self._changes < _CHANGES:
+                self._changes += 1
+                self._unknown, self.keys = 0, ()
         if not self.keys:
-            self._keys.append(key)
-            if not self._learned(known):
+            self._learn(known)
+            if not self.keys:
                 return None
-        self.others += key != self.keys[self._place]
         self._place = (self._place + 1) % len(self.keys)
         return self._place == 0
 
-    def _learned(self, known: int) -> bool:
-        keys = self._keys
-        late = len(keys) >= _LONGEST  # then optimizers that stepped earlier, or never, are not waited for
-        if known <= 1:
+    def _learn(self, known: int) -> None:
+        keys, self._unknown = list(self._keys), self._unknown + 1
+        if self._count == 1 and known <= 1:
             self.keys = (keys[0],)
-        elif len(set(keys)) >= known or late:
-            for length in range(1 if late else len(set(keys)), len(keys) // 2 + 1):
-                cycle = keys[-length:]
-                if cycle == keys[-2 * length : -length] and (late or set(cycle) == set(keys)):
-                    begin = next(place for place in range(len(keys)) if _repeats(keys[place:], length))
-                    self.keys = tuple(keys[begin : begin + length])
-                    self._place = (len(keys) - 1 - begin) % length
-                    break
-            if late and not self.keys and len(keys) >= 2 * _LONGEST:
-                self.keys = (keys[-1],)  # no order at all: each update is a step
-        return bool(self.keys)
+        if self._count <= _WAITED and len(self._last) < known:
+            return
+        waited = {
+            key
+            for key, (last, gap) in self._last.items()
+            if self._count - last <= (gap if _WAITED < gap <= _LONGEST else _WAITED)
+        }
+        for length in range(len(waited), len(keys) // 2 + 1):
+            cycle = keys[-length:]
+            if cycle == keys[-2 * length : -length] and waited <= set(cycle):
+                begin = next(place for place in range(len(keys)) if _repeats(keys[place:], length))
+                self.keys = tuple(keys[begin : begin + length])
+                self._place = (len(keys) - 1 - begin) % length
+                return
+        if self._unknown >= 2 * _LONGEST:
+            self.keys, self._place, self._changes = (keys[-1],), 0, _CHANGES  # no order at all: each update is a step
 
 
 def _repeats(keys: list[int], length: int) -> bool:
@@ -67,10 +91,13 @@ def _repeats(keys: list[int], length: int) -> bool:
 
 
 class Updates:
-    """Call `ended` after each update that ends a step, in the thread that makes the updates."""
+    """Call `ended` after each update that ends a step, in the thread that makes the updates.
 
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended = ended
+    `changed` is called when an update shows that the steps so far were no whole ones.
+    """
+
+    def __init__(self, ended: Callable[[], None], changed: Callable[[], None] = lambda: None) -> None:
+        self._ended, self._changed = ended, changed
         self._cycle = Cycle()
         self._alive: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: set[int] = set()
@@ -137,6 +164,7 @@ class Updates:
                         end(optimizer)
 
             setattr(step, _OURS, True)
+            unseen_by_warnings(step)
             return step
 
         return staticmethod(profile_hook_step)
@@ -183,11 +211,14 @@ class Updates:
             self.inside_backward += 1
             return
         self.count += 1
-        known = 0
-        if not self._cycle.keys:
+        known, was_known = 0, bool(self._cycle.keys)
+        if not was_known:
             self._stepped.add(id(optimizer))
             known = len(self._stepped | {id(other) for other in self._alive})
-        if self._cycle.ends_with(id(optimizer), known):
+        ended = self._cycle.ends_with(id(optimizer), known)
+        if was_known and ended is None:
+            self._changed()
+        if ended:
             self._ended()
 
 

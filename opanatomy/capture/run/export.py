@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Final, cast
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.capture.device.accelerators import is_accelerator
@@ -20,6 +27,8 @@ from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.options import as_asked
 from opanatomy.records.workload import METADATA_KEY, Capture, MachineLoad, RunClock
+from opanatomy.trace.files import OutputFile
+from opanatomy.trace.redact import know_secrets, of_process
 from opanatomy.trace.redact_trace import NOT_DECODABLE, Redaction
 
 _END_BYTES: Final = 256
@@ -37,6 +46,9 @@ _NAMES: Final = tuple(
 )
 _END_OF_ALL: Final = re.compile(rb"(?<=\n  \})\s*\]")
 
+#: The nodes of autograd's graph.
+_NODE: Final = re.compile(r"\w+Backward\d*|torch::autograd::\w+")
+
 NO_NAMES: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 _texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -50,6 +62,13 @@ def export_trace(
     `everything` paths, arguments, hosts and users are left out too. `renamed` maps our own names, in quotes, to their
     replacements.
     """
+    with _exported(profiler, path) as source, _opened(path) as target:
+        copy_redacted(source, target, capture, everything=everything, renamed=renamed)
+
+
+@contextmanager
+def _exported(profiler: Any, path: Path) -> Iterator[BinaryIO]:
+    """Give the trace as Kineto writes it, secrets and all, in a private folder next to `path` that is then removed."""
     with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
@@ -60,8 +79,157 @@ def export_trace(
                 f" or choose another folder, with {as_asked('--trace', 'trace=')} or TMPDIR"
             )
         _check_end(plain)
-        with plain.open("rb") as source, _opened(path) as target:
-            copy_redacted(source, target, capture, everything=everything, renamed=renamed)
+        with plain.open("rb") as source:
+            yield source
+
+
+#: A trace of at least this size is redacted and packed by a process of its own: it takes a tenth of a second and more.
+HANDED_OVER_BYTES: Final = 16 << 20
+
+
+class _Job(Struct, frozen=True, kw_only=True):
+    """What the process that writes a trace has to know; secrets that are not in its environment any more too."""
+
+    target: str
+    #: How the target is published; `None` for a temporary file, which is written as it is.
+    output: tuple[str, bool, bool] | None
+    capture: Capture
+    everything: bool
+    renamed: tuple[tuple[str, str], ...]
+    secrets: tuple[str, ...]
+
+
+class _Done(Struct, frozen=True, kw_only=True):
+    """How it ended: the name of the trace as its user knows it and as it is, or what could not be written."""
+
+    path: str = ""
+    target: str = ""
+    error: str | None = None
+
+
+class TraceWriter:
+    """A trace that is being written to its file, whole or not at all, while the training goes on.
+
+    Only Kineto's own export waits. A process of its own redacts and packs a large trace, at low priority and with no
+    tie to this one: it ends its work if the training is killed, and no signal, child or `os.wait()` of the script has
+    to do with it. What Kineto has written has no name by then, so nothing of it stays on the disk, however all ends. A
+    small trace is written at once, and so is every one where the process cannot be started.
+    """
+
+    def __init__(
+        self, profiler: Any, capture: Capture, output: OutputFile | Path, *, everything: bool,
+        renamed: Mapping[bytes, bytes] = NO_NAMES,
+    ) -> None:  # fmt: skip
+        self._output = output
+        self._source: BinaryIO | None = None
+        self._said: BinaryIO | None = None
+        self._error: OutputError | None = None
+        path = output if isinstance(output, Path) else output.target
+        self._job = _Job(
+            target=str(path.absolute()),
+            output=None if isinstance(output, Path) else (str(output.path), output.force, output.numbered),
+            capture=capture, everything=everything,
+            renamed=tuple((old.decode(), new.decode()) for old, new in renamed.items()),
+            secrets=tuple(of_process()),
+        )  # fmt: skip
+        is_file = isinstance(output, Path) or not output.is_stream
+        with _exported(profiler, path) as source:
+            #: The size of the trace as Kineto writes it.
+            self.size = os.fstat(source.fileno()).st_size
+            if is_file and os.name == "posix" and sys.executable and self.size >= HANDED_OVER_BYTES:
+                with suppress(OSError):
+                    self._said = _handed_over(source, self._job)
+            if self._said is None:
+                _write(source, output, self._job)
+            else:
+                self._source = os.fdopen(os.dup(source.fileno()), "rb")
+
+    def is_done(self) -> bool:
+        """Return whether `wait` has nothing to wait for."""
+        if self._said is None:
+            return True
+        poll = select.poll()
+        poll.register(self._said.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def wait(self) -> None:
+        """Wait until the trace is there; raise `OutputError` if it cannot be written."""
+        said, source, self._said, self._source = self._said, self._source, None, None
+        if said is not None and source is not None:
+            with said, source:
+                self._error = self._ended(said.read(), source)
+        if self._error is not None:
+            raise self._error
+
+    def _ended(self, text: bytes, source: BinaryIO) -> OutputError | None:
+        try:
+            done = msgspec.json.decode(text, type=_Done)
+        except msgspec.DecodeError:  # the process was killed, or is not the one that it should be
+            try:
+                source.seek(0)
+                _write(source, self._output, self._job)
+            except OutputError as error:
+                return error
+            return None
+        if done.error is not None:
+            return OutputError(done.error)
+        if not isinstance(self._output, Path):
+            self._output.path, self._output.target = Path(done.path), Path(done.target)
+        return None
+
+
+def _write(source: BinaryIO, output: OutputFile | Path, job: _Job) -> None:
+    """Write the trace that Kineto has written to `source`."""
+    renamed = {old.encode(): new.encode() for old, new in job.renamed}
+    with ExitStack() as stack:
+        path = output if isinstance(output, Path) else stack.enter_context(output.written())
+        with _opened(path) as target:
+            copy_redacted(source, target, job.capture, everything=job.everything, renamed=renamed)
+
+
+def _handed_over(source: BinaryIO, job: _Job) -> BinaryIO:
+    """Start a process that does the job, and return what it says at its end; it is no child of this process."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    code = f"import sys; sys.path[:] = [{root!r}, *sys.path, *sys.argv[4:]]; from {__name__} import main; main()"
+    reads, writes = os.pipe()
+    with ExitStack() as stack:
+        answer = stack.enter_context(os.fdopen(reads, "rb"))
+        says = stack.enter_context(os.fdopen(writes, "wb"))
+        given = stack.enter_context(tempfile.TemporaryFile())
+        given.write(msgspec.json.encode(job))
+        given.flush()
+        files = (source.fileno(), given.fileno(), says.fileno())
+        words = [sys.executable, "-I", "-c", code, *map(str, files), *filter(None, sys.path)]
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", *words], pass_fds=files, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        return os.fdopen(os.dup(answer.fileno()), "rb")
+
+
+def main() -> None:
+    """Redact and pack a trace, in a process of its own."""
+    with suppress(OSError):
+        os.setsid()
+        os.nice(10)
+    source, given, says = map(int, sys.argv[1:4])
+    with os.fdopen(given, "rb") as file:
+        file.seek(0)
+        job = msgspec.json.decode(file.read(), type=_Job)
+    know_secrets(job.secrets)
+    target = Path(job.target)
+    output: OutputFile | Path = target
+    if job.output is not None:
+        name, force, numbered = job.output
+        output = OutputFile(path=Path(name), target=target, force=force, numbered=numbered, is_stream=False)
+    try:
+        with os.fdopen(source, "rb") as plain:
+            _write(plain, output, job)
+        names = (output, output) if isinstance(output, Path) else (output.path, output.target)
+        done = _Done(path=str(names[0]), target=str(names[1]))
+    except OutputError as error:
+        done = _Done(error=str(error))
+    os.write(says, msgspec.json.encode(done))
 
 
 def with_run(path: Path, run: RunClock, *, everything: bool = False) -> None:
@@ -233,7 +401,7 @@ def capture_of(
     """
     from opanatomy.version import __version__
 
-    lists, arguments = tensor_lists(profiler)
+    events = _recorded_events(profiler, on_device=is_accelerator(device))
     unseen = sorted(observation.unseen) if observation else ()
     if observation is not None:
         not_observed = f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else ""
@@ -241,34 +409,94 @@ def capture_of(
         version=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         environment=replace(environment_of(device), load=load),
-        lists=lists,
-        list_arguments=arguments,
+        lists=tuple(events.lists),
+        list_arguments=events.list_arguments,
         observed=tuple(observation.incomplete) if observation else (),
         observed_counts=observation.counts() if observation else (),
         observed_step=observed_step if observation else None,
         not_observed=unlike or not_observed or None,
-        profiler_times_ns=profiler_times_ns(profiler, on_device=is_accelerator(device)),
+        profiler_times_ns=events.times_ns,
         **facts,
     )
 
 
-def tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """Return the distinct tensor lists as text, and External id -> the lists of that call, from the profiler's tree."""
+class _RecordedEvents(Struct):
+    """What only the profiler's own events have: the distinct tensor lists as text, External id -> the lists of that
+    call, and the time of each operator by its name (device work that it launched, on the CPU its self time).
+    """
+
+    lists: dict[str, int] = field(default_factory=dict)
+    list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    times_ns: dict[str, int] = field(default_factory=dict)
+
+
+def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
+    """Walk the tree in which torch has put the events of a profile, once: a microsecond or two for each.
+
+    The training waits for it, so it asks each event as little as can be: `key_averages`, whose sums these are, takes
+    fifty times as long.
+    """
     from torch._C._profiler import _EventType
 
-    texts: dict[str, int] = {}
-    lists_of_call: dict[str, tuple[int, ...]] = {}
+    found = _RecordedEvents()
+    launched_ns = _launched_ns(profiler) if on_device else None
+    #: Of each name the time, and whether its calls may have lists.
+    rows: dict[str, tuple[list[int], bool]] = {}
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    outer_ns = [[0]] * len(waiting)  # no pairs: each would be one more object for the garbage collector
     while waiting:
-        event = waiting.pop()
-        waiting.extend(event.children)
-        if event.tag != _EventType.TorchOp:
-            continue
-        lists = [value for value in event.extra_fields.inputs if isinstance(value, list)]
-        numbers = tuple(texts.setdefault(_list_text(value), len(texts)) for value in lists)
-        if any(_list_text(value) for value in lists):
-            lists_of_call[str(event.correlation_id)] = numbers
-    return tuple(texts), lists_of_call
+        event, outer = waiting.pop(), outer_ns.pop()
+        name = event.name
+        row = rows.get(name)
+        if row is None:
+            row = rows[name] = ([0], _may_take_lists(name))
+        time_ns, takes_lists = row
+        if launched_ns is None:
+            duration_ns = event.duration_time_ns
+            time_ns[0] += duration_ns
+            outer[0] -= duration_ns
+        elif (launched := launched_ns.get(event.correlation_id)) is not None and event.tag == _EventType.TorchOp:
+            time_ns[0] += launched
+        if children := event.children:
+            waiting += children
+            outer_ns += [time_ns] * len(children)
+        if takes_lists:
+            _note_lists(event, found)
+    found.times_ns = {name: time_ns[0] for name, (time_ns, _) in rows.items() if time_ns[0]}
+    return found
+
+
+def _launched_ns(profiler: Any) -> Counter[int]:
+    """Return the device time that each operator call launched, by its External id."""
+    from torch._C._autograd import DeviceType
+
+    launched: Counter[int] = Counter()
+    for event in profiler.profiler.kineto_results.events():
+        if event.device_type() != DeviceType.CPU and (call := event.linked_correlation_id()) > 0:
+            launched[call] += event.duration_ns()
+    return launched
+
+
+def _may_take_lists(name: str) -> bool:
+    """Return whether a call of this name may have a tensor list; autograd's nodes have tensors alone."""
+    import torch
+
+    if name.startswith("autograd::engine::") or _NODE.fullmatch(name):
+        return False
+    schemas = torch._C._jit_get_schemas_for_operator(name) if "::" in name else ()
+    kinds = [str(argument.type) for schema in schemas for argument in schema.arguments]
+    return not schemas or any("List[" in kind and "Tensor" in kind for kind in kinds)
+
+
+def _note_lists(event: Any, found: _RecordedEvents) -> None:
+    from torch._C._profiler import _EventType
+
+    if event.tag != _EventType.TorchOp:
+        return
+    texts = [_list_text(value) for value in event.extra_fields.inputs if isinstance(value, list)]
+    if any(texts):
+        numbers = tuple(found.lists.setdefault(text, len(found.lists)) for text in texts)
+        found.list_arguments[str(event.correlation_id)] = numbers
 
 
 def _list_text(values: list[Any]) -> str:
@@ -277,14 +505,3 @@ def _list_text(values: list[Any]) -> str:
         for value in values
         if hasattr(value, "sizes")
     )
-
-
-def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
-    """Return the time of each operator by its name from `key_averages`: device time, on the CPU self time."""
-    figure = "self_device_time_total" if on_device else "self_cpu_time_total"
-    times_ns: dict[str, int] = {}
-    for row in profiler.key_averages():
-        times_ns[row.key] = times_ns.get(row.key, 0) + round(
-            getattr(row, figure) * 1000
-        )  # microseconds, with fractions
-    return {name: time for name, time in times_ns.items() if time}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -535,6 +535,11 @@ def observing(
         observation.close()
 
 
+#: Torch releases a graph whose nodes Python has seen by recursion: 35,000 in a row take 8 MB of stack (torch 2.13).
+#: From so many on, only those that may recompute are asked for.
+_MOST_NODES: Final = 10_000
+
+
 @dataclass(slots=True)
 class _CallCounter:
     """A counter of the dispatch mode's calls; each takes only a few microseconds."""
@@ -545,6 +550,9 @@ class _CallCounter:
     higher_order: type
     strided: Any
     current_node: Callable[[], Any]
+    is_grad_enabled: Callable[[], bool]
+    #: How many autograd nodes were asked for.
+    nodes: int = 0
     #: By the identity of the phase, which is faster than its hash.
     places: dict[int, int] = field(
         default_factory=lambda: {id(phase): place for place, phase in enumerate((*_PHASES, None))}
@@ -585,7 +593,10 @@ class _CallCounter:
         second = operator.second_count
         operands = None if second is None else second.arguments(args, kwargs, result)
         place = self.places[id(self.phase_of())]
-        node = self.current_node() if place == _BACKWARD else None
+        node = None
+        if place == _BACKWARD and (self.nodes < _MOST_NODES or self.is_grad_enabled()):
+            node = self.current_node()
+            self.nodes += node is not self.observation._node
         if node is not None:
             checkpointing = None if self.differentiates_again() else checkpointing_of(node)
             if checkpointing is not None:
@@ -626,7 +637,7 @@ def _mode(
 
     calls = _CallCounter(
         observation, phase_of, differentiates_again, HigherOrderOperator, torch.strided,
-        torch._C._current_autograd_node,
+        torch._C._current_autograd_node, torch.is_grad_enabled,
     )  # fmt: skip
     # Keeping dynamo from compiling the mode costs as much as the mode, and imports dynamo.
     dynamo_may_run = "torch._dynamo" in sys.modules

@@ -31,6 +31,8 @@ class StepProfiler:
         # With a schedule torch would write its own ranges, numbered from the warm-up on, around more than the step.
         self.profiler.record_steps = False
         self.times_ns: list[int] = []
+        #: How long the profiler took to stop: Kineto's own work on each event.
+        self.stop_ns = 0
         self._range: Any = None
         self._begin_ns = 0
 
@@ -65,8 +67,10 @@ class StepProfiler:
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
+        begun_ns = time.perf_counter_ns()
         with kineto.listening(self.device):
             self.profiler.__exit__(None, None, None)
+        self.stop_ns = time.perf_counter_ns() - begun_ns
 
 
 def profile_steps(

@@ -127,6 +127,7 @@ def _annotated(
     phases: tuple[PhaseRule, ...],
 ) -> Anatomy:
     """Write the trace back with the anatomy, which is returned."""
+    from opanatomy.analysis.replay import changes_of
     from opanatomy.cli.output import note, show
     from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.write import Annotated
@@ -135,8 +136,9 @@ def _annotated(
         with output.written() as partial:
             annotated = Annotated(path=partial, redact=arguments.redact)
             anatomy = analyze_traces(
-                paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact
-            )
+                paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact,
+                what_if=changes_of(arguments.what_if),
+            )  # fmt: skip
         try:
             show(anatomy, where)
         except KeyboardInterrupt as error:
@@ -156,6 +158,7 @@ def _analyzed(
     *,
     piped: bool,
 ) -> Anatomy:
+    from opanatomy.analysis.replay import changes_of
     from opanatomy.cli.output import note
     from opanatomy.cli.progress import Display
     from opanatomy.parallel import ClusterSettings
@@ -176,12 +179,13 @@ def _analyzed(
             cluster=settings,
             note=note,
             at=arguments.at,
+            what_if=changes_of(arguments.what_if),
         )
     with Display() as display:
         display.stage("reading the snapshot" if snapshot else "reading the ranks")
         return analyze_traces(
             paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
-            cluster=settings, note=note, at=arguments.at,
+            cluster=settings, note=note, at=arguments.at, what_if=changes_of(arguments.what_if),
         )  # fmt: skip
 
 

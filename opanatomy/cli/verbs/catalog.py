@@ -91,7 +91,11 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
     notes = [
         "parameters, layers and hidden size of the model that is built where no --task, --layers or --set is given"
     ]
-    notes += [f"left out at this width: {', '.join(left_out)} - widen the terminal, or use -f json"] if left_out else []
+    notes += (
+        [f"columns hidden at this width: {', '.join(left_out)} - widen the terminal, or use -f json"]
+        if left_out
+        else []
+    )
     console = Console(file=StringIO(), width=max(width, 1), color_system=None, highlight=False, markup=False)
     with console.capture() as captured:
         for line in [*lines, *terminal.prose("; ".join(notes), width)]:

@@ -10,8 +10,9 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import MCP
 
 DESCRIPTION: Final = (
-    "Serve seven tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
-    " try, for any table, and what a word means. Files are read below FOLDER alone; models run with --allow-run alone."
+    "Serve nine tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
+    " try, for any table, what ran in an interval, and what a word means. Files are read below FOLDER alone;"
+    " models run with --allow-run alone."
 )
 OPTIONS: Final = MCP
 EXAMPLES: Final = (

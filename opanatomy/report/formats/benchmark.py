@@ -22,10 +22,12 @@ from opanatomy.report.section import Format
 
 #: The headline figures, and for those in parts the time of each class: each is a chart.
 _CHARTED: Final = re.compile(r"[^.]+|class\.\w+\.time_ns")
+#: Behind what ran, if the figure is at least the value.
+_LOWER_BOUND: Final = "; a lower bound"
 
 
 def benchmark_report(report: Report) -> str:
-    """Return an array of name, unit and value, with the range of several samples and their kind."""
+    """Return an array of name, unit and value, with the range of several samples, what ran, and marked bounds."""
     if isinstance(report, Comparison):
         entries = list(_of_comparison(report))
     elif isinstance(report, Techniques):
@@ -45,7 +47,7 @@ def _of_anatomy(anatomy: Anatomy) -> Iterator[dict[str, Any]]:
     ran = ", ".join(filter(None, (anatomy.workload.model, anatomy.environment.device, made_by)))
     for name, metric in metrics_of(anatomy).items():
         if metric.better == "lower" and _CHARTED.fullmatch(name):
-            yield _entry(name, metric.unit, metric.value, extra=ran)
+            yield _entry(name, metric.unit, metric.value, extra=ran + _LOWER_BOUND * metric.lower_bound)
 
 
 def _of_comparison(comparison: Comparison) -> Iterator[dict[str, Any]]:
@@ -54,7 +56,8 @@ def _of_comparison(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for row in comparison.figures:
         value = row.values[-1]
         if value is not None and row.better == "lower" and _CHARTED.fullmatch(row.name):
-            yield _entry(row.name, row.unit, value, range=_range(row), extra=ran)
+            bound = _LOWER_BOUND * (bool(row.lower_bounds) and row.lower_bounds[-1])
+            yield _entry(row.name, row.unit, value, range=_range(row), extra=ran + bound)
 
 
 def _range(row: FigureRow) -> str:

@@ -1,15 +1,17 @@
 """Write the report in at most 4,096 bytes of Markdown: one fact a line under fixed headings, for agents and haste.
 
-Surplus lines go one by one, from the longest section; names are cut in the middle, figures never.
+Of a run it has as many lines of each kind as fit, and says where the others are; else surplus lines go one by one, from
+the longest section. Names are cut in the middle; figures never, and sentences only if they alone would fill the digest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.markdown import markdown_cell, markdown_code
@@ -17,6 +19,8 @@ from opanatomy.report.section import Fact, Format, Phrase, Section
 from opanatomy.report.sections.advice import SHOWN, commands_of, gain_of, label_of, tries_of, why_of
 from opanatomy.report.sections.digest import (
     NAME_WIDTH,
+    ROOMS,
+    Room,
     digest_of,
     digest_of_comparison,
     digest_of_techniques,
@@ -25,13 +29,14 @@ from opanatomy.report.sections.digest import (
 )
 from opanatomy.report.sections.verdict import Finding, findings, is_run_of_profile
 
-#: The most bytes of a digest, in UTF-8, and of one of its lines.
+#: The most bytes of a digest, in UTF-8, and of one of its lines; of a line where no fewer lines fit.
 MOST_BYTES: Final = 4096
-_LINE_BYTES: Final = 256
+_LINE_BYTES: Final = 512
+_SHORT_BYTES: Final = 256
 _LABEL_BYTES: Final = 64
 _FINDINGS: Final = 3
 #: The characters of names and of other texts to try one after the other until a line fits.
-_WIDTHS: Final = ((NAME_WIDTH, 1000), (NAME_WIDTH, 160), (40, 80), (24, 40), (12, 20), (4, 8))
+_WIDTHS: Final = ((2 * NAME_WIDTH, 1000), (NAME_WIDTH, 1000), (24, 1000), (24, 160), (24, 40), (12, 20), (4, 8))
 _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
@@ -43,26 +48,39 @@ def digest(
 
     `source` is a command's name for the trace, `sides` its name for each side of a comparison.
     """
-    sections, ranked = _said_of(report, source, sides)
-    blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
-    # Warnings come last; findings are never left out.
+    if isinstance(report, Anatomy):
+        ranked = _once(findings(report, source=source))
+        for room in ROOMS:
+            text = _page(digest_of(report, room), ranked, _LINE_BYTES, _advice(report, source, room, _LINE_BYTES))
+            if _size(text) <= most_bytes:
+                return text
+        advice = _advice(report, source, room, _SHORT_BYTES)
+        return _page(digest_of(report, room), ranked, _SHORT_BYTES, advice, most_bytes)
+    if isinstance(report, Techniques):
+        sections, ranked = digest_of_techniques(report), technique_findings(report)
+    else:
+        sections, ranked = digest_of_comparison(report), findings_of_comparison(report, sides)
+    text = _page(sections, ranked, _LINE_BYTES)
+    return text if _size(text) <= most_bytes else _page(sections, ranked, _SHORT_BYTES, most_bytes=most_bytes)
+
+
+def _page(
+    sections: Sequence[Section],
+    ranked: tuple[Finding, ...],
+    line_bytes: int,
+    advice: str = "",
+    most_bytes: int | None = None,
+) -> str:
+    """Return the sections and, before the warnings, findings and advice, which are never left out for `most_bytes`."""
+    blocks = [_Block(section.title, [_fact(fact, line_bytes) for fact in section.facts]) for section in sections]
     ahead = len(blocks) - (sections[-1].name == "warnings")
-    found = f"## Largest findings\n{_findings(ranked)}\n{_advice(report, source)}"
-    left = most_bytes - _size(f"{_TITLE}\n\n{found}\n")
-    while sum(_size(block.text) + 1 for block in blocks) > left:
-        max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
+    found = f"## Largest findings\n{_findings(ranked, line_bytes)}\n{advice}"
+    if most_bytes is not None:
+        left = most_bytes - _size(f"{_TITLE}\n\n{found}\n")
+        while sum(_size(block.text) + 1 for block in blocks) > left:
+            max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
     texts = [block.text for block in blocks]
     return f"{_TITLE}\n\n" + "\n".join((*texts[:ahead], found, *texts[ahead:]))
-
-
-def _said_of(
-    report: Report, source: str | None, sides: Sequence[str | None]
-) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
-    if isinstance(report, Techniques):
-        return digest_of_techniques(report), technique_findings(report)
-    if isinstance(report, Comparison):
-        return digest_of_comparison(report), findings_of_comparison(report, sides)
-    return digest_of(report), findings(report, source=source)
 
 
 class _Block:
@@ -82,34 +100,50 @@ class _Block:
         return "\n".join((f"## {self.title}", *(self.lines + more or [_NOTHING]))) + "\n"
 
 
-def _fact(fact: Fact) -> str:
-    return f"- {_fitting(fact.label, _LABEL_BYTES)}: {_fitting(fact.text)}"
+def _fact(fact: Fact, line_bytes: int) -> str:
+    return f"- {_fitting(fact.label, _LABEL_BYTES)}: {_fitting(fact.text, line_bytes)}"
 
 
-def _findings(ranked: tuple[Finding, ...]) -> str:
-    lines = []
+def _once(ranked: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, each command with the first that has it."""
+    seen: set[str] = set()
+    kept = []
+    for finding in ranked:
+        repeats = finding.next is not None and finding.next.text in seen
+        kept.append(replace(finding, next=None) if repeats else finding)
+        seen |= {finding.next.text} if finding.next is not None else set()
+    return tuple(kept)
+
+
+def _findings(ranked: tuple[Finding, ...], line_bytes: int) -> str:
+    lines: list[str] = []
     for place, finding in enumerate(ranked[:_FINDINGS], 1):
-        lines += [f"### {place}: {_fitting(finding.name)}", f"- finding: {_fitting(finding.text)}"]
+        lines += [
+            f"### {place}: {_fitting(finding.name, line_bytes)}",
+            f"- finding: {_fitting(finding.text, line_bytes)}",
+        ]
         if finding.evidence is not None:
-            lines.append(f"- evidence: {_fitting(finding.evidence)}")
+            lines.append(f"- evidence: {_fitting(finding.evidence, line_bytes)}")
         if finding.next is not None:
             lines.append(f"- {'command' if finding.next.whole else 'options'}: {_command(finding.next.text)}")
     return "\n".join(lines or [_NOTHING])
 
 
-def _advice(report: Report, source: str | None) -> str:
-    """Return what to try, with its gain, its reason and its command."""
-    if not isinstance(report, Anatomy) or not report.advice:
+def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) -> str:
+    """Return what to try, with its gain and its reason, and the commands that carry it out or check it."""
+    if not report.advice:
         return ""
     lines = []
     of_profile = is_run_of_profile(report)
     for place, advice in enumerate(report.advice[:SHOWN], 1):
         lines += [
-            f"### {place}: {_fitting(label_of(advice))}", f"- gain: {_fitting(gain_of(advice) or 'not known')}",
-            f"- because: {_fitting(why_of(advice))}", f"- try: {_fitting(tries_of(advice, of_profile=of_profile))}",
+            f"### {place}: {_fitting(label_of(advice), line_bytes)}",
+            f"- gain: {_fitting(gain_of(advice) or 'not known', line_bytes)}",
+            f"- because: {_fitting(why_of(advice), line_bytes)}",
+            f"- try: {_fitting(tries_of(advice, room.tries, of_profile=of_profile), line_bytes)}",
         ]  # fmt: skip
-        for following in commands_of((advice,), report, source)[:1]:
-            lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
+    for following in commands_of(report.advice[:SHOWN], report, source):
+        lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
     return "\n## What to try\n" + "\n".join(lines) + "\n"
 
 
@@ -119,7 +153,7 @@ def _command(command: str) -> str:
     return text if _size(text) <= _LINE_BYTES else "too long for a digest, see the terminal report"
 
 
-def _fitting(text: str | Phrase, most: int = _LINE_BYTES) -> str:
+def _fitting(text: str | Phrase, most: int) -> str:
     """Return the text in at most `most` bytes: names shorter, then other texts; figures whole."""
     for name, other in _WIDTHS:
         line = markdown_cell(text, name=name, text=other)

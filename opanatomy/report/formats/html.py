@@ -50,11 +50,12 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
     Anatomy: (
         PagePart(
             "verdict", "What costs most, and what to do", ("step",),
-            ("title", "caveats", "given-ceilings", "disagreements", "headline", "advice", "more-advice", "run"),
+            ("title", "caveats", "given-ceilings", "disagreements", "in-short", "headline", "advice", "more-advice",
+             "run"),
         ),
         PagePart(
             "step", "One step", ("lanes",),
-            ("step", "generation", "whole-run", "idle", "host", "texts", "batches"),
+            ("step", "generation", "whole-run", "idle", "replay", "host", "texts", "batches"),
         ),
         PagePart("classes", "Classes", ("classes",), ("classes", "ratios", "paper")),
         PagePart("roofline", "Roofline", ("roofline",), ("ceilings", "bounds")),

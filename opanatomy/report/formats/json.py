@@ -20,9 +20,8 @@ from opanatomy.report.section import Format
 _SECTIONS: Final = (
     "schema", "caveats", "advice", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios",
     "operators", "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives", "communication",
-    "ranks", "spread", "waiting", "generation", "run", "compilation", "breakdown", "situation", "host", "chains",
-    "lanes", "checks",
-    "texts", "warnings",
+    "ranks", "spread", "waiting", "generation", "run", "compilation", "replay", "breakdown", "situation", "host",
+    "chains", "lanes", "spans", "checks", "texts", "warnings",
 )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _indent(cell: Cell) -> int:
 
 
 def _facts(facts: Sequence[Fact]) -> str:
-    lines = [f"- {_label(fact)}{markdown_cell(fact.text)}\n" for fact in facts[:_LISTED]]
+    lines = [f"- {_label(fact)}{markdown_cell(fact.whole)}\n" for fact in facts[:_LISTED]]
     more = [f"- and {len(facts) - _LISTED:,} more\n"] if facts[_LISTED:] else []
     return "".join((*lines, *more))
 

@@ -56,11 +56,13 @@ _ROOMY: Final = 100
 _LABEL_WIDTH: Final = 11
 #: The most cells of a name in a sentence, and of one in another column.
 _NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
+#: The same where a sentence has too few lines for it.
+_NAME_WIDTHS: Final = (40, 28)
 #: The most cells of the names in a later column of this header, if there is little room.
 _LATER_MOST: Final = {"launched by": 14}
 #: Sections of lines that the next one follows without a blank line.
 _TITLE: Final = "title"
-_JOINED: Final = (_TITLE, "experiment", "run")
+_JOINED: Final = (_TITLE, "in-short", "experiment", "run")
 _STYLE: Final = {
     NoteStyle.PLAIN: "",
     NoteStyle.TITLE: "bold",
@@ -75,9 +77,15 @@ _STYLE: Final = {
 
 def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
-    if page.brief and page.height and isinstance(report, Anatomy):
-        return fitting(report, page, lambda sections: page_text(sections, page.width, color=page.color))
-    return page_text(sections_of(report, page), page.width, color=page.color)
+
+    def text_of(sections: Sequence[Section]) -> str:
+        return page_text(sections, page.width, color=page.color)
+
+    if not (page.brief and page.height):
+        return text_of(sections_of(report, page))
+    if isinstance(report, Anatomy):
+        return fitting(report, page, text_of)
+    return fitting_parts(report, page, text_of)
 
 
 def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:
@@ -131,13 +139,17 @@ def list_text(section: Section) -> str:
     return "".join(f"{line}\n" for line in (*notes, *(f"  {first:>8}  {'  '.join(rest)}" for first, *rest in rows)))
 
 
-def sentence(text: str | Phrase) -> str:
+def sentence(text: str | Phrase, name_width: int = _NAME_WIDTH) -> str:
     """Return a phrase in words, its long names cut in the middle, or at their first difference."""
+    return "".join(word for word, _ in _words(text, name_width))
 
-    if isinstance(text, str):
-        return text
-    names = cut_apart([part.name for part in text.parts if isinstance(part, Name)], _NAME_WIDTH)
-    return "".join(names[part.name] if isinstance(part, Name) else _part(part) for part in text.parts)
+
+def _words(text: str | Phrase, name_width: int) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a phrase in words, and whether each is a name."""
+    parts = (text,) if isinstance(text, str) else text.parts
+    names = cut_apart([part.name for part in parts if isinstance(part, Name)], name_width)
+    for part in parts:
+        yield (names[part.name], True) if isinstance(part, Name) else (_part(part), False)
 
 
 def _part(part: Cell) -> str:
@@ -158,28 +170,31 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
     if section.rows:
         table, left_out = _table(section, width, color, ruled=not headed)
         yield from table
-    # A label has a cell to its right, two if one is longer than usual.
-    label_width = max(
-        _LABEL_WIDTH, *(len(fact.label) + 2 for fact in section.facts if len(fact.label) >= _LABEL_WIDTH), 0
-    )
+    # A label has a cell to its right, two if one is longer than usual; that of advice only shortens its own line.
+    long = (len(fact.label) + 2 for fact in section.facts if len(fact.label) >= _LABEL_WIDTH and fact.cure is None)
+    label_width = max(_LABEL_WIDTH, *long, 0)
     for fact in section.facts:
         yield from _fact(fact, width, label_width)
     yield from _curve(section, width)
     notes = [note for note in section.notes if note.column is None or note.column not in left_out]
     if left_out:
-        notes.append(Note(text=f"left out at this width: {', '.join(left_out)}"))
+        notes.append(Note(text=f"columns hidden at this width: {', '.join(left_out)}"))
     yield from _notes(notes, width)
 
 
 def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
-    """Yield the label, and its text to the right."""
+    """Yield the label, its text to the right, and below that the cure of advice."""
     from rich.text import Text
 
-    style = _STYLE[NoteStyle.WARNING] if fact.warning else ""
-    label = fact.label
-    for line in prose(sentence(fact.text), width - label_width, style=style):
-        yield Text.assemble((label.ljust(label_width), "dim"), line)
-        label = ""
+    style, room = _STYLE[NoteStyle.WARNING] if fact.warning else "", width - label_width
+    label = fact.label.ljust(label_width) if len(fact.label) < label_width else f"{fact.label}  "
+    lines = fitted(fact.text, room, fact.most_lines, style=style, used=len(label) - label_width)
+    for line in lines:
+        yield Text.assemble((label, "dim"), line)
+        label = " " * label_width
+    if fact.cure is not None:
+        for line in fitted(fact.cure, room, fact.most_lines and fact.most_lines + 1 - len(lines), style=style):
+            yield Text.assemble(label, line)
 
 
 def _curve(section: Section, width: int) -> Iterator[Text]:
@@ -209,7 +224,7 @@ def _notes(notes: list[Note], width: int) -> Iterator[Text]:
         elif note.tone is NoteStyle.OPTIONS:
             yield from command(sentence(note.text), width, label=f"next: {WITH}")
         elif note.tone is not NoteStyle.FOOTNOTE:
-            yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
+            yield from fitted(note.text, width, note.most_lines, style=_STYLE[note.tone])
 
 
 def _title(text: str, width: int) -> Iterator[Text]:
@@ -292,6 +307,8 @@ _LONGEST: Final = 4000
 _GAP: Final = 2
 #: The least cells of names that are shown whole or not at all.
 WHOLE: Final = sys.maxsize
+#: A share in brackets.
+_SHARE: Final = re.compile(r"\([\d.<>,]+ %\)")
 #: The words of a command as a shell reads them, quotes and all.
 _ARGUMENT: Final = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
 #: The space after a number, and the character that replaces it while lines are broken.
@@ -354,13 +371,64 @@ def table(
     return lines, {columns[i].header for i in widths}
 
 
-def prose(text: str, width: int, *, style: str = "") -> list[Text]:
-    """Break the text into lines of at most `width` cells, between words, never between a number and its unit."""
+def fitted(text: str | Phrase, width: int, most: int | None, *, style: str = "", used: int = 0) -> list[Text]:
+    """Break a sentence into at most `most` lines: names get shorter, remarks in brackets go, then it ends at a clause,
+    at worst after a word."""
+    lines = prose(sentence(text), width, style=style, used=used)
+    if most is None or len(lines) <= most:
+        return lines
+    shorter = (sentence(text, name_width) for name_width in _NAME_WIDTHS)
+    parts = (part for name_width in _NAME_WIDTHS for part in _abridged(text, name_width))
+    for each in (*shorter, *parts):
+        if len(lines := prose(each, width, style=style, used=used)) <= most:
+            return lines
+    words = sentence(text, _NAME_WIDTHS[-1]).split(" ")
+    while len(words) > 1 and len(lines := prose(f"{' '.join(words)} …", width, style=style, used=used)) > most:
+        words.pop()
+    return lines
+
+
+def _abridged(text: str | Phrase, name_width: int) -> Iterator[str]:
+    """Yield a sentence without its last remark in brackets, its last two, ..., then without its last clause too, ...
+
+    A share in brackets is no remark; names and quotes stay whole.
+    """
+    words, ends, remarks, depth, quoted, begin = "", [], [], 0, False, 0
+    for word, is_name in _words(text, name_width):
+        for letter in "" if is_name else word:
+            place = len(words)
+            if letter in "([{" and not quoted:
+                begin = place if depth == 0 else begin
+                depth += 1
+            elif letter in ")]}" and not quoted:
+                depth -= 1
+                if depth == 0 and words[begin - 1 : begin] == " " and not _SHARE.fullmatch(words[begin:] + letter):
+                    remarks.append((begin - 1, place + 1))
+            elif letter == " " and depth == 0 and not quoted and words[-1:] in (",", ";", ":", "."):
+                ends.append(place - 1)
+            quoted ^= letter in '"`'
+            words += letter
+        words += word if is_name else ""
+    stop = "." if words.endswith(".") else ""
+    cuts = [(remarks[place:], len(words)) for place in reversed(range(len(remarks)))]
+    for gone, end in (*cuts, *((remarks, end) for end in reversed(ends))):
+        short = words[:end]
+        for start, after in reversed(gone):
+            short = short[:start] + short[after:]
+        yield short if end == len(words) else short + stop
+
+
+def prose(text: str, width: int, *, style: str = "", used: int = 0) -> list[Text]:
+    """Break the text into lines of at most `width` cells, between words, never between a number and its unit.
+
+    Of the first line so many cells are `used` already.
+    """
     width = min(max(width, 8), PAGE)
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     lines = [""]
     for word in _NUMBER.sub(_GLUE, printable(text)).split(" "):
-        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+        room = width if len(lines) > 1 else width - used
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= room:
             lines[-1] += f" {word}"
             continue
         if lines[-1]:
@@ -488,11 +556,12 @@ _NOTES: Final = "notes of tables"
 _ROWS: Final = "short rows of the classes"
 #: This many classes stay.
 _CLASSES: Final = 3
-_STAY: Final = ("title", "caveats", "given-ceilings", "disagreements", "headline")
+_STAY: Final = ("title", "caveats", "given-ceilings", "disagreements", "in-short", "headline")
 #: These go after all others, the first of them first.
 _LATE: Final = ("classes", "advice")
 _LEFT_OUT: Final = "left out of this screen: --section {}"
 _MORE: Final = "more: --full, or --section {}"
+_FULL: Final = "more: --full"
 _OTHERS: Final = ("idle", "kernels", "modules", "roofline", "ledger")
 #: This many sections are named as examples.
 _NAMES: Final = 4
@@ -510,11 +579,15 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
         text = with_rows(top)
         if text.count("\n") <= height:
             return (text if top < Page().top else _filled(text, with_rows, height)) + more
-    every = first_screen(anatomy, Page(source=page.source))
+    page = replace(page, top=Page().top)
+    every = first_screen(anatomy, page)
     sections = tuple(section for section in every if section.name not in _LAST)
     left_out = [section.name for section in every if section.name in _LAST]
     going = [section.name for section in reversed(sections) if section.name not in (*_STAY, *_LATE)]
-    for label in (None, *_MINOR, _NOTES, "warnings", _ROWS, *going, *_LATE):
+    # Advice goes piece by piece.
+    fewer = [first_screen(anatomy, replace(page, advice=pieces)) for pieces in range(page.advice - 1, 0, -1)]
+    advice = [section for screen in fewer for section in screen if section.name == "advice"]
+    for label in (None, *_MINOR, _NOTES, "warnings", _ROWS, *going, "classes", *advice, "advice"):
         less = [_without(section, label) for section in sections]
         left_out += [old.name for old, new in zip(sections, less, strict=True) if old != new]
         sections = tuple(section for section in less if section is not None)
@@ -523,6 +596,24 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
         text = text_of(sections) + (text_of((_note("left-out", note),)) if names else "")
         if text.count("\n") <= (page.height or 0):
             break
+    return text
+
+
+def fitting_parts(report: Report, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
+    """Return the parts of a comparison or an experiment that come first, in at most `page.height` lines if possible.
+
+    Rows are dropped before parts; all of them make `page` whole.
+    """
+    text = text_of(sections_of(report, page))
+    if text.count("\n") <= (page.height or 0):
+        return text
+    names, more = [section.name for section in sections_of(report, page)], text_of((_note("more", _FULL),))
+    for parts in range(len(names), 1, -1):
+        for top in range(page.top, min(page.top, _FEWEST) - 1, -1):
+            sections = sections_of(report, replace(page, top=top))
+            text = text_of([section for section in sections if section.name in names[:parts]]) + more
+            if text.count("\n") <= (page.height or 0):
+                return text
     return text
 
 
@@ -545,15 +636,17 @@ def _filled(text: str, with_rows: Callable[[int], str], height: int) -> str:
     return text
 
 
-def _without(section: Section, label: str | None) -> Section | None:
-    """Return the section without the line of this label; `None` if that is its name."""
+def _without(section: Section, label: str | Section | None) -> Section | None:
+    """Return the section without the line of this label; `None` if that is its name, and one that replaces it."""
+    if isinstance(label, Section):
+        return label if label.name == section.name else section
     if section.name == label:
         return None
     if label == _NOTES:
         return replace(section, notes=()) if section.rows else section
     if label == _ROWS:
         return replace(section, rows=_longest(section.rows)) if section.name == "classes" else section
-    return replace(section, facts=tuple(fact for fact in section.facts if fact.label != label))
+    return replace(section, facts=tuple(fact for fact in section.facts if fact.label != label or fact.cure is not None))
 
 
 def _longest(rows: Sequence[Row]) -> tuple[Row, ...]:

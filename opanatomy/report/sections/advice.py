@@ -35,22 +35,27 @@ from opanatomy.report.sections.verdict import (
     looked_at,
 )
 
-#: So many pieces of advice are on the first screen, each with so many things to try.
+#: So many pieces of advice come first, on a first screen each with one cure and so many lines of its reason.
 SHOWN: Final = 3
-_TRIED: Final = 1
+_LINES: Final = 2
+#: The ends of a replayed gain are one figure if they differ by less.
+_ABOUT: Final = 0.9
 #: Commands below them.
 _COMMANDS: Final = 1
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
-    """Return what to change first, and the commands that carry it out or check it."""
-    first = anatomy.advice[:SHOWN]
+    """Return what to change first, what that gains together, and the commands that carry it out or check it."""
+    first = anatomy.advice[: min(SHOWN, page.advice)]
     if not first:
         return None
     notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
-    facts = tuple(fact_of(advice, tried=_TRIED, of_profile=is_run_of_profile(anatomy)) for advice in first)
-    return Section(title="What to try", facts=facts, notes=tuple(notes))
+    of_profile, brief = is_run_of_profile(anatomy), page.brief and not page.sections
+    facts = [fact_of(advice, of_profile=of_profile, brief=brief) for advice in first]
+    if (together := together_of(first)) is not None:
+        facts.append(Fact(label="together", text=phrase("at most {} ({})", *together)))
+    return Section(title="What to try", facts=tuple(facts), notes=tuple(notes))
 
 
 def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
@@ -63,29 +68,58 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
     return Section(title="What else to try", facts=facts, notes=tuple(notes))
 
 
-def fact_of(advice: Advice, *, of_profile: bool, tried: int | None = None) -> Fact:
-    """Return a piece of advice as a line of a page; `of_profile` if options of `profile` can be added to the run."""
-    what = joined((gain_of(advice), why_of(advice)), by=": ")
-    text = phrase("{}. {}", what or "", tries_of(advice, tried, of_profile=of_profile))
-    return Fact(label=label_of(advice), text=text)
+def together_of(advice: Iterable[Advice]) -> tuple[Time, Share] | None:
+    """Return the most that several pieces of advice gain of the step together; `None` for less than two of time."""
+    timed = [(each.gain_ns, each.step_ns) for each in advice if each.gain_ns is not None and each.step_ns]
+    if len(timed) < 2:
+        return None
+    whole = max(step_ns for _, step_ns in timed)
+    gain = min(sum(gain_ns for gain_ns, _ in timed), whole)
+    return Time(gain), Share(gain, whole)
+
+
+def fact_of(advice: Advice, *, of_profile: bool, brief: bool = False) -> Fact:
+    """Return a piece of advice as a line of a page: `brief` has one cure, and ends at a clause after a few lines.
+
+    With `of_profile` options of `profile` can be added to the run.
+    """
+    what = joined((advice.technique if advice.id == "technique" else None, gain_of(advice), why_of(advice)), by=": ")
+    tries = tries_of(advice, 1 if brief else None, of_profile=of_profile and not (brief and advice.tries))
+    if brief and of_profile and advice.option and advice.tries:
+        # The option stays where the rest ends at a clause.
+        tries = phrase("{}: {}", f"`{advice.option}`", tries)
+    cure = tries if tries.parts else None
+    text = phrase("{}.", what or "")
+    return Fact(label=label_of(advice), text=text, cure=cure, most_lines=_LINES if brief else None)
 
 
 def label_of(advice: Advice) -> str:
-    """Return the word of a piece of advice, as `explain` knows it."""
-    return printable(advice.id.replace("_", " "))
+    """Return the word of a piece of advice, as `explain` knows it: its rule, or what fills the memory."""
+    subject = advice.subject if advice.id == "what_fills" else None
+    return printable(subject or advice.id.replace("_", " "))
 
 
 def gain_of(advice: Advice) -> Phrase | None:
-    """Return the most that it could gain: time of a mean step, or memory; `None` where that is not known."""
+    """Return what it gains: time of a mean step (the most, or by a replay), memory; `None` where that is not known."""
     parts = []
     if advice.gain_ns is not None:
-        parts.append(phrase("up to {} ({})", Time(advice.gain_ns), Share(advice.gain_ns, advice.step_ns)))
+        parts.append(_of_time(advice.replayed_ns, advice.gain_ns, advice.step_ns))
     if advice.gain_bytes is not None:
         parts.append(
             phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
         )
     fits = {True: "fits then", False: "does not fit then either", None: None}[advice.fits]
     return joined((*parts, fits))
+
+
+def _of_time(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Phrase:
+    """Return a gain of time: what a replay says, from the recorded host to one that recording does not slow."""
+    share = Share(most_ns, step_ns)
+    if replayed_ns is None:
+        return phrase("up to {} ({})", Time(most_ns), share)
+    if replayed_ns < _ABOUT * most_ns:
+        return phrase("{} to {} ({}, replayed)", Time(replayed_ns), Time(most_ns), share)
+    return phrase("about {} ({}, replayed)", Time(most_ns), share)
 
 
 def why_of(advice: Advice) -> Phrase:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
 from opanatomy.records.anatomy import (
     BANDWIDTH,
     CLASSES,
@@ -48,6 +49,7 @@ from opanatomy.report.section import (
     moved,
     phrase,
     total,
+    whole_of,
     work_of,
 )
 from opanatomy.report.units import text_of
@@ -70,7 +72,7 @@ _FIGURE: Final[Mapping[str, str]] = {
     ORDER: "The operators and phases of {}",
     CLOCKS: "When {} began and ended, idle time and its causes",
     LAUNCHES: "The time of {}",
-    WAITS: "The busy time of {}",
+    WAITS: "The busy time of the device",
     EVENTS: "The time of {}",
 }
 #: Checks whose evidence is the sentence on what is wrong.
@@ -124,13 +126,14 @@ def _reached(one: ExceededCeiling) -> Phrase:
 
 def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
     """Yield a sentence for each check that says which figure may be wrong, the one of most work first."""
-    work_ns = total(anatomy.classes).time_ns
+    work_ns, costs = total(anatomy.classes).time_ns, costs_of(anatomy)
+    of_step = work_ns / steps_of(anatomy) * steps_of_window(anatomy) / costs.whole_ns if costs.whole_ns else 0
     for check in sorted(anatomy.alarms, key=lambda check: -check.share(work_ns)):
         first, *others = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))
         text = phrase("{}{}", may_be_wrong(check, first), _more(others))
         share = Share(check.share(work_ns), 1)
         if all(difference.time_ns is not None for difference in check.unexplained):
-            yield phrase("{}; {} of the {}.", text, share, work_of(anatomy))
+            yield phrase("{}; {} of {}.", text, Share(min(check.share(work_ns) * of_step, 1), 1), whole_of(costs))
         else:
             yield phrase("{}.", text) if check.quantity in _SAID else phrase("{}; {} of the figure.", text, share)
 
@@ -142,7 +145,8 @@ def _more(others: Sequence[Difference]) -> Phrase | str:
 def may_be_wrong(check: Check, difference: Difference) -> Phrase:
     """Return which figure may be wrong and by how much: its value here and by the second source."""
     in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
-    subject = phrase(_FIGURE.get(check.quantity, f"{check.quantity} of {{}}"), _name(difference.operator))
+    figure = _FIGURE.get(check.quantity, f"{check.quantity} of {{}}")
+    subject = phrase(figure, *([_name(difference.operator)] if "{}" in figure else ()))
     if check.quantity in _SAID and difference.evidence:
         by = phrase("{}", difference.evidence)
     else:

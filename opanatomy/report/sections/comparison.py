@@ -37,6 +37,7 @@ from opanatomy.report.section import (
     Name,
     Note,
     NoteStyle,
+    Page,
     Phrase,
     Quantity,
     Row,
@@ -184,8 +185,8 @@ _SMALLEST: Final = 1e-3
 _KERNELS: Final = 8
 
 
-def causes_table(parts: Decomposition) -> Section:
-    """Return one row for the parts of one cause and class; they sum to the difference."""
+def causes_table(parts: Decomposition, page: Page) -> Section:
+    """Return one row for the parts of one cause and class, which sum to the difference."""
     groups = groups_of(parts.parts)
     smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
     columns: Columns[tuple[str | Phrase, int, int]] = {
@@ -194,12 +195,13 @@ def causes_table(parts: Decomposition) -> Section:
         Column(header="after", drop_order=1): lambda item: Time(item[2]),
         Column(header="change"): lambda item: TimeChange(item[2] - item[1]),
     }
+    large = [group for group in groups if group.change_ns and abs(group.change_ns) >= smallest]
+    large = large[: page.top] if page.brief else large
     rows = [
         Row(cells=cells_of(columns, (group.name, group.before_ns, group.after_ns)), operator_class=group.operator_class)
-        for group in groups
-        if group.change_ns and abs(group.change_ns) >= smallest
+        for group in large
     ]
-    small = [group for group in groups if 0 < abs(group.change_ns) < smallest]
+    small = [group for group in groups if group.change_ns and group not in large]
     same = [group for group in groups if not group.change_ns]
     for name, members in ((phrase("and {} smaller", Count(len(small))), small), ("without a difference", same)):
         if members:
@@ -391,8 +393,12 @@ def with_bound(row: FigureRow, place: int) -> Phrase:
     value = row.values[place]
     if value is None:
         return phrase("-")
-    bound = "≥ " if row.lower_bounds and row.lower_bounds[place] else ""
-    return phrase(bound + "{}", quantity(row.unit, value))
+    figure = quantity(row.unit, value)
+    if not row.lower_bounds or not row.lower_bounds[place]:
+        return phrase("{}", figure)
+    if isinstance(figure, Share):
+        return phrase("{}", replace(figure, at_least=True))
+    return phrase("≥ {}", figure)
 
 
 def _table(comparison: Comparison, rows: Sequence[FigureRow], title: str, *, least: int) -> Section:
@@ -441,6 +447,8 @@ def quantity(unit: str, value: float) -> Quantity:
 
 #: The remark for sides that are not comparable.
 _WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
+#: The most lines of a cause's sentence on a first screen.
+_LINES: Final = 2
 #: How many causes have a sentence.
 IN_SENTENCES: Final = 3
 
@@ -452,8 +460,9 @@ def title(comparison: Comparison) -> Section:
     return Section(title="Comparison", notes=(Note(text=text, tone=NoteStyle.TITLE),))
 
 
-def what_changed(comparison: Comparison) -> Section:
+def what_changed(comparison: Comparison, page: Page) -> Section:
     """Return the difference of the step in a sentence, the largest causes in one each."""
+    lines = _LINES if page.brief else None
     parts = comparison.decomposition
     if comparison.not_comparable:
         reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
@@ -467,9 +476,9 @@ def what_changed(comparison: Comparison) -> Section:
         phrase("{}.", sentence_of(group)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
     ]
     notes = [Note(text=headline(comparison, parts), tone=NoteStyle.CONCLUSION)]
-    notes += [Note(text=text, tone=NoteStyle.PLAIN) for text in sentences]
+    notes += [Note(text=text, tone=NoteStyle.PLAIN, most_lines=lines) for text in sentences]
     if comparison.no_claim is not None and parts.change_ns:
-        notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=NoteStyle.REMARK))
+        notes.append(Note(text=f"Not tested for significance: {comparison.no_claim}.", tone=NoteStyle.REMARK))
     return Section(title="What changed", notes=tuple(notes))
 
 
@@ -489,13 +498,15 @@ def _of_memory(comparison: Comparison) -> Phrase:
     if comparison.peak_moments:
         first, second = comparison.peak_moments
         said = phrase("Allocated are {} before, {}, and {} after, {}", Bytes(before), first, Bytes(after), second)
+        if first != second:
+            return phrase("{}: these moments are not alike, and no difference between them is a change.", said)
     return phrase("{} ({}): {}.", said, Change(after, before), joined(parts) or "nothing changed")
 
 
 def memory_changes(comparison: Comparison, top: int) -> Section | None:
     """Return the lines of the program whose part of the peak changed; all changes sum to that of the peaks."""
     changed = [change for change in comparison.peak_parts if change.change_bytes]
-    if not changed:
+    if not changed or len(set(comparison.peak_moments)) > 1:
         return None
     columns: Columns[MemoryChange] = {
         Column(header="line of the program", holds=ColumnKind.NAMES, least=18): lambda change: (
@@ -595,7 +606,8 @@ def _tested(row: FigureRow) -> Phrase | str:
     """Return the evidence of the difference: by the runs, else by the ranges of the like steps."""
     if row.p is not None:
         return f"; over the runs p = {row.p:.2g}{'' if row.p < SIGNIFICANT else ', which may be chance'}"
-    return phrase("; the ranges of the like steps are {}", row.ranges) if row.ranges else ""
+    overlap = {"apart": "do not overlap", "overlapping": "overlap"}
+    return f"; the step times of the two sides {overlap[row.ranges]}" if row.ranges else ""
 
 
 def sides(comparison: Comparison) -> Section:

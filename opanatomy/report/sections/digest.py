@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.costs import costs_of, is_whole_trace, nothing_recorded, steps_of, steps_of_window
-from opanatomy.records.anatomy import Anatomy, Step
+from opanatomy.records.anatomy import Anatomy, Gap, Span, Step
+from opanatomy.records.communication import Collective
 from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
-from opanatomy.records.taxonomy import PHASES, OperatorClass
+from opanatomy.records.signature import Argument, Signature, SignatureText
+from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
 from opanatomy.report.section import (
+    ByteRate,
     Bytes,
     Change,
     Count,
@@ -26,6 +31,8 @@ from opanatomy.report.section import (
     TimeChange,
     Total,
     amounts,
+    calls_of,
+    cut,
     cut_apart,
     facts_of,
     joined,
@@ -37,39 +44,84 @@ from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
 from opanatomy.report.sections.operators import grouped
-from opanatomy.report.sections.step import label_of, left_out, remarks_on_mfu, within_windows
+from opanatomy.report.sections.step import label_of, label_of_cause, left_out, remarks_on_mfu, within_windows
 from opanatomy.report.sections.techniques import fits
 from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
-#: How many operators, kernels, modules, components, warnings and causes are named.
-_OPERATORS, _KERNELS, _MODULES, _COMPONENTS, _WARNINGS, _CAUSES = 8, 5, 5, 8, 5, 4
+#: How many memory components of an experiment, and warnings, are named.
+_COMPONENTS, _WARNINGS = 8, 5
 #: Cells of a name in a line with enough room.
 NAME_WIDTH: Final = 64
+#: Single events of less than this part of the step are left out.
+_LONG: Final = 0.01
 
 
-def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
-    """Return what ran, the step, where the time of a mean step went, memory, and warnings; the findings are apart."""
-    parts: tuple[tuple[str, str, Callable[[Anatomy], Facts]], ...] = (
+class Room(Struct, frozen=True, kw_only=True):
+    """How many lines of each kind a digest has; with `every_fact` also what changes no reading of the others."""
+
+    operators: int
+    kernels: int
+    modules: int
+    gaps: int
+    spans: int
+    components: int
+    warnings: int
+    causes: int
+    tries: int
+    every_fact: bool
+
+
+def _room(operators: int, kernels: int, modules: int, spans: int, rest: int, tries: int, *, every: bool) -> Room:
+    return Room(
+        operators=operators, kernels=kernels, modules=modules, gaps=min((spans + 1) // 2, 3), spans=spans,
+        components=rest, warnings=min(rest, 5), causes=min(rest, 4), tries=tries, every_fact=every,
+    )  # fmt: skip
+
+
+#: From the most lines to the fewest: a digest has the first of them that fits.
+ROOMS: Final = (
+    _room(8, 5, 5, 8, 8, 3, every=True), _room(6, 3, 3, 8, 8, 2, every=True), _room(6, 2, 2, 7, 8, 1, every=True),
+    _room(5, 1, 1, 7, 6, 1, every=False), _room(4, 0, 0, 6, 5, 1, every=False), _room(3, 0, 0, 5, 4, 1, every=False),
+    _room(2, 0, 0, 4, 3, 1, every=False), _room(1, 0, 0, 3, 2, 1, every=False), _room(0, 0, 0, 2, 1, 1, every=False),
+)  # fmt: skip
+
+
+def digest_of(anatomy: Anatomy, room: Room = ROOMS[0]) -> tuple[Section, ...]:
+    """Return what ran, the step, where the time of a mean step went, the longest gaps and events, memory, and warnings.
+
+    The findings are apart.
+    """
+    parts: tuple[tuple[str, str, Callable[[Anatomy, Room], Facts]], ...] = (
         ("run", "What ran", _run),
         ("step", "The step", _step),
         ("time", "Where the time went", _time_by_part),
+        ("spans", "Longest gaps and events", _spans),
         ("memory", "Memory", _memory),
         ("warnings", "Warnings", _warnings),
     )
     if anatomy.memory.is_snapshot and not anatomy.classes:  # of a memory snapshot no time is known
-        parts = tuple(part for part in parts if part[0] not in ("step", "time"))
-    return tuple(Section(name=name, title=title, facts=facts_of(*facts(anatomy))) for name, title, facts in parts)
+        parts = tuple(part for part in parts if part[0] not in ("step", "time", "spans"))
+    return tuple(Section(name=name, title=title, facts=facts_of(*facts(anatomy, room))) for name, title, facts in parts)
 
 
-def _run(anatomy: Anatomy) -> Facts:
+def _run(anatomy: Anatomy, room: Room) -> Facts:
     environment, workload = anatomy.environment, anatomy.workload
     yield from (("before you read on", text) for text in anatomy.caveats)
+    yield "all figures", _basis(anatomy)
+    yield "device", _name(environment.device or environment.processor)
+    if environment.host_only or room.every_fact:
+        yield "kind of device", "not recorded: the host alone" if environment.host_only else environment.device_kind
+    yield "ranks", _count(len(anatomy.ranks) if len(anatomy.ranks) > 1 else None)
+    yield "rank", _rank(anatomy)
     yield "model", _name(workload.model)
-    yield "architecture", _name(workload.architecture)
+    if room.every_fact:
+        yield "architecture", _name(workload.architecture)
     yield "parameters", _count(workload.parameters)
-    yield "trained parameters", _count(workload.trainable_parameters)
-    yield "task", workload.task
+    if workload.trainable_parameters != workload.parameters or room.every_fact:
+        yield "trained parameters", _count(workload.trainable_parameters)
+    if room.every_fact:
+        yield "task", workload.task
     yield "batch", _count(workload.batch)
     yield "sequence length", _count(workload.sequence_length)
     for label, value in (
@@ -81,16 +133,36 @@ def _run(anatomy: Anatomy) -> Facts:
         ("compiled", workload.compiled), ("inference", workload.inference), ("generation", workload.generate)
     ):  # fmt: skip
         yield label, "yes" if flag else None
-    yield "device", _name(environment.device or environment.processor)
-    host_only = environment.host_only
-    yield "kind of device", "not recorded: the host alone" if host_only else environment.device_kind
-    yield "ranks", _count(len(anatomy.ranks) or None)
-    yield "torch", environment.torch
-    yield "opanatomy", anatomy.provenance.opanatomy
+    if room.every_fact:
+        yield "torch", environment.torch
+        yield "opanatomy", anatomy.provenance.opanatomy
     yield "trace", _name(anatomy.provenance.trace)
 
 
-def _step(anatomy: Anatomy) -> Facts:
+def _basis(anatomy: Anatomy) -> str | None:
+    """Return what times, calls, FLOPs and bytes are of."""
+    if not anatomy.classes:
+        return None
+    if is_whole_trace(anatomy):
+        return "of the whole trace, as no step is annotated"
+    steps, several = steps_of(anatomy), len(anatomy.ranks) > 1
+    whose = "one step of one rank" if several else "one step"
+    return f"of {whose}" if steps == 1 else f"of {whose}, the mean of {steps:,}"
+
+
+def _rank(anatomy: Anatomy) -> Phrase | None:
+    """Return which rank of how many this trace is of, and what its communication includes."""
+    if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
+        return None
+    rank = anatomy.ranks[0]
+    known = phrase("{}", Count(rank.rank))
+    if rank.world_size is not None:
+        known = phrase("{} of {}", Count(rank.rank), Count(rank.world_size))
+    includes = "communication includes waiting for other ranks" if anatomy.communication is not None else None
+    return joined((known, includes), by=": ")
+
+
+def _step(anatomy: Anatomy, room: Room) -> Facts:
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
     yield "profiled steps", phrase("{}", Count(step.count))
     yield "steps that do not count", joined(left_out(anatomy))
@@ -100,14 +172,14 @@ def _step(anatomy: Anatomy) -> Facts:
     yield from _phases(step)
     if anatomy.environment.device_kind == "cpu":
         yield "framework", _part(step.framework_ns, wall_ns)
-    elif not is_whole_trace(anatomy):
+    elif not is_whole_trace(anatomy) and not nothing_recorded(anatomy):
         yield "kernel time", _time(step.kernel_time_ns)
     if anatomy.generation is not None:
         yield "first token", _time(anatomy.generation.first_token_ns)
         yield "next token", _time(anatomy.generation.token_ns)
-    bound = "≥ " if anatomy.device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work else ""
     if anatomy.device.mfu is not None:
-        mfu = phrase(bound + "{}", Share(anatomy.device.mfu, 1))
+        at_least = anatomy.device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work
+        mfu = phrase("{}", Share(anatomy.device.mfu, 1, at_least=at_least))
         yield "MFU", joined((mfu, *remarks_on_mfu(anatomy)), by="; ")
     yield "attention", within_windows(anatomy)
 
@@ -117,7 +189,7 @@ def _phases(step: Step) -> Facts:
         yield phase.value, _part(step.phase_ns.get(phase), step.wall_ns)
 
 
-def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
+def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phrase | None]]:
     """Yield times of a mean step: sums over the steps that count, of all ranks, divided by their number."""
     timeline, steps = anatomy.timeline, steps_of(anatomy)
     work_ns = total(anatomy.classes).time_ns / steps
@@ -128,22 +200,142 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
         yield "not in it, other steps' work", _time((timeline.outside_ns or 0) / in_window or None)
         for label, part_ns in (
             ("device busy", None if unknown else timeline.busy_ns), ("device idle", None if unknown else costs.idle_ns),
-            *((f"idle, {label_of(row)}", row.time_ns) for row in costs.causes[:_CAUSES]),
-            ("not recorded", costs.unrecorded_ns or None), ("communication", timeline.communication_ns),
-            ("exposed communication", timeline.exposed_communication_ns),
+            *((f"idle, {label_of(row)}", row.time_ns) for row in costs.causes[: room.causes]),
+            ("not recorded", costs.unrecorded_ns or None), ("communication", timeline.communication_ns or None),
+            ("exposed communication", timeline.exposed_communication_ns if timeline.communication_ns else None),
         ):  # fmt: skip
             yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
-    yield work_of(anatomy) if anatomy.environment.host_only else "device work", _time(work_ns)
+    of_work = work_of(anatomy) if anatomy.environment.host_only else "device work"
+    yield of_work, None if nothing_recorded(anatomy) and not work_ns else _time(work_ns)
     for operator_class, rows in by_class(anatomy):
         yield "class", _class(operator_class, total(rows, lacks_work=timeline.lacks_work).per_step(steps), work_ns)
-    yield "no rule knows", _part(anatomy.ledger.unknown_ns / steps or None, work_ns)
+    for row in anatomy.collectives[: room.causes]:
+        yield "collective", _collective(row, steps, work_ns)
+    yield "copies between host and device", _copies(anatomy, work_ns)
     times: tuple[tuple[str, list[tuple[Name | Phrase, int]], int], ...] = (
-        ("operator", _operators(anatomy), _OPERATORS),
-        ("kernel", [(Name(row.kernel), row.time_ns) for row in anatomy.kernels], _KERNELS),
-        ("module", _modules(anatomy), _MODULES),
+        ("operator", _operators(anatomy), room.operators),
+        ("kernel", [(Name(row.kernel), row.time_ns) for row in anatomy.kernels], room.kernels),
+        ("module", _modules(anatomy), room.modules),
     )
     for label, rows_by_name, most in times:
         yield from _most(label, [(name, ns / steps) for name, ns in rows_by_name], work_ns, most)
+
+
+def _collective(row: Collective, steps: int, work_ns: float) -> Phrase | None:
+    """Return the calls, the time, the bytes and the rate of a collective."""
+    what = joined(
+        (row.collective.replace("_", " "), row.dtype, f"{row.group_size} ranks" if row.group_size else None), by=", "
+    )
+    figures = (
+        phrase("{} calls", calls_of(row.calls / steps)), _part(row.time_ns / steps, work_ns),
+        None if row.bytes is None else phrase("{}", Bytes(row.bytes / steps)),
+        None if row.bus_bytes_per_second is None else phrase("bus {}", ByteRate(row.bus_bytes_per_second)),
+    )  # fmt: skip
+    return phrase("{}: {}", what or "", joined(figures) or "")
+
+
+def _copies(anatomy: Anatomy, work_ns: float) -> Phrase | None:
+    """Return calls, time, bytes and rate of the copies over the host's link; the rate of those with a known size."""
+    rows = [row for row in anatomy.operators if row.crosses_host_link]
+    if not rows:
+        return None
+    steps, sized = steps_of(anatomy), [row for row in rows if row.written_bytes is not None and not row.uncosted_ns]
+    moved, sized_ns = sum(row.written_bytes or 0 for row in sized), sum(row.time_ns for row in sized)
+    figures = (
+        phrase("{} calls", calls_of(sum(row.calls for row in rows) / steps)),
+        _part(sum(row.time_ns for row in rows) / steps, work_ns),
+        phrase("{}", Bytes(moved / steps, at_least=len(sized) < len(rows))) if sized else None,
+        phrase("{}", ByteRate(moved * 1e9 / sized_ns)) if moved and sized_ns else None,
+    )  # fmt: skip
+    return joined(figures)
+
+
+def _spans(anatomy: Anatomy, room: Room) -> Facts:
+    """Yield the longest gaps and single events of at least a hundredth of the step, the longest first."""
+    step_ns, steps = anatomy.step.wall_ns or 0, None if is_whole_trace(anatomy) else steps_of(anatomy)
+    gaps = [gap for gap in anatomy.timeline.gaps if gap.time_ns * gap.count >= _LONG * step_ns]
+    yield from (("gap", _gap(gap, steps)) for gap in gaps[: room.gaps])
+    if gaps[room.gaps :]:
+        yield "gap", phrase("and {} more (table timeline.gaps, or --section idle)", Count(len(gaps) - room.gaps))
+    spans = sorted(anatomy.spans, key=lambda span: -span.spent_ns)
+    long = [span for span in spans if span.spent_ns and span.spent_ns >= _LONG * step_ns]
+    names = cut_apart([span.name for span in long], NAME_WIDTH)
+    for span in long[: room.spans]:
+        yield f"single {span.what}", _span(span, names[span.name], steps)
+    if long[room.spans :]:
+        yield "single events", phrase("and {} more (table spans)", Count(len(long) - room.spans))
+
+
+def _gap(gap: Gap, steps: int | None) -> Phrase:
+    """Return how long the device was idle, how often, in what of the host, and before which work."""
+    often = None if steps is None and gap.count == 1 else phrase("{} of them", calls_of(gap.count))
+    said = (
+        phrase("{} idle", Time(gap.time_ns)), often if steps is None else phrase("{} a step", calls_of(gap.count)),
+        _on_host(gap),
+        "begun while the host waited for the device" if gap.drained else None,
+        None if gap.before is None else phrase("before {}", Name(cut(gap.before, NAME_WIDTH))),
+        None if gap.launch_ns is None else phrase("whose launch took {}", Time(gap.launch_ns)),
+        joined((None if gap.step is None else f"step {gap.step}", phrase("at {}", Time(gap.begin_ns))), by=" "),
+    )  # fmt: skip
+    return joined(said) or phrase("")
+
+
+def _on_host(gap: Gap) -> Phrase | str:
+    """Return what the host did in a gap: a call below an operator or a range, one of both, else the gap's cause."""
+    if gap.name is not None and gap.call is not None:
+        return phrase("in {} below {}", Name(gap.call), Name(gap.name))
+    name = gap.name or gap.call
+    return label_of_cause(gap.cause) if name is None else phrase("in {}", Name(name))
+
+
+def _span(span: Span, name: str, steps: int | None) -> Phrase:
+    """Return how long a single event lasted, below what, on what, how fast, and how long others of its name did."""
+    own = (
+        None
+        if span.own_ns is None or span.own_ns > 0.99 * span.duration_ns
+        else phrase("{} its own", Time(span.own_ns))
+    )
+    rate = None if span.bytes_per_second is None else phrase("at {}", ByteRate(span.bytes_per_second))
+    others = None
+    if span.count is not None and span.count > 1:
+        others = phrase("median {} of {}", Time(span.median_ns), calls_of(span.count / (steps or 1)))
+        others = others if steps is None else phrase("{} a step", others)
+    place = (
+        None if span.rank is None else f"rank {span.rank}", None if span.step is None else f"step {span.step}",
+        phrase("at {}", Time(span.begin_ns)),
+    )  # fmt: skip
+    said = (
+        phrase("{}", Time(span.duration_ns)), own,
+        None if span.operator in (None, span.name) else phrase("below {}", Name(span.operator or "")),
+        None if span.phase in (None, Phase.OTHER) else span.phase,
+        phrase("{}", Name(short_signature(span.signature))) if span.signature else None,
+        joined((None if span.bytes is None else phrase("{}", Bytes(span.bytes)), rate), by=" "),
+        others, joined(place, by=" "),
+    )  # fmt: skip
+    return phrase("{}: {}", Name(name), joined(said) or "")
+
+
+#: The most characters of a signature in a line, and of equal items in a row the most that are written apart.
+_SIGNATURE, _ITEMS = 120, 4
+
+
+def short_signature(signature: SignatureText) -> str:
+    """Return the arguments of a call: like items of a list counted, those beyond a line's room too, none cut."""
+    texts = [_argument(value) for value in signature.record.arguments]
+    kept = len(texts)
+    while kept > 1 and len(", ".join(texts[:kept])) > _SIGNATURE:
+        kept -= 1
+    more = [f"{len(texts) - kept} more"] if kept < len(texts) else []
+    return ", ".join([*texts[:kept], *more])
+
+
+def _argument(value: Argument) -> str:
+    if not isinstance(value, tuple):
+        return str(Signature((value,)))
+    runs = [(len(list(alike)), text) for text, alike in groupby(map(_argument, value))]
+    items = [text if number == 1 else f"{number} x {text}" for number, text in runs[:_ITEMS]]
+    more = sum(number for number, _ in runs[_ITEMS:])
+    return f"[{', '.join([*items, *([f'{more} more'] if more else [])])}]"
 
 
 def _class(operator_class: OperatorClass, part: Total, work_ns: float) -> Phrase:
@@ -179,29 +371,31 @@ def _most(
         yield label, phrase("{}: {}", name, _part(time_ns, work_ns) or "")
     if ranked[most:]:
         others_ns = sum(time_ns for _, time_ns in ranked[most:])
-        yield label, phrase("and {} more: {}", Count(len(ranked) - most), _part(others_ns, work_ns) or "")
+        more = phrase("{}{} more: {}", "and " * bool(most), Count(len(ranked) - most), _part(others_ns, work_ns) or "")
+        yield label, phrase("{} (table {}s, or --section {}s)", more, label, label)
 
 
-def _memory(anatomy: Anatomy) -> Facts:
+def _memory(anatomy: Anatomy, room: Room) -> Facts:
     memory = anatomy.memory
     yield "peak", None if memory.peak_bytes is None else phrase("{}", Bytes(memory.peak_bytes))
     if not memory.is_at_peak and memory.shown_bytes is not None:
         yield f"allocated {memory.then}", phrase("{}", Bytes(memory.shown_bytes))
-    for part in memory.components[:_COMPONENTS]:
+    for part in memory.components[: room.components]:
         size = part.measured_bytes if part.shown_bytes is None else part.shown_bytes
         if size is not None:
             yield part.component.replace("_", " "), phrase("{}", Bytes(size))
     lines = [part for part in memory.parts if part.of == "line" and part.name]
-    for line in lines[:_COMPONENTS]:
+    for line in lines[: room.components]:
         yield "line", phrase("{}: {}, {}", Name(line.name or ""), Bytes(line.bytes), line.component.replace("_", " "))
 
 
-def _warnings(anatomy: Anatomy) -> Facts:
-    yield from (("warning", text) for text in exceeded_texts(anatomy))
-    yield from (("warning", text) for text in alarm_texts(anatomy))
-    yield from (("warning", text) for text in anatomy.warnings[:_WARNINGS])
-    if anatomy.warnings[_WARNINGS:]:
-        yield "warning", phrase("and {} more", Count(len(anatomy.warnings) - _WARNINGS))
+def _warnings(anatomy: Anatomy, room: Room) -> Facts:
+    texts: list[str | Phrase] = [*exceeded_texts(anatomy), *alarm_texts(anatomy)]
+    most = len(texts) + room.warnings
+    texts += anatomy.warnings
+    yield from (("warning", text) for text in texts[:most])
+    if texts[most:]:
+        yield "warning", phrase("and {} more (--section warnings)", Count(len(texts) - most))
 
 
 def _name(name: str | None) -> Phrase | None:

@@ -81,7 +81,7 @@ def components(anatomy: Anatomy) -> Section | None:
 def _of_snapshot(memory: Memory) -> Section:
     """Return the components of a snapshot at the moment shown and, if that is another and known, at the peak."""
     now = "at peak" if memory.is_at_peak else memory.then
-    both = not memory.is_at_peak and memory.peak_bytes is not None
+    both = not memory.is_at_peak and any(device.peak_bytes is not None for device in memory.devices)
     columns: Columns[MemoryComponent] = {
         Column(header="memory", holds=ColumnKind.NAMES, least=13): lambda part: _words(part.component),
         Column(header=now): lambda part: _known(part.shown_bytes),
@@ -94,6 +94,12 @@ def _of_snapshot(memory: Memory) -> Section:
     if memory.peak_bytes is not None:
         peak: dict[str, Cell] = {"memory": f"peak in {memory.peak_at}", "at peak": Bytes(memory.peak_bytes)}
         rows.append(Row(cells=peak, summary=True))
+    for device in memory.devices if len(memory.devices) > 1 else ():
+        cells: dict[str, Cell] = {
+            "memory": f"peak of {device.device}",
+            "at peak": _known(device.peak_bytes) or "not known",
+        }
+        rows.append(Row(cells=cells, summary=True))
     return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from opanatomy.analysis.costs import costs_of, is_whole_trace, nothing_recorded, steps_of_window
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import PaddingFlops, TextBatchRow, TextFigures, TokenizerRow, Workload
 from opanatomy.report.section import (
@@ -51,23 +52,62 @@ def _ranks_together(anatomy: Anatomy) -> str | None:
     return f"{len(anatomy.ranks):,} ranks, {names[0]} to {names[-1]}" if len(names) > 1 else None
 
 
-def what_ran(anatomy: Anatomy) -> Section:
-    """Return model, workload, device and software, as far as the trace gives them, and whether there are warnings."""
+def in_short(anatomy: Anatomy) -> Section | None:
+    """Return one line with the length of a step, how many there are, the device, its busy share and the samples."""
+    costs, step, ranks = costs_of(anatomy), anatomy.step, len(anatomy.ranks)
+    if not costs.whole_ns or step.wall_ns is None:
+        return None
+    recorded, on_cpu = not anatomy.environment.host_only, anatomy.environment.device_kind == "cpu"
+    plain = step.unprofiled_wall_ns
+    if is_whole_trace(anatomy):
+        long = phrase("{} of trace, no steps annotated", Time(costs.whole_ns if recorded else step.wall_ns))
+    else:
+        long = phrase("{} a step{}", Time(step.wall_ns), phrase(", {} unprofiled", Time(plain)) if plain else "")
+    steps = round(steps_of_window(anatomy))
+    busy: tuple[tuple[str, float], ...] = ()
+    if not recorded or nothing_recorded(anatomy):
+        device: Name | str = "GPU not recorded"
+    elif on_cpu:
+        device = "CPU"
+        busy = (("operators", sum(costs.classes.values())), ("framework", costs.framework_ns + costs.input_ns))
+    else:
+        device = Name((anatomy.environment.device or "unnamed GPU").removeprefix("NVIDIA ").removeprefix("Tesla "))
+        busy = (("busy", anatomy.timeline.busy_ns),)
+    where = (phrase("{}", device), phrase("{}", Count(ranks, "rank")) if ranks > 1 else _rank(anatomy))
+    shares = tuple(phrase("{} {}", name, Share(ns, costs.whole_ns)) for name, ns in busy if ns)
+    rate = step.samples_per_second
+    text = joined(
+        (
+            long, phrase("{}", Count(steps, "step")) if steps > 1 else None,
+            *((*shares, *where) if on_cpu and recorded else (*where, *shares)),
+            None if rate is None else phrase("{}", Rate(rate, "samples")),
+        )
+    )  # fmt: skip
+    return Section(title="In short", notes=(Note(text=text or "", tone=NoteStyle.PLAIN, most_lines=1),))
+
+
+def what_ran(anatomy: Anatomy, page: Page) -> Section:
+    """Return model, workload, device and software, as far as the trace gives them, and whether there are warnings.
+
+    A first screen leaves out a device of which no more is known than its line says.
+    """
     environment, workload = anatomy.environment, anatomy.workload
     libraries = (("torch", environment.torch), ("CUDA", environment.cuda), ("driver", environment.driver),
                  ("transformers", environment.transformers))  # fmt: skip
     warnings = len([text for text in anatomy.warnings if text])
+    more = environment.device_memory_bytes is not None or (environment.device_count or 1) > 1
+    said = page.brief and not (more or environment.host_only or environment.device_kind == "cpu")
     facts = facts_of(
         ("model", joined((workload.architecture, _parameters(anatomy)))),
         ("workload", joined((workload.task, _batch(anatomy), *_options(anatomy)))),
         ("training", _ranks(workload)),
         ("changed", joined(workload.changes)),
-        ("device", joined((_device(anatomy), _rank(anatomy)))),
+        ("device", None if said else joined((_device(anatomy), _rank(anatomy)))),
         ("software", joined(f"{name} {version}" for name, version in libraries if version)),
     )
     if warnings:
-        said = phrase("{} at the end (--section warnings)", Count(warnings))
-        facts = (*facts, Fact(label="warnings", text=said, warning=True))
+        where = phrase("{} at the end (--section warnings)", Count(warnings))
+        facts = (*facts, Fact(label="warnings", text=where, warning=True))
     return Section(title="What ran", facts=facts)
 
 
@@ -194,7 +234,7 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
     if environment.device_kind == "cpu":
         threads = environment.host_threads
         processor = joined((environment.processor, None if threads is None else phrase("{}", Count(threads, "thread"))))
-        return phrase("the CPU ({}); no GPU took part", processor) if processor else "the CPU; no GPU took part"
+        return phrase("CPU ({}); no GPU used", processor) if processor else "CPU; no GPU used"
     memory, devices = environment.device_memory_bytes, environment.device_count or 1
     return joined(
         (

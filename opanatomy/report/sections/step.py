@@ -21,6 +21,7 @@ from opanatomy.report.section import (
     FlopRate,
     Flops,
     Name,
+    Page,
     Phrase,
     Quantity,
     Rate,
@@ -67,8 +68,8 @@ _WHILE: Final = {
     IdleCause.OPERATORS: "while the host ran operators and launched kernels",
     IdleCause.PYTHON: "while the host was between operators, in Python",
     IdleCause.STREAM: "while another stream was waited for",
-    IdleCause.DEVICE: "between work that was launched already",
-    IdleCause.UNKNOWN: "while nothing is recorded of the host",
+    IdleCause.DEVICE: "in gaps between kernels already queued",
+    IdleCause.UNKNOWN: "while the trace shows nothing on the host",
 }
 #: The largest item of a cause is named from this part of the cause on.
 _MUCH: Final = 0.15
@@ -144,10 +145,10 @@ def label_of_cause(cause: IdleCause) -> str:
     return _LABEL[cause]
 
 
-def while_what(row: IdleRow, steps: float) -> Phrase:
+def while_what(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
     """Describe what the host did, or the device waited for, in the idle time of a cause, to follow a share.
 
-    Calls are those of all `steps`.
+    Calls are those of all `steps`, a share is of `whole_ns`.
     """
     words = _WHILE[row.cause]
     calls: Count | Phrase = Count(row.events or 0, "call")
@@ -159,12 +160,12 @@ def while_what(row: IdleRow, steps: float) -> Phrase:
         return phrase("{}", words)
     name = Name(row.name.removeprefix("aten::"))
     if 2 * (row.name_ns or 0) < row.time_ns:
-        return phrase("{} ({} {})", words, Share(row.name_ns, row.time_ns, decimals=0), name)
+        return phrase("{} ({} {})", words, name, Share(row.name_ns, whole_ns))
     if row.cause is IdleCause.SLOW_LAUNCH and row.events == 1:
         return phrase("while one slow call launched or loaded a kernel ({}, {})", name, Time(row.name_ns or 0))
     if row.cause in _CALLS:
         return phrase("{} ({}, {})", words, name, calls)
-    return phrase("{} ({} {})", words, "all of it" if row.name_ns == row.time_ns else "most of it", name)
+    return phrase("{} ({} {})", words, "all" if row.name_ns == row.time_ns else "mostly", name)
 
 
 def idle(anatomy: Anatomy) -> Section | None:
@@ -214,7 +215,7 @@ def _parts(anatomy: Anatomy, parts: Iterable[tuple[str, float | None]], costs: C
 def _cause(anatomy: Anatomy, row: IdleRow, costs: Costs) -> Phrase:
     """Return the idle time of one cause in a mean step, and what the host did."""
     steps = steps_of_window(anatomy)
-    return phrase("{} {}", part_of(row.time_ns / steps, costs.whole_ns / steps), while_what(row, steps))
+    return phrase("{} {}", part_of(row.time_ns / steps, costs.whole_ns / steps), while_what(row, steps, costs.whole_ns))
 
 
 def _drained(anatomy: Anatomy, costs: Costs) -> Phrase | None:
@@ -283,11 +284,14 @@ _OTHER_TYPES: Final = 0.01
 _ADDRESS: Final = re.compile(r",? ?https?://[^\s;]+")
 
 
-def one_step(anatomy: Anatomy) -> Section:
-    """Return the wall time of a step and of its phases, and its busy part on the device."""
+def one_step(anatomy: Anatomy, page: Page) -> Section:
+    """Return the wall time of a step and of its phases, and its busy part on the device.
+
+    A first screen has the step's time in its first line, which may lack room for the samples.
+    """
     step, on_cpu = anatomy.step, anatomy.environment.device_kind == "cpu"
     facts = facts_of(
-        ("step", joined((_wall(anatomy), _samples(step)))),
+        ("step", None if page.brief and step.samples_per_second is None else joined((_wall(anatomy), _samples(step)))),
         ("steps", _spread(anatomy)),
         ("torch.compile", _compiling(anatomy)),
         ("whole run", _whole_run(anatomy)),
@@ -382,9 +386,9 @@ def _wall(anatomy: Anatomy) -> Phrase | None:
         return phrase("{}: no step is annotated, the whole trace is taken for one", Time(step.wall_ns))
     if step.wall_ns is None or step.unprofiled_wall_ns is None:
         if step.unprofiled_wall_ns is not None:
-            return phrase("{} plain", Time(step.unprofiled_wall_ns))
-        return None if step.wall_ns is None else phrase("{} profiled", Time(step.wall_ns))
-    both = phrase("{} plain, {} profiled", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
+            return phrase("{} unprofiled", Time(step.unprofiled_wall_ns))
+        return None if step.wall_ns is None else phrase("{} under the profiler", Time(step.wall_ns))
+    both = phrase("{} unprofiled, {} under the profiler", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
     if step.profiler_ns is not None:
         return phrase("{} ({})", both, Change(step.wall_ns, step.unprofiled_wall_ns))
     return both
@@ -412,15 +416,15 @@ def _profiler(step: Step) -> Phrase | None:
         return phrase("{}: an estimate of its own time outside operators, not in framework", own)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None
-    inside = "in framework" if step.framework_ns is not None else None
+    inside = "counted under framework" if step.framework_ns is not None else None
     if step.unprofiled_wall_ns is None:
-        why = "no step without it shows how much" if inside else None
+        why = "no unprofiled step shows how much" if inside else None
     elif step.unprofiled_count in (None, 1):
-        longer = step.unprofiled_wall_ns > step.wall_ns
-        why = "not known how much: the one step without it " + ("took longer" if longer else "is too few")
+        slower = step.unprofiled_wall_ns > step.wall_ns
+        why = f"not measurable ({'the one unprofiled step was slower' if slower else 'one unprofiled step is too few'})"
     else:
-        why = "less than steps differ among themselves"
-    return joined((inside, why), by="; ")
+        why = "smaller than step-to-step variation"
+    return joined((why, inside), by="; ")
 
 
 def _spread(anatomy: Anatomy) -> Phrase | None:
@@ -515,12 +519,17 @@ def _reached(anatomy: Anatomy) -> Phrase | None:
         return None
     partly = device.mfu_covered not in (None, 1)
     lower_bound = partly or anatomy.timeline.lacks_work
-    sign, peak = "≥ " if lower_bound else "", f" of the {device.mfu_dtype} peak" if device.mfu_dtype else ""
     reached = (("MFU", device.mfu), ("HFU", device.hfu))
-    shares = joined(phrase("{} {}{}", name, sign, Share(part, 1)) for name, part in reached if part is not None)
-    plain = " in the plain step" if anatomy.step.unprofiled_wall_ns is not None else ""
+    shares = joined(
+        phrase("{} {}", name, Share(part, 1, at_least=lower_bound)) for name, part in reached if part is not None
+    )
+    unprofiled = "unprofiled step" if anatomy.step.unprofiled_wall_ns is not None else None
+    of = joined((device.mfu_dtype and f"{device.mfu_dtype} peak", unprofiled))
     known = phrase("FLOPs known for {} of the contractions' time", Share(device.mfu_covered, 1)) if partly else None
-    return joined((phrase("{}{}{}", shares or "", peak, plain), known, *remarks_on_mfu(anatomy)), by="; ")
+    return joined(
+        (phrase("{}{}", shares or "", "" if of is None else phrase(" ({})", of)), known, *remarks_on_mfu(anatomy)),
+        by="; ",
+    )
 
 
 def within_windows(anatomy: Anatomy) -> Phrase | None:
@@ -539,11 +548,11 @@ def within_windows(anatomy: Anatomy) -> Phrase | None:
 def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """Yield what else must be known of MFU: what explains one above 100 %, and the peaks of several data types."""
     device = anatomy.device
-    sign = "≥ " if device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work else ""
+    at_least = device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work
     figures = [("MFU", device.mfu, device.causal_mfu)]
     figures += [("HFU", device.hfu, device.causal_hfu)] if device.hfu != device.mfu else []
     above = [
-        phrase("{} {}{}", name, sign, Share(masked, 1))
+        phrase("{} {}", name, Share(masked, 1, at_least=at_least))
         for name, part, masked in figures
         if (part or 0) > 1 and masked is not None
     ]
@@ -553,7 +562,8 @@ def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
         text = "an upper bound: {} of the FLOPs are those of flex attention without its mask, which is not recorded"
         yield phrase(text, Share(device.unmasked_share, 1))
     if abs((device.own_peaks_mfu or 0) - (device.mfu or 0)) >= _OTHER_TYPES * (device.own_peaks_mfu or inf):
-        yield phrase("MFU {}{} with each data type against its own peak", sign, Share(device.own_peaks_mfu, 1))
+        own_peaks = Share(device.own_peaks_mfu, 1, at_least=at_least)
+        yield phrase("MFU {} with each data type against its own peak", own_peaks)
     yield _in_other_types(anatomy)
 
 

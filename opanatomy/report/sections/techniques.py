@@ -27,6 +27,7 @@ from opanatomy.report.section import (
     Figure,
     Note,
     NoteStyle,
+    Page,
     Phrase,
     Rate,
     Ratio,
@@ -119,11 +120,8 @@ def title(report: Techniques) -> Section:
     workload, limit = report.workload, report.limit
     batch = f"batch {workload.batch}" if workload.batch else "batch unknown"
     if limit is not None:
-        length = f", length {workload.sequence_length}" if workload.sequence_length else ""
-        optimizer = f", {workload.optimizer}" if workload.optimizer else ""
-        kind = "inference" if workload.inference else f"training{optimizer}"
         text = phrase("{}: will it fit into {}?", workload.model or "the model", limit.name)
-        ran = f"{batch}{length}, {kind}; predicted with the {_kernels(report)}'s operators, nothing was run"
+        return Section(title="Experiment", notes=(Note(text=text, tone=NoteStyle.TITLE),))
     else:
         what = "predicted, not run" if report.predicted_only else f"{_repetitions(report)}, seed {report.seed}"
         text = phrase(
@@ -146,19 +144,24 @@ def fits(report: Techniques) -> Section | None:
     if limit is None or base is None or base.peak_bytes is None:
         return None
     left = limit.bytes - base.peak_bytes
-    verdict = phrase("yes: {} of {}, {} are left", Bytes(base.peak_bytes), Bytes(limit.bytes), Bytes(left))
-    if left < 0:
-        verdict = phrase("no: it needs {} of {}, {} too much", Bytes(base.peak_bytes), Bytes(limit.bytes), Bytes(-left))
+    answer, rest = ("fits", "left") if left >= 0 else ("does not fit", "too much")
+    verdict = phrase("{} of {}, {} " + rest, Bytes(base.peak_bytes), Bytes(limit.bytes), Bytes(abs(left)))
     parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_SHOWN]
     held = [phrase(f"{name.replace('_', ' ')} {{}}", Bytes(held)) for name, held in parts]
     largest, largest_peak = limit.largest_batch, limit.largest_batch_peak_bytes
     batch = None if largest is None else phrase("{} ({} at its peak)", Count(largest), Bytes(largest_peak))
     if largest == 0:
         batch = phrase("none: not even a batch of 1 fits")
+    workload = report.workload
+    length = f", length {workload.sequence_length}" if workload.sequence_length else ""
+    optimizer = f", {workload.optimizer}" if workload.optimizer else ""
+    kind = "inference" if workload.inference else f"training{optimizer}"
+    ran = f"predicted, not run, with a {_kernels(report)}'s operators"
+    step = f"batch {workload.batch or 'unknown'}{length}, {kind}; {ran}"
     notes = [Note(text=text, tone=NoteStyle.WARNING) for text in report.warnings]
     return Section(
         title="Will it fit",
-        facts=facts_of(("fits", verdict), ("at the peak", joined(held)), ("largest batch", batch)),
+        facts=facts_of((answer, verdict), ("largest batch", batch), ("at the peak", joined(held)), ("step", step)),
         notes=(*notes, Note(text=note("fits", "the device's context"))),
     )
 
@@ -369,6 +372,7 @@ def warnings(report: Techniques) -> Section:
     return Section(title="Warnings", notes=notes)
 
 
-def advice(report: Techniques) -> Section:
-    """Return what to try."""
-    return Section(title="Advice", facts=tuple(fact_of(each, of_profile=True) for each in report.advice))
+def advice(report: Techniques, page: Page) -> Section:
+    """Return what to try, on a first screen the most promising."""
+    pieces = report.advice[: page.top] if page.brief else report.advice
+    return Section(title="Advice", facts=tuple(fact_of(each, of_profile=True, brief=page.brief) for each in pieces))

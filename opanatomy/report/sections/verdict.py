@@ -31,7 +31,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
     total,
-    work_of,
+    whole_of,
 )
 from opanatomy.report.sections.classes import above_ceiling, reason_above
 from opanatomy.report.sections.operators import grouped, short_name
@@ -167,10 +167,14 @@ def _shared(names: Sequence[str]) -> str:
 #: A finding takes at least this part of the step; the second one is in the headline from this part on.
 LEAST: Final = 0.02
 SECOND: Final = 0.15
+#: The most lines of the headline on a first screen.
+_LINES: Final = 3
 #: Something is most of a whole from this part on.
 _MOST: Final = 0.5
 #: Something is all of a whole from this part on.
 _ALL: Final = 0.99
+#: From this many steps on a run says more than fewer recorded ones: its first steps are cold.
+_ENOUGH: Final = 5
 #: The largest item of a class is named from this part of the class on.
 _MUCH: Final = 0.3
 #: Rows of a table that is on the first screen already.
@@ -225,7 +229,8 @@ def conclusion(anatomy: Anatomy, page: Page) -> Section:
     """Return the headline as a section of the report."""
     text, following = headline(anatomy, source=page.source)
     # Advice has commands of its own.
-    notes = [Note(text=text, tone=NoteStyle.CONCLUSION), *(each.note for each in following if not anatomy.advice)]
+    said = Note(text=text, tone=NoteStyle.CONCLUSION, most_lines=_LINES if page.brief else None)
+    notes = [said, *(each.note for each in following if not anatomy.advice)]
     return Section(title="What costs most", notes=tuple(notes))
 
 
@@ -253,12 +258,15 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
     """Return what fills the memory of a snapshot: its largest component, and the line of the program behind it."""
     memory, failure = anatomy.memory, anatomy.memory.failure
     most = max(memory.components, key=_shown, default=MemoryComponent(component="other"))
-    lines = [part for part in memory.parts if part.of == "line" and part.component == most.component and part.name]
-    by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name or "") if lines else ""
+    lines = [part for part in memory.parts if part.of == "line" and part.component == most.component]
+    by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
     share = Share(_shown(most), memory.allocated_then)
-    name = most.component.replace("_", " ").capitalize()
+    name = most.component.replace("_", " ").capitalize().replace("Blas ", "BLAS ")
     fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
-    if memory.moment is not None and memory.peak_bytes is None and failure is None:
+    if most.component == "before_window":
+        fills = phrase("{} of it was allocated before recording began.", share)
+    peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
+    if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
             "No history was recorded: {} live at the end, with {} held, and the peak is not known."
             " torch.cuda.memory._record_memory_history(max_entries=500_000) records one.{}",
@@ -267,27 +275,25 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
             phrase(" {}", fills) if lines else "",
         )
         return Finding(name="no-history", text=text)
-    if not memory.is_at_peak and memory.moment != ("oom" if failure else None):
+    if (failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None):
         then = memory.then.capitalize()
         fills = phrase("{} {} are allocated. {}", then, Bytes(memory.allocated_then), fills)
         if not memory.allocated_then:
             fills = phrase("{} nothing is allocated.", then)
-    peak, phase = Bytes(memory.peak_bytes), memory.peak_at or "?"
+    peak, phase = Bytes(peak_bytes), memory.peak_at or "?"
     is_least = any(device.peak_open_bytes != 0 for device in memory.devices[:1])
     if failure is None:
-        said = (
-            "At the peak at least {} were allocated, in {}. {}" if is_least else "{} were allocated at most, in {}. {}"
-        )
-        return Finding(name="memory-peak", text=phrase(said, peak, phase, fills))
+        said = "Peak memory is {}{}, in {}. {}"
+        return Finding(name="memory-peak", text=phrase(said, "at least " if is_least else "", peak, phase, fills))
     was_peak = phrase(" The peak was {}{}, in {}.", "at least " if is_least else "", peak, phase)
-    if memory.peak_bytes is None:
+    if peak_bytes is None:
         was_peak = phrase(" No history was recorded: the peak is not known.")
-    elif memory.peak_bytes == failure.allocated_bytes:
+    elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
-        "Memory ran out in {}: {} more were asked for{}, with {} allocated of {} held. {}{}", failure.phase.value,
-        Bytes(failure.requested_bytes), "" if failure.line is None else f" by {failure.line}",
-        Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
+        "Memory ran out in {}: {} requested {} more, with {} allocated of {} reserved. {}{}", failure.phase.value,
+        "the program" if failure.line is None else failure.line,
+        Bytes(failure.requested_bytes), Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
         "" if memory.moment is None else was_peak,  # older reports call this moment the peak
     )  # fmt: skip
     return Finding(name="out-of-memory", text=text)
@@ -338,17 +344,12 @@ def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     yield from _phases(anatomy, costs)
 
 
-def _whole(costs: Costs) -> str:
-    """Return the whole of the shares: the step without the work of other steps."""
-    return "the time from the first to the last device work" if costs.of_trace else "the step"
-
-
 def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.idle_ns:
         return
     share, slowed = costs.idle_ns / costs.whole_ns, _profilers_idle(anatomy, costs)
-    text = phrase("The device is idle {} of {}{}", Share(share, 1), _whole(costs), _mostly(anatomy, costs))
-    ends = phrase(", up to {} of it for the profiler.", Share(slowed, 1, decimals=0)) if slowed >= _MUCH else "."
+    text = phrase("The device is idle {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
+    ends = phrase(", up to {} for the profiler.", Share(slowed * share, 1)) if slowed >= _MUCH else "."
     yield Finding(
         name="idle", text=phrase("{}{}", text, ends), evidence=_too_slow(anatomy, costs),
         further=NextCommand(section="idle"), share=share * (1 - slowed),
@@ -363,7 +364,7 @@ def _unrecorded(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     lost = 0 if anatomy.timeline.launching is None else anatomy.timeline.launching.lost_calls
     lacking = phrase("the work of {}", Count(lost, "launch")) if lost else "work that the host waited for"
     text = phrase(
-        "What the device did in {} of {} is not known: the trace lacks {}.", Share(share, 1), _whole(costs), lacking
+        "What the device did in {} of {} is not known: the trace lacks {}.", Share(share, 1), whole_of(costs), lacking
     )
     yield Finding(name="not-recorded", text=text, further=NextCommand(section="idle"), share=share)
 
@@ -383,9 +384,10 @@ def _mostly(anatomy: Anatomy, costs: Costs) -> Phrase | str:
         return ""
     if much[0].time_ns >= _MOST * costs.idle_ns:
         mostly = "" if much[0].time_ns >= _ALL * costs.idle_ns else "mostly "
-        return phrase(", {}{}", mostly, while_what(much[0], steps))
-    shares = (Share(row.time_ns, costs.idle_ns, decimals=0) for row in much)
-    parts = (phrase("{} of that {}", part, while_what(row, steps)) for part, row in zip(shares, much, strict=True))
+        return phrase(", {}{}", mostly, while_what(much[0], steps, costs.whole_ns))
+    parts = (
+        phrase("{} {}", Share(row.time_ns, costs.whole_ns), while_what(row, steps, costs.whole_ns)) for row in much
+    )
     return phrase(", {}", joined(parts) or "")
 
 
@@ -418,18 +420,18 @@ def _without_operator(step: Step) -> str:
     plain_ns = step.unprofiled_wall_ns
     known = step.profiler_ns is not None and not (plain_ns and (step.framework_ns or 0) > plain_ns)
     if known:
-        return "The framework (dispatch, autograd, Python) takes"
-    return "The framework and the profiler's own time, which is not known apart, take"
+        return "Framework overhead (dispatch, autograd, Python)"
+    return "Framework overhead, with the profiler's (not separable),"
 
 
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    """Yield the wait for a loader: of the whole run where that is known, else of the recorded steps on the CPU."""
+    """Yield the wait for a loader: over the whole run where enough steps show it, else in the recorded steps."""
     share, over, section = input_of_run(anatomy), ", over the whole run", "whole-run,host"
-    if share is None:
+    if share is None or (anatomy.run is not None and anatomy.run.steps < max(_ENOUGH, anatomy.step.count)):
         loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
         share, over, section = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, "", "host"
     if share:
-        text = phrase("The step waits {} of its time for its input{}.", Share(share, 1), over)
+        text = phrase("Waiting for input takes {} of the step{}.", Share(share, 1), over)
         yield Finding(name="input", text=text, further=NextCommand(section=section), share=share)
 
 
@@ -440,7 +442,7 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     calls = round(total(anatomy.operators).calls / steps_of(anatomy))
     yield Finding(
         name="framework",
-        text=phrase(_without_operator(anatomy.step) + " {} of the step.", Share(share, 1)),
+        text=phrase("{} takes {} of the step.", _without_operator(anatomy.step), Share(share, 1)),
         evidence=phrase("{} of operators a step", Count(calls, "call")),
         further=NextCommand(section="operators", options="--sort calls"), share=share,
     )  # fmt: skip
@@ -455,11 +457,13 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if exposed <= 0:
         return
     communication = anatomy.communication
-    what, waited = "Communication" if costs.waiting_ns is None else "Transferring data between ranks", phrase("")
+    what, apart = "Exposed communication" if costs.waiting_ns is None else "Exposed transfer between ranks", []
     if 0 < waiting < exposed:  # one cost, mostly the transfer
-        what, exposed = "Communication", costs.exposed_ns
-        waited = phrase(", {} of it waiting for other ranks", Share(waiting, exposed))
-    share = exposed / costs.whole_ns
+        what, exposed = "Exposed communication", costs.exposed_ns
+        apart.append(phrase("{} waiting for other ranks", Share(waiting, costs.whole_ns)))
+    share, all_ns = exposed / costs.whole_ns, anatomy.timeline.communication_ns or 0
+    if all_ns - costs.exposed_ns >= LEAST * costs.whole_ns:
+        apart.append(phrase("{} with what other work hides", Share(all_ns, costs.whole_ns)))
     longest = max(communication.phases, key=lambda row: row.exposed_ns, default=None) if communication else None
     evidence = None if longest is None else phrase(
         "{} of it in {}", Share(longest.exposed_ns, sum(row.exposed_ns for row in communication.phases)),
@@ -467,7 +471,10 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     ) if communication else None  # fmt: skip
     yield Finding(
         name="communication",
-        text=phrase("{} that no other work hides takes {} of {}{}.", what, Share(share, 1), _whole(costs), waited),
+        text=phrase(
+            "{} takes {} of {}{}.", what, Share(share, 1), whole_of(costs),
+            phrase(" ({})", joined(apart) or "") if apart else "",
+        ),
         evidence=evidence, further=NextCommand(section="communication"), share=share,
     )  # fmt: skip
 
@@ -482,38 +489,31 @@ def _waiting(anatomy: Anatomy, share: float) -> Finding:
         # All waiting, including the part that other work hides.
         share_of = Share(straggler.charged_ns, straggler.waiting_ns)
         early = 2 * (straggler.before_ns or 0) >= straggler.charged_ns
-        since = ", most of it there when its step began" if early else ""
-        for_whom = phrase("; {} of all waiting is for {}{}.", share_of, name_of(straggler), since)
+        since = ", mostly because it starts its step late" if early else ""
+        for_whom = phrase("; {} causes {} of the waiting{}.", name_of(straggler), share_of, since)
         evidence = how_late(straggler, waiting)
-    what = "Waiting for other ranks, in collectives that keep the device busy,"
-    text = phrase("{} takes {} of the step on average{}", what, Share(share, 1), for_whom)
+    text = phrase("Waiting for other ranks takes {} of the step on average{}", Share(share, 1), for_whom)
     return Finding(name="waiting", text=text, evidence=evidence, further=NextCommand(section="waiting"), share=share)
 
 
 def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield phases of a step besides forward and backward, and those of a generation."""
-    words = {Phase.OPTIMIZER: "The optimizer", Phase.RECOMPUTE: "Computing activations again (checkpointing)"}
+    words = {Phase.OPTIMIZER: "The optimizer", Phase.RECOMPUTE: "Recomputing activations (checkpointing)"}
     for phase, what in words.items():
         if ns := costs.phases.get(phase):
             share = ns / costs.whole_ns
             yield Finding(
-                name=phase.value, text=phrase("{} takes {}.", what, _of_work(anatomy, _time_of(anatomy, phase))),
+                name=phase.value, text=phrase("{} takes {} of {}.", what, Share(share, 1), whole_of(costs)),
                 further=NextCommand(section="classes", experiment=True), share=share,
             )  # fmt: skip
     made, ns = anatomy.generation, costs.phases.get(Phase.DECODING)
     if made is not None and made.token_read_bytes is not None and ns:
         share = ns / costs.whole_ns
         by_memory = ", bound by memory" if _memory_bound(anatomy) else ""
-        text = phrase("Decoding takes {}{}.", _of_work(anatomy, _time_of(anatomy, Phase.DECODING)), by_memory)
+        text = phrase("Decoding takes {} of {}{}.", Share(share, 1), whole_of(costs), by_memory)
         evidence = phrase("each token reads {}", Bytes(made.token_read_bytes))
         further = NextCommand(section="roofline")
         yield Finding(name="decoding", text=text, evidence=evidence, further=further, share=share)
-
-
-def _time_of(anatomy: Anatomy, phase: Phase) -> int:
-    """Return the time of a phase in the table of classes; communication is not counted in it."""
-    rows = [row for row in anatomy.classes if row.operator_class is not OperatorClass.COMMUNICATION]
-    return sum(row.time_ns for row in rows if row.phase is phase)
 
 
 def _memory_bound(anatomy: Anatomy) -> bool:
@@ -525,16 +525,30 @@ def _memory_bound(anatomy: Anatomy) -> bool:
 # ------------------------------------------------------------------------------------------------------------- classes
 
 
+#: The subject of a sentence on a class, and whether its verb is plural.
+_SUBJECT: Final = {
+    OperatorClass.TENSOR_CONTRACTION: ("Tensor contractions", True),
+    OperatorClass.STATISTICAL_NORMALIZATION: ("Statistical normalizations", True),
+    OperatorClass.ELEMENTWISE: ("Element-wise operators", True),
+    OperatorClass.DATA_MOVEMENT: ("Data movement", False),
+    OperatorClass.OTHER: ("Other operators", True),
+}
+
+
 def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Finding:
     """Return a class of work, its largest part, and how near to the ceiling of the device it is."""
     rows = [row for row in anatomy.classes if row.operator_class is item]
     part, share = total(rows), ns / costs.whole_ns
     if item is OperatorClass.UNKNOWN:
-        text = phrase("Work that no rule knows{} takes {}.", _largest(anatomy, item), _of_work(anatomy, part.time_ns))
+        text = phrase(
+            "Unclassified work{} takes {} of {}.", _largest(anatomy, item, share), Share(share, 1), whole_of(costs)
+        )
         return Finding(name="unknown", text=text, further=NextCommand(section="ledger"), share=share)
+    subject, several = _SUBJECT[item]
+    takes, runs = ("take", "run") if several else ("takes", "runs")
     text = phrase(
-        "{}{} takes {}{}.", _capital(item), _largest(anatomy, item), _of_work(anatomy, part.time_ns),
-        _reached(part, above_ceiling(anatomy, (item, None, None))),
+        "{}{} {} {} of {}{}.", subject, _largest(anatomy, item, share), takes, Share(share, 1), whole_of(costs),
+        _reached(runs, part, above_ceiling(anatomy, (item, None, None))),
     )  # fmt: skip
     spare, steps = sum(row.headroom_ns or 0 for row in rows), steps_of(anatomy)
     evidence = None
@@ -556,50 +570,43 @@ def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> NextCommand:
     return NextCommand(section=section, options=f"--top {_MORE}", experiment=True)
 
 
-def _capital(item: OperatorClass) -> str:
-    from opanatomy.report.section import LABEL
+def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | str:
+    """Return the operator, or the kernel if most has no operator, that takes most of a class, or the largest two.
 
-    return LABEL[item][:1].upper() + LABEL[item][1:] + (" work" if item is OperatorClass.ELEMENTWISE else "")
-
-
-def _of_work(anatomy: Anatomy, ns: float) -> Phrase:
-    """Return a share as the tables of the page have it."""
-    return phrase("{} of the {}", Share(ns, total(anatomy.classes).time_ns), work_of(anatomy))
-
-
-def _largest(anatomy: Anatomy, item: OperatorClass) -> Phrase | str:
-    """Return the operator, or the kernel if most has no operator, that takes most of a class, or the largest two."""
+    The class takes this share of the step.
+    """
     whole = sum(row.time_ns for row in anatomy.classes if row.operator_class is item)
     groups = {key: total(rows).time_ns for key, rows in grouped(anatomy.operators).items() if key[0] is item}
     if sum(groups.values()) < _MOST * whole:
         rows = [row for row in anatomy.kernels if row.operator_class is item]
-        return _most([(phrase("the kernel {}", Name(short_name(row.kernel))), row.time_ns) for row in rows], whole)
+        return _most([(phrase("kernel {}", Name(short_name(row.kernel))), row.time_ns) for row in rows], whole, share)
     several = len({row.phase for row in anatomy.classes if row.operator_class is item}) > 1
     named = []
     for (_, name, phase), ns in groups.items():
         where = f" in {phase.value}" if several and phase is not Phase.OTHER else ""
         named.append((phrase("{}" + where, Name(name.removeprefix("aten::"))), ns))
-    return _most(named, whole)
+    return _most(named, whole, share)
 
 
-def _most(named: Sequence[tuple[Phrase, float]], whole: float) -> Phrase | str:
-    """Return the main part of a class, or the share of its two largest; small ones are not named."""
+def _most(named: Sequence[tuple[Phrase, float]], whole: float, share: float) -> Phrase | str:
+    """Return the main part of a class, or the shares of the step of its two largest; small ones are not named."""
     much = [part for part in sorted(named, key=lambda part: -part[1])[:2] if part[1] >= _MUCH * whole]
     if not much:
         return ""
-    (name, ns), *others = much
+    name, ns = much[0]
     if ns >= whole:
-        return phrase(" (all of it {})", name)
+        return phrase(" (all {})", name)
     if ns >= _MOST * whole:
-        return phrase(" (most of it {})", name)
-    shares = (phrase("{} {}", Share(ns, whole, decimals=0), name) for name, ns in others)
-    return phrase(" ({})", joined((phrase("{} of it {}", Share(ns, whole, decimals=0), name), *shares)) or "")
+        return phrase(" (mostly {})", name)
+    shares = (phrase("{} {}", name, Share(ns / whole * share, 1)) for name, ns in much)
+    return phrase(" ({})", joined(shares) or "")
 
 
-def _reached(part: Total, above: AboveCeiling | None) -> Phrase | str:
+def _reached(runs: str, part: Total, above: AboveCeiling | None) -> Phrase | str:
     if not part.reached:
         return ""
-    covered = Share(part.covered, 1, decimals=0)
-    where = "" if part.covered == 1 else phrase(" in the {} of its time for which that is known", covered)
-    why = "" if above is None else phrase(" ({})", reason_above(above))
-    return phrase(", at {} of its ceiling{}{}", Share(part.reached, 1), why, where)
+    partly = (part.covered or 0) < _ALL
+    known = phrase("known for {} of that time", Share(part.covered, 1, decimals=0)) if partly else None
+    remarks = joined((None if above is None else reason_above(above), known))
+    why = "" if remarks is None else phrase(" ({})", remarks)
+    return phrase(" and " + runs + " at {} of peak{}", Share(part.reached, 1), why)

@@ -1,0 +1,645 @@
+"""Time the steps of a trace again after a change: a graph of host points and device events (Daydream, ATC'20).
+
+The host's threads that launch work take turns, so they are one chain of points: launches, and the ends of calls that
+waited. Behind each launch stand its device events. A device event begins when it has been launched, when the one before
+it on its stream has ended, and when one of another stream has that it waits for. A call that waits ends when the work
+that it waits for has. The edge that decides keeps its recorded delay, so that the graph times the recorded steps
+exactly; another one that comes to decide has the usual delay, no more than it had slack.
+
+A change is a factor on kinds of host time, on device events, or on waits. Its gain is what the end of the graph moves:
+a kernel that other work hides gains nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.analysis.idle import host_layers
+from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
+from opanatomy.analysis.timeline import DeviceTime, StepWindow
+from opanatomy.errors import UsageError
+from opanatomy.records.anatomy import Advice, PathPart, Replay, WhatIf
+from opanatomy.records.columns import (
+    MEMCPY,
+    Bool,
+    DeviceWork,
+    Float64,
+    Int64,
+    KernelTable,
+    isin,
+    rows_by_value,
+    rows_named,
+    starts_work,
+    unique,
+)
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
+
+#: Gains are replayed if a replay with usual delays is off by less than this part of the steps, and less than this part
+#: are delays that no edge explains.
+TRUSTED: Final = 0.05
+#: Nor are they where the trace lacks the device work of this part of the steps.
+_MUCH: Final = 0.01
+#: A delay this much longer than usual is unexplained.
+_UNEXPLAINED_NS: Final = 20_000
+#: Usual delays where a trace has too few of them: of a launch, of queued work, of work of another stream, of a wait.
+_LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
+_ENOUGH: Final = 5
+#: A wait returns at most so long after the work that it is for, and host and device may disagree by so much.
+_LATE_NS, _SKEW_NS = 200_000, 20_000
+#: Work that waited for another stream begins so soon after that one's work has ended.
+_AT_ONCE_NS: Final = 5_000
+#: A launch that lasts this many times the median, and so long, behind so many others waited for the queue.
+_SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
+#: What recording an event costs the host: the median over ten programs on one H200 (torch 2.11, shapes recorded) of the
+#: step with the profiler less the one without it, over its host events (benchmarks/pairs; 1.4 to 6.4 us). No part of
+#: the host's time shrinks below this part by it.
+EVENT_NS, _LEAST_PART = 2_000, 0.3
+
+_WAITS: Final = re.compile(
+    r"^(?:cuda|hip|cu|ur|ze)\w*Synchronize|^ur(?:EventWait|QueueFinish)|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$"
+)
+_FREES: Final = re.compile(r"^(?:cuda|hip)Free(?!Host)")
+_NEVER: Final = -(1 << 60)
+
+HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
+COPIES, BLOCKING_COPIES = "copies", "blocking copies"
+QUEUE, LATENCY = "queue", "launch latency"
+#: Host time of no kind.
+_REST: Final = "unrecorded host time"
+
+
+class Change(Struct, frozen=True):
+    """A part of the step that takes `factor` of its time: host time of a kind, a class, an operator, a kernel."""
+
+    of: str
+    factor: float
+
+    @property
+    def text(self) -> str:
+        """Return it as `change_of` reads it."""
+        return f"{self.of} x{self.factor:g}"
+
+
+def changes_of(texts: Iterable[str] | None) -> tuple[Change, ...]:
+    """Return the changes that `aten::mm x0.5` or `synchronization 0` say; raise `UsageError` for another text."""
+    return tuple(map(change_of, texts or ()))
+
+
+def change_of(text: str) -> Change:
+    """Return the change that a text says; raise `UsageError` for one that says none."""
+    parts = re.fullmatch(r"\s*(\S.*?)\s+x?\s*([0-9]*\.?[0-9]+)\s*", text)
+    if parts is None or float(parts[2]) > 100:
+        raise UsageError(
+            f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8',"
+            " 'synchronization 0' or 'host 0'"
+        )
+    return Change(parts[1], float(parts[2]))
+
+
+#: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
+#: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
+_LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
+#: In place of an event: work of before the steps.
+_BEFORE: Final = -1
+_OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
+
+
+class StepGraph:
+    """The longest run of steps that count, as nodes in the order in which the host issued them.
+
+    `count` steps take `window_ns` together, without the time in which only the work of other steps runs.
+    """
+
+    def __init__(
+        self, launched: LaunchedWork, kernels: KernelTable, time: DeviceTime, window: StepWindow, counted: Bool
+    ) -> None:
+        self._launched, self._kernels = launched, kernels
+        first, last, (host_begin, host_end) = _longest_run(window, counted)
+        self.count = last - first + 1
+        begin, end = int(time.step_start[first]), int(time.step_end[last])
+        parts = time.parts()[first : last + 1]
+        self._outside_ns, self._unrecorded_ns = (sum(part[which] for part in parts) for which in (1, 2))
+        self._is_annotated = bool(window.steps)
+        work, calls, names = launched.work, launched.launches, launched.names
+        own = (time.steps.step >= first) & (time.steps.step <= last)
+        ended = work.start_ns + work.duration_ns
+        self._events = events = np.flatnonzero(own | ((ended > begin) & (work.start_ns < end)))
+        start, stop, own, launch = work.start_ns[events], ended[events], own[events], launched.launch[events]
+        self._begin_ns = begin
+        host_begin, host_end = self._host = min(host_begin, begin), max(host_end, host_begin)
+
+        # Calls of the threads that launch work; those that waited for work, with that work.
+        launching = starts_work(names, calls)
+        of_host = isin(calls.thread, unique(calls.thread[launching]).values)
+        of_host &= (calls.start_ns >= host_begin) & (calls.start_ns <= host_end)
+        returned = calls.start_ns + calls.duration_ns
+        is_launched = own & (launch >= 0) & of_host[launch]
+        launched_ns = np.where(launch >= 0, calls.start_ns[launch], start)
+        queue = (
+            np.sort(calls.start_ns[launched.launch[launched.launch >= 0]]),
+            np.sort(work.start_ns[launched.launch >= 0]),
+        )
+        waited = _waited_for(names, calls.name, calls.start_ns, returned, of_host, launching, queue,
+                             (work.kind[events], launch, launched_ns, start, stop, _streams(work, events)))  # fmt: skip
+
+        # Nodes: host points in the order of time, and behind each launch its events in theirs.
+        starting, waiting = np.unique(launch[is_launched]), np.array(sorted(waited), dtype=np.int64)
+        points = np.concatenate(([host_begin], calls.start_ns[starting], returned[waiting], [host_end]))
+        call = np.concatenate(([-1], starting, waiting, [-1]))
+        is_return = np.repeat((False, True, False), (1 + len(starting), len(waiting), 1))
+        ranked = np.argsort(points, kind="stable")
+        points, call, is_return = points[ranked], call[ranked], is_return[ranked]
+        of_start = np.flatnonzero(~is_return)
+        place_of = {int(call[place]): int(place) for place in of_start}
+        issue = np.maximum(np.searchsorted(points, start, side="right") - 1, 0)
+        issue[is_launched] = [place_of[one] for one in launch[is_launched].tolist()]
+        issue[~own] = 0
+        keys = (np.concatenate((points, start)), np.repeat((0, 1), (len(points), len(events))),
+                np.concatenate((np.arange(len(points)), issue)))  # fmt: skip
+        order = np.lexsort(keys)
+        node = np.empty(len(order), dtype=np.int64)
+        node[order] = np.arange(len(order))
+        self._points, self._nodes = node[: len(points)], node[len(points) :]
+        self._begun, self._ended = np.empty((2, len(order)), dtype=np.int64)
+        self._begun[self._points] = self._ended[self._points] = points
+        self._begun[self._nodes], self._ended[self._nodes] = start, stop
+
+        # The host's chain: the time between two points, of a wait only up to its call, and what such a call costs.
+        until = points[1:].copy()
+        returns = np.flatnonzero(is_return[1:])
+        until[returns] = np.maximum(calls.start_ns[call[1:][returns]], points[:-1][returns])
+        quick = of_host & rows_named(_WAITS, names, calls.name) & ~_mask(waiting, len(of_host))
+        cost = _usual(calls.duration_ns[quick], _RETURNED_NS)
+        self._spans = points[:-1], until
+        self._cost = np.where(is_return[1:], np.minimum(points[1:] - until, cost), 0)
+
+        # Edges, each with the node that it comes from and its usual delay.
+        source, target, kind, usual = self._edges(waited, is_return, call, issue, own, is_launched)
+        delay = self._begun[target] - self._ended[source]
+        chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
+        reached = np.full(len(order), _NEVER)
+        np.maximum.at(reached, target, self._ended[source] + usual)
+        decided = np.full(len(order), _NEVER)
+        decided[self._points[1:]] = chain
+        binds = (self._ended[source] + usual == reached[target]) & (reached[target] > decided[target])
+        last_of = np.full(len(order), -1)
+        last_of[target[binds]] = np.flatnonzero(binds)
+        binds = last_of[target] == np.arange(len(target))
+        decided = np.maximum(decided, reached)
+        # What began before the steps, and what only unrecorded work before it explains, begins when it did.
+        late = start - np.maximum(decided[self._nodes], begin)
+        heads = own & ~_mask(target[kind == _STREAM], len(order))[self._nodes]
+        self.backlog_ns = int(late[heads].max(initial=0))
+        early = decided[self._nodes] < begin
+        fixed = ~own | (start < begin) | (heads & early & (start - decided[self._nodes] > _UNEXPLAINED_NS))
+        self._fixed: Bool = np.zeros(len(order), dtype=bool)
+        self._fixed[self._nodes[fixed]] = True
+        free = ~self._fixed[target]
+        self._source, self._target, self._kind = source[free], target[free], kind[free]
+        binds, delay, usual = binds[free], delay[free], usual[free]
+        # The first two edges of each node in columns, further ones listed; a host point's first is its chain's.
+        order = np.argsort(self._target, kind="stable")
+        into = self._target[order]
+        self._rank = np.empty(len(into), dtype=np.int64)
+        self._rank[order] = np.arange(len(into)) - np.searchsorted(into, into) + isin(into, self._points)
+        columns = np.zeros((2, len(self._begun)), dtype=np.int64)
+        columns[0, self._points[1:]] = self._points[:-1]
+        for number in (0, 1):
+            columns[number, self._target[self._rank == number]] = self._source[self._rank == number]
+        columns[0, self._fixed] = 0
+        self._first, self._second = columns.tolist()
+        self._more: list[list[tuple[int, int]] | None] = [None] * len(self._begun)
+        for edge in np.flatnonzero(self._rank > 1).tolist():
+            further = int(self._target[edge])
+            self._more[further] = [*(self._more[further] or ()), (int(self._source[edge]), edge)]
+        self._recorded = np.where(binds, delay, np.minimum(usual, delay))
+        self._usual = np.where(binds, usual, np.minimum(usual, delay))
+        unexplained = binds & (self._kind <= _ACROSS) & (delay - usual > _UNEXPLAINED_NS)
+        idle = self._begun[self._target[unexplained]]
+        waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
+        self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
+        self.window_ns = self._length((self._ended - self._begun[0]).astype(np.float64))
+        self._layers: dict[str, Intervals] | None = None
+
+    def _edges(
+        self, waited: dict[int, list[tuple[int, int]]], is_return: Bool, call: Int64, issue: Int64, own: Bool,
+        is_launched: Bool,
+    ) -> tuple[Int64, Int64, Int64, Int64]:  # fmt: skip
+        """Return the edges besides the host's chain: source, target, kind and usual delay of each."""
+        nodes, points, work = self._nodes, self._points, self._launched.work
+        start, stop = self._begun[nodes], self._ended[nodes]
+        stream = _streams(work, self._events)
+        ranked = np.lexsort((start, stream))
+        follows = (stream[ranked[1:]] == stream[ranked[:-1]]) & (nodes[ranked[:-1]] < nodes[ranked[1:]])
+        before = np.full(len(nodes), -1)
+        before[ranked[1:][follows]] = ranked[:-1][follows]
+        ended_before = np.where(before >= 0, stop[before], _NEVER)
+        issued = self._begun[points[issue]]
+        latency = _usual((start - issued)[is_launched & (ended_before < issued)], _LAUNCHED_NS)
+        queued = own & (issued + latency < ended_before)
+        gap = _usual((start - ended_before)[queued], _QUEUED_NS)
+        # Work that begins as another stream's ends, and that neither its launch nor its own stream explains.
+        by_end = np.argsort(stop, kind="stable")
+        other = by_end[np.maximum(np.searchsorted(stop[by_end], start, side="right") - 1, 0)]
+        explained = np.maximum(ended_before + gap, issued + latency)
+        across = own & (stream[other] != stream) & (start - explained > _ACROSS_NS) & (nodes[other] < nodes)
+        across &= (start >= stop[other]) & (start - stop[other] < _AT_ONCE_NS)
+        returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
+        rows = [(points[0] if event == _BEFORE else nodes[event], returns[one], kind)
+                for one, works in waited.items() for event, kind in works
+                if event == _BEFORE or nodes[event] < returns[one]]  # fmt: skip
+        from_work, into, kinds = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        late = self._ended[into] - self._ended[from_work]
+        returning = _usual(late[(late >= 0) & (late < _LATE_NS) & (kinds == _WAIT)], _RETURNED_NS)
+        behind = np.flatnonzero((before >= 0) & own)
+        sources = (points[issue[own]], nodes[before[behind]], nodes[other[across]], from_work)
+        targets = (nodes[own], nodes[behind], nodes[across], into)
+        sizes = [len(each) for each in targets]
+        return (
+            np.concatenate(sources), np.concatenate(targets),
+            np.concatenate((np.repeat((_LAUNCH, _STREAM, _ACROSS), sizes[:3]), kinds)),
+            # What waits for work of before the steps returns when it did.
+            np.concatenate((
+                np.repeat((latency, gap, _ACROSS_NS), sizes[:3]), np.where(from_work == points[0], late, returning),
+            )),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------- replaying
+
+    def time_ns(
+        self, changes: Iterable[Change] = (), *, usual: bool = False, host: float = 1.0, unprofiled: bool = False
+    ) -> int:
+        """Return how long the steps take after these changes together; `host` scales all host time besides.
+
+        With `usual` the edges that decide have usual delays, which shows how far the graph can be trusted. With
+        `unprofiled` host time is without what recording its events costs (`EVENT_NS`).
+        """
+        made = tuple(changes)
+        spans = self._host_ns(made)
+        if unprofiled:
+            spans = np.maximum(spans - EVENT_NS * self._host_events(), _LEAST_PART * spans)
+        spans = spans * host + self._cost
+        # A host that is steps ahead of the device needs its time for each of them all the same.
+        recorded = float((self._host_ns(()) + self._cost).sum())
+        needed = float(spans.sum()) * min(self.window_ns / recorded, 1.0) if recorded else 0.0
+        return max(self._length(self._ends(made, spans, usual=usual)), round(needed))
+
+    def _host_events(self) -> Int64:
+        """Return how many recorded host events begin between each two points."""
+        host, calls = self._launched.host, self._launched.launches
+        threads = unique(calls.thread[starts_work(self._launched.names, calls)]).values
+        begins = (host.start_ns[isin(host.thread, threads)], calls.start_ns[isin(calls.thread, threads)])
+        before, until = (np.searchsorted(np.sort(np.concatenate(begins)), edge) for edge in self._spans)
+        return np.asarray(until - before, dtype=np.int64)
+
+    def _ends(self, changes: Sequence[Change], spans: Float64, *, usual: bool) -> Float64:
+        """Return when each node ends, from the first on: nanoseconds since 1970 would not keep their last digits."""
+        delay = (self._usual if usual else self._recorded).astype(np.float64)
+        duration = (self._ended - self._begun).astype(np.float64)
+        for change in changes:
+            if change.of == IdleCause.SYNCHRONIZATION:
+                delay[self._kind == _WAIT] = _NEVER
+            elif change.of == BLOCKING_COPIES:
+                delay[self._kind == _COPY] = _NEVER
+            elif change.of == OPTIMIZER or change.of not in self._host_kinds():
+                duration[self._nodes[self.events_of(change.of)]] *= change.factor
+            if change.of == DEVICE and not change.factor:
+                delay[self._kind == _STREAM] = 0
+        first, second = np.full((2, len(self._begun)), float(_NEVER))
+        first[self._points[1:]] = spans
+        is_first, is_second = self._rank == 0, self._rank == 1
+        first[self._target[is_first]] = delay[is_first]
+        second[self._target[is_second]] = delay[is_second]
+        further = delay.tolist()
+        # A node that is fixed follows none: it begins when it did, by an edge from the beginning of all.
+        first[self._fixed], second[self._fixed] = self._begun[self._fixed] - self._begun[0], _NEVER
+        ends = [0.0]
+        append = ends.append
+        edges = zip(
+            self._first[1:], first[1:].tolist(), self._second[1:], second[1:].tolist(), duration[1:].tolist(),
+            self._more[1:], strict=True,
+        )  # fmt: skip
+        for a, early, b, late, long, more in edges:
+            at = ends[a] + early
+            if (other := ends[b] + late) > at:
+                at = other
+            if more is not None:
+                for source, edge in more:
+                    if (other := ends[source] + further[edge]) > at:
+                        at = other
+            append(at + long)
+        return np.array(ends)
+
+    def _length(self, ends: Float64) -> int:
+        of_events = ends[self._nodes]
+        begin = int(self._begin_ns - self._begun[0])
+        last = float(of_events.max(initial=begin))
+        if not self._is_annotated and len(of_events):
+            return round(last - float((of_events - (self._ended - self._begun)[self._nodes]).min()))
+        return round(max(last, float(ends[self._points[-1]]))) - begin - self._outside_ns
+
+    # ------------------------------------------------------------------------------------------------- parts to change
+
+    def _host_kinds(self) -> dict[str, Intervals]:
+        """Return when the host did each kind of thing; what none covers is `unknown`."""
+        if self._layers is None:
+            self._layers = {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
+        return self._layers
+
+    def _host_ns(self, changes: Sequence[Change]) -> Float64:
+        """Return the time between each two points after the changes of host time."""
+        start, until = self._spans
+        spent = (until - start).astype(np.float64)
+        kinds = self._host_kinds()
+        for change in changes:
+            if change.of == HOST:
+                spent *= change.factor
+            elif change.of in kinds:
+                spent -= (1 - change.factor) * within(kinds[change.of], start, until)
+        return np.maximum(spent, 0)
+
+    def events_of(self, of: str) -> Int64:
+        """Return the places of the device events that `of` names: all, copies, a class, an operator, kernels.
+
+        Raises `UsageError` if none has that name.
+        """
+        kernels, work, events = self._kernels, self._launched.work, self._events
+        if of == DEVICE:
+            return np.arange(len(events))
+        if of == OPTIMIZER:
+            return np.flatnonzero(kernels.phase.codes[events] == PHASE_CODE[Phase.OPTIMIZER])
+        if of == COPIES:
+            return np.flatnonzero(work.kind[events] == MEMCPY)
+        if (item := _CLASSES.get(of.replace("_", "-").replace(" ", "-"))) is not None:
+            return np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[item])
+        names = list(kernels.operator.values)
+        for name in (of, f"aten::{of}"):
+            if name in names:
+                return np.flatnonzero(kernels.operator.codes[events] == names.index(name))
+        codes = np.array([code for code, name in enumerate(kernels.kernel.values) if of in name], dtype=np.int64)
+        found = np.flatnonzero(isin(kernels.kernel.codes[events], codes))
+        if not len(found):
+            known = [*self._host_kinds(), DEVICE, COPIES, *_CLASSES, *names]
+            near = get_close_matches(of, known, n=3, cutoff=0.5)
+            raise UsageError(
+                f"what-if {of!r}: no part of the step is called so - "
+                + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
+            )
+        return found
+
+    # ------------------------------------------------------------------------------------------------ how far to trust
+
+    @property
+    def error(self) -> float:
+        """Return how far a replay with usual delays is off, as a part of the steps."""
+        return abs(self.time_ns(usual=True) - self.window_ns) / max(self.window_ns, 1)
+
+    def why_not_trusted(self, error: float) -> str | None:
+        """Return why gains are not replayed; `None` if they are."""
+        whole = max(self.window_ns, 1)
+        if self._unrecorded_ns >= _MUCH * whole:
+            return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the steps"
+        if self.backlog_ns >= TRUSTED * whole:
+            return f"work from before the trace holds the device up for {self.backlog_ns / 1e6:.3g} ms"
+        if error >= TRUSTED:
+            return f"with usual delays the replay is off by {error:.0%}"
+        if self.unexplained_ns >= TRUSTED * whole:
+            return f"{self.unexplained_ns / whole:.0%} of the steps are delays that nothing recorded explains"
+        return None
+
+    def path(self) -> dict[str, int]:
+        """Return what decides how long the steps take, in nanoseconds: host time by kind, device work by class, delays.
+
+        The parts sum to `window_ns`.
+        """
+        ends = self._begun[0] + np.rint(self._ends((), self._host_ns(()) + self._cost, usual=False)).astype(np.int64)
+        count = len(ends)
+        # The edge that each node waited for longest, if it is not the host's chain.
+        reached = ends[self._source] + self._recorded
+        latest = np.full(count, _NEVER)
+        np.maximum.at(latest, self._target, reached)
+        edge_of = np.full(count, -1)
+        decides = np.flatnonzero(reached == latest[self._target])
+        edge_of[self._target[decides]] = decides
+        begins = ends - (self._ended - self._begun)
+        of_host = np.full(count, -1)
+        of_host[self._points[1:]] = np.arange(len(self._points) - 1)
+        edge_of[(of_host >= 0) & (latest < begins)] = -1
+        chain, edges, sources = of_host.tolist(), edge_of.tolist(), self._source.tolist()
+        node = int(np.lexsort((np.arange(count), ends))[-1])
+        if self._is_annotated or not len(self._nodes):
+            origin = int(ends[node]) - self.window_ns
+        else:
+            node = int(self._nodes[ends[self._nodes].argmax()])
+            origin = int(begins[self._nodes].min())
+        nodes, fixed, points = [], self._fixed.tolist(), self._points.tolist()
+        while node > 0 and ends[node] > origin:
+            nodes.append(node)
+            if fixed[node]:
+                break
+            node = sources[edges[node]] if edges[node] >= 0 else points[chain[node]]
+        walked = np.array(nodes, dtype=np.int64)
+        spent: dict[str, int] = {}
+
+        def add(kind: str, ns: Int64 | int) -> None:
+            if total := int(np.sum(ns)):
+                spent[kind] = spent.get(kind, 0) + total
+
+        def clipped(begin: Int64, end: Int64) -> Int64:
+            return np.maximum(end - np.maximum(begin, origin), 0)
+
+        code = np.full(count, -1)
+        code[self._nodes] = self._kernels.operator_class.codes[self._events]
+        is_event = np.zeros(count, dtype=bool)
+        is_event[self._nodes] = True
+        events = walked[is_event[walked]]
+        work = clipped(begins[events], ends[events])
+        for one in np.unique(code[events]).tolist():
+            add(CLASSES[one].value if one >= 0 else OperatorClass.UNKNOWN.value, work[code[events] == one])
+        by_edge = walked[(edge_of[walked] >= 0) & ~self._fixed[walked]]
+        delays = clipped(ends[self._source[edge_of[by_edge]]], begins[by_edge])
+        kinds = self._kind[edge_of[by_edge]]
+        for kind in np.unique(kinds).tolist():
+            add(_OF_PATH.get(kind, IdleCause.SYNCHRONIZATION.value), delays[kinds == kind])
+        start = walked[self._fixed[walked]]
+        add(QUEUE, clipped(np.full(len(start), origin), begins[start]))
+        places = of_host[walked[(edge_of[walked] < 0) & ~self._fixed[walked]]]
+        starts, untils = (side[places] for side in self._spans)
+        left = clipped(starts, untils)
+        for kind, layer in self._host_kinds().items():
+            if kind not in (HOST, OPTIMIZER):
+                part = np.minimum(within(layer, starts, untils), left)
+                left = left - part
+                add(kind, part)
+        add(_REST, left)
+        add(IdleCause.SYNCHRONIZATION.value, clipped(untils, ends[self._points[1:][places]]))
+        return spent
+
+
+def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change]) -> Replay:
+    """Return what a replay says of these changes, each and, of several, all together.
+
+    Where the step without the profiler is known, host time is scaled to it first.
+    """
+    factor, error = _host_factor(graph, plain_ns), graph.error
+    asked = [(change,) for change in changes] + ([tuple(changes)] if len(changes) > 1 else [])
+    path = sorted(graph.path().items(), key=lambda part: -part[1])
+    made = Replay(
+        step_ns=graph.time_ns(host=factor or 1.0) // graph.count,
+        least_ns=None if plain_ns else graph.time_ns(unprofiled=True) // graph.count,
+        why_not=graph.why_not_trusted(error), error=error, unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
+        host_factor=factor, path=tuple(PathPart(of=of, time_ns=ns // graph.count) for of, ns in path),
+    )  # fmt: skip
+    return replace(made, answers=tuple(_answer(graph, made, each) for each in asked))
+
+
+def _answer(graph: StepGraph, made: Replay, changes: Sequence[Change]) -> WhatIf:
+    return WhatIf(
+        changes=tuple(change.text for change in changes),
+        step_ns=graph.time_ns(changes, host=made.host_factor or 1.0) // graph.count,
+        least_ns=None if made.least_ns is None else graph.time_ns(changes, unprofiled=True) // graph.count,
+    )
+
+
+def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
+    """Return the advice with its gain by the replay, if that is trusted and can say what the advice changes.
+
+    It is the same part of the advice's step as of the replayed one, which may be the step without the profiler.
+    """
+    if made.why_not is not None or not advice.changes or advice.gain_ns is None:
+        return advice
+    answer, whole, most = _answer(graph, made, changes_of(advice.changes)), advice.step_ns or 0, advice.gain_ns
+    gains = [_part(made.step_ns, answer.step_ns)]
+    if made.least_ns is not None and answer.least_ns is not None:
+        gains.append(_part(made.least_ns, answer.least_ns))
+    least, fast = (min(round(gain * whole), most) for gain in (min(gains), max(gains)))
+    return replace(advice, gain_ns=fast, replayed_ns=least, most_ns=most)
+
+
+def _part(before_ns: int, after_ns: int) -> float:
+    """Return the part by which a step got shorter."""
+    return max(before_ns - after_ns, 0) / max(before_ns, 1)
+
+
+def with_together(graph: StepGraph, made: Replay, advice: Sequence[Advice]) -> Replay:
+    """Return the replay with its answer to several pieces of advice together, if it has the gain of each."""
+    timed = [each for each in advice if each.gain_ns is not None]
+    if len(timed) < 2 or any(each.replayed_ns is None for each in timed):
+        return made
+    changes = changes_of(change for each in timed for change in each.changes)
+    return replace(made, together=_answer(graph, made, changes))
+
+
+#: The host has a share in the step if the step is shorter than this part of itself without it; its factor is halved in
+#: on so often, from twice its time.
+_NEARLY, _HALVINGS, _MOST_FACTOR = 0.98, 12, 2.0
+
+
+def _host_factor(graph: StepGraph, plain_ns: int | None) -> float | None:
+    """Return the factor on host time with which the step takes as long as without the profiler; `None` if none does."""
+    if plain_ns is None or graph.time_ns(host=0) >= _NEARLY * plain_ns * graph.count:
+        return None
+    low, high = 0.0, _MOST_FACTOR
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if graph.time_ns(host=middle) > plain_ns * graph.count else (middle, high)
+    return (low + high) / 2
+
+
+#: The classes of device work by the words that name them.
+_CLASSES: Final = {
+    **{item.value.replace("_", "-"): item for item in OperatorClass},
+    "contraction": OperatorClass.TENSOR_CONTRACTION, "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
+    "element-wise": OperatorClass.ELEMENTWISE, "collectives": OperatorClass.COMMUNICATION,
+}  # fmt: skip
+
+
+def _longest_run(window: StepWindow, counted: Bool) -> tuple[int, int, tuple[int, int]]:
+    """Return the first and the last of the most counted steps in a row, among those that count, and their host time."""
+    if not window.steps:
+        return 0, 0, window.window
+    rows = np.flatnonzero(counted)
+    runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > 1) + 1)
+    longest = max(runs, key=len)
+    first, last = int(longest[0]), int(longest[-1])
+    return first, last, (window.steps[rows[first]][0], window.steps[rows[last]][1])
+
+
+def _optimizer(launched: LaunchedWork) -> Intervals:
+    """Return when the host was in its optimizer."""
+    host = launched.host
+    rows = host.phase == PHASE_CODE[Phase.OPTIMIZER]
+    return union(host.start_ns[rows], host.duration_ns[rows])
+
+
+def _mask(rows: Int64, count: int) -> Bool:
+    marks = np.zeros(count, dtype=bool)
+    marks[rows] = True
+    return marks
+
+
+def _usual(delays: Int64, otherwise: int) -> int:
+    """Return the median delay, if there are enough."""
+    return int(np.sort(delays)[len(delays) // 2]) if len(delays) >= _ENOUGH else otherwise
+
+
+def _streams(work: DeviceWork, events: Int64) -> Int64:
+    """Number the streams of all devices."""
+    streams = unique(work.stream[events])
+    numbers: Int64 = unique(work.device[events]).inverse * len(streams.values) + streams.inverse
+    return numbers
+
+
+def _waited_for(
+    names: Sequence[str], name: Int64, start_ns: Int64, returned_ns: Int64, of_host: Bool, launching: Bool,
+    queue: tuple[Int64, Int64], events: tuple[Int64, Int64, Int64, Int64, Int64, Int64],
+) -> dict[int, list[tuple[int, int]]]:  # fmt: skip
+    """Return the calls that waited for device work, each with the events that it waited for (`_BEFORE`: work that is
+    none of these) and why.
+
+    A call that waits returns after the last work of each stream that was launched before it; it did not wait for work
+    that outlasts it. `queue` has when all work of the trace was launched, and when it began, each in order.
+    """
+    kind, launch, launched_ns, begun, ended, stream = events
+    waited: dict[int, list[tuple[int, int]]] = {}
+    by_stream = [rows[np.argsort(begun[rows], kind="stable")] for _, rows in rows_by_value(stream)]
+    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (_WAITS, _FREES))
+    for call in np.flatnonzero(waits | frees).tolist():
+        begin, end = int(start_ns[call]), int(returned_ns[call])
+        works = []
+        for rows in by_stream:
+            last = int(np.searchsorted(ended[rows], end + _SKEW_NS, side="right")) - 1
+            while last >= 0 and launched_ns[rows[last]] >= begin:
+                last -= 1
+            if last >= 0 and begin < ended[rows[last]]:
+                works.append(int(rows[last]))
+        if works and (waits[call] or end - max(int(ended[one]) for one in works) < _LATE_NS):
+            waited[call] = [(one, _WAIT if waits[call] else _FREE) for one in works]
+    # Copies whose call lasts past their middle.
+    duration = returned_ns - start_ns
+    copies = np.flatnonzero((kind == MEMCPY) & (launch >= 0) & of_host[launch] & (duration[launch] > _SKEW_NS)
+                            & (returned_ns[launch] >= (begun + ended) // 2))  # fmt: skip
+    for event in copies.tolist():
+        waited.setdefault(int(launch[event]), []).append((event, _COPY))
+    # Launches into a full queue.
+    usual = int(np.median(duration[launching])) if launching.any() else 0
+    slow = np.flatnonzero(launching & of_host & (duration > max(_SLOW * usual, _SLOW_NS)))
+    by_end = np.argsort(ended, kind="stable")
+    for call in slow.tolist():
+        moment = int(start_ns[call])
+        issued, started = (int(np.searchsorted(each, moment)) for each in queue)
+        if call in waited or issued - started < _QUEUE:
+            continue
+        last = int(np.searchsorted(ended[by_end], int(returned_ns[call]), side="right")) - 1
+        if last < 0:
+            waited[call] = [(_BEFORE, _FULL)]
+        elif ended[by_end[last]] > moment:
+            waited[call] = [(int(by_end[last]), _FULL)]
+    return waited

@@ -1,0 +1,154 @@
+"""The replay: made steps whose time after each change is known by construction, real ones to their recorded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.records.anatomy import Replay
+from tests.made_trace import GEMM, H100, MAP, NCCL, TraceBuilder
+
+US = 1_000
+TRACES = Path(__file__).parent / "traces"
+
+
+def made(length: int) -> TraceBuilder:
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
+    trace.step(0, length)
+    return trace
+
+
+def serial() -> TraceBuilder:
+    """The host takes 100 us for each of ten kernels of 20 us, which begin 8 us after their launch."""
+    trace = made(1_000)
+    for call in range(10):
+        trace.host("aten::mm", 100 * call + 10, 60)
+        trace.run(GEMM, 100 * call + 60, 100 * call + 68, 20)
+    return trace
+
+
+def queued() -> TraceBuilder:
+    """Ten kernels of 100 us, 1 us apart, that the host launches in the first 100 us."""
+    trace = made(200)
+    for call in range(10):
+        trace.host("aten::mm" if call % 2 else "aten::relu", 10 * call, 8)
+        trace.run(GEMM if call % 2 else MAP, 10 * call + 2, 10 + 101 * call, 100)
+    return trace
+
+
+def read_back() -> TraceBuilder:
+    """A kernel of 500 us, a wait of the host that returns 8 us later, 300 us of host and a kernel of 100 us, thrice."""
+    trace = made(2_784)
+    for step in range(3):
+        begin = 928 * step
+        trace.host("aten::mm", begin, 10)
+        trace.run(GEMM, begin + 2, begin + 10, 500)
+        trace.launch(begin + 20, 0, name="cudaStreamSynchronize", duration=498)
+        trace.host("aten::relu", begin + 805, 10)
+        trace.run(MAP, begin + 812, begin + 820, 100)
+    return trace
+
+
+def two_streams() -> TraceBuilder:
+    """A product of 400 us beside a collective of 600 us, and a map that waits for both."""
+    trace = made(40)
+    trace.host("aten::mm", 0, 10)
+    trace.run(GEMM, 2, 10, 400)
+    trace.host("c10d::allreduce_", 10, 8)
+    trace.run(NCCL, 12, 20, 600, stream=20)
+    trace.host("aten::relu", 20, 10)
+    trace.run(MAP, 22, 622, 98)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("build", "change", "gain_us"),
+    [
+        (serial, "aten::mm x0.5", 0),  # the host decides
+        (serial, "device 0", 0),
+        (serial, "host x0.5", 492),  # the tenth is launched at 480, begins 8 us later and takes 20
+        (queued, "aten::mm x0.5", 250),  # each of five is half as long
+        (queued, "elementwise 0", 491),  # the first product waits 9 us for its launch then
+        (queued, "host 0", 2),  # the first is launched 2 us after the begin
+        (queued, "device x2", -1_000),
+        (read_back, "synchronization 0", 969),  # side by side: 10 us, six kernels and 1 us between two of them
+        (read_back, "aten::relu 0", 0),
+        (read_back, "aten::mm x0.5", 750),
+        (two_streams, "communication 0", 211),  # up to 1 us after the end of the product
+        (two_streams, "aten::mm 0", 0),
+        (two_streams, "communication x0.5", 211),
+    ],
+)
+def test_a_made_step_after_a_change(
+    build: Callable[[], TraceBuilder], change: str, gain_us: int, tmp_path: Path
+) -> None:
+    anatomy = opanatomy.analyze(build().write(tmp_path / "trace.json"), what_if=[change])
+    replay = anatomy.replay
+    assert isinstance(replay, Replay)
+    assert replay.why_not is None
+    assert replay.step_ns == anatomy.step.wall_ns
+    (answer,) = replay.answers
+    assert answer.changes == (" x".join(change.replace(" x", " ").split()),)
+    assert replay.step_ns - answer.step_ns == pytest.approx(gain_us * US, abs=US)
+    assert sum(part.time_ns for part in replay.path) == pytest.approx(replay.step_ns, abs=len(replay.path))
+
+
+def test_a_wait_for_unrecorded_work_is_not_trusted(tmp_path: Path) -> None:
+    trace = made(6_000)
+    trace.host("aten::mm", 0, 10)
+    trace.run(GEMM, 2, 10, 500)
+    trace.launch(20, 0, name="cudaDeviceSynchronize", duration=5_900)
+    replay = trace.analyze(tmp_path).replay
+    assert replay is not None
+    assert replay.why_not == "the trace lacks the device work of 90% of the steps"
+
+
+def test_a_host_that_waits_for_the_queue_of_earlier_steps_is_not_busy(tmp_path: Path) -> None:
+    """A launch stands 4 ms behind the kernels of before: its host is free when the device gets faster."""
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
+    for call in range(700):
+        trace.run(MAP, call, 10 + 10 * call, 10)
+    for step, (begin, stands) in enumerate(((720, 50), (1_100, 4_000), (5_500, 50))):
+        trace.step(begin, stands + 300, number=step)
+        trace.host("aten::mm", begin + 5, stands + 100)
+        trace.launch(begin + 10, 9_000 + step, duration=stands)
+        trace.kernel(GEMM, 7_011 + 1_001 * step, 1_000, 9_000 + step)
+    path = str(trace.write(tmp_path / "trace.json"))
+    anatomy = opanatomy.analyze(path, what_if=["aten::mm x0.1"])
+    assert (anatomy.step.count, anatomy.step.aside_count) == (2, 1)
+    replay = anatomy.replay
+    assert replay is not None
+    # 300, 100 and 350 us of the host in two steps, and 8 us of a wait that returns at once.
+    assert (replay.step_ns, replay.answers[0].step_ns) == (1_001 * US, 379 * US)
+
+
+@pytest.mark.parametrize("path", sorted(TRACES.glob("gpu_*.json.gz")), ids=lambda path: path.name.split(".")[0])
+def test_a_replay_without_a_change_is_the_recorded_time(path: Path) -> None:
+    """To 0.1 % and what lies between two steps: the clocks of host and device differ by microseconds."""
+    anatomy = opanatomy.analyze(path)
+    if anatomy.environment.device_kind == "cpu":
+        assert anatomy.replay is None
+        return
+    assert anatomy.replay is not None
+    assert anatomy.timeline.outside_ns is not None
+    own = (anatomy.timeline.window_ns - anatomy.timeline.outside_ns) / anatomy.step.count
+    assert anatomy.replay.step_ns == pytest.approx(own, rel=1e-3, abs=20 * US)
+    assert sum(part.time_ns for part in anatomy.replay.path) == pytest.approx(anatomy.replay.step_ns, rel=5e-3)
+
+
+def test_own_questions_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(queued().write(tmp_path / "trace.json"))
+    asked = ["analyze", path, "--section", "replay", "--what-if"]
+    assert main([*asked, "aten::mm x0.5", "--what-if", "elementwise 0"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "what if aten::mm x0.5: 769 us (-24.5 %)" in text
+    assert "what if aten::mm x0.5, elementwise x0: 278 us" in text
+    for wrong, says in (("aten::nn 0", "did you mean aten::mm"), ("half", "not a change - write PART xFACTOR")):
+        assert main([*asked, wrong]) == 2
+        assert says in capsys.readouterr().err
+    assert main(["analyze", str(TRACES / "bert_cpu.json.gz"), "--what-if", "host 0"]) == 2
+    assert "one trace with the work of a GPU" in capsys.readouterr().err
