@@ -227,7 +227,8 @@ def _launches(view: View) -> Iterator[Advice]:
         *(() if compiled else (_FUSES,)), _LARGER,
     )  # fmt: skip
     yield Advice(
-        id="", gain_ns=gain,
+        id="", gain_ns=gain, is_bound=True,
+        changes=tuple(f"{part} x0" for part in ("operators", "python", "launch")),
         why="{calls} a step leave the device idle for {each} each; {tiny_share} of the kernels are shorter than {tiny}",
         figures={
             "calls": count(calls, "launch"), "each": ns(gain / max(calls, 1)),
@@ -323,6 +324,20 @@ def _of_run(run: RunClock, value: int) -> int:
     return round(value / run.steps)
 
 
+def _faster(view: View, rows: Iterable[tuple[OperatorRow, float]]) -> tuple[str, ...]:
+    """Return as changes what rows of operators save, in nanoseconds: each operator by its part of all of its time."""
+    saved: dict[str, float] = {}
+    for row, ns in rows:
+        saved[row.operator] = saved.get(row.operator, 0.0) + ns
+    whole = dict.fromkeys(saved, 0)
+    for row in view.anatomy.operators:
+        if row.operator in whole:
+            whole[row.operator] += row.time_ns
+    return tuple(
+        f"{operator} x{max(1 - ns / whole[operator], 0):.3f}" for operator, ns in saved.items() if whole[operator]
+    )
+
+
 def _input(view: View) -> Iterator[Advice]:
     gain, rows = view.idle(IdleCause.INPUT)
     call = rows[0].name if rows else None
@@ -344,8 +359,15 @@ def _input(view: View) -> Iterator[Advice]:
         id="", gain_ns=gain, step_ns=step_ns, subject=call,
         why=waits + (", mostly in {call}" if call else ""),
         figures=figures,
+        changes=(f"input x{1 / workers:.3g}",) if (workers := _workers(tries[0])) else (),
         tries=tries, section="idle" if not view.on_cpu else "host" if share is None else "whole-run",
     )  # fmt: skip
+
+
+def _workers(cure: str) -> int:
+    """Return how many workers a cure adds, 0 for another one."""
+    workers = re.search(r"num_workers=(\d+)", cure)
+    return int(workers[1]) if workers else 0
 
 
 def _faster_input(view: View, call: str, gain: int) -> Iterator[str]:
@@ -359,7 +381,7 @@ def _faster_input(view: View, call: str, gain: int) -> Iterator[str]:
     if situation.loader == "single process" or "SingleProcess" in call:
         workers = min(4, cores or 4)
         if gain >= _SENDING_NS and workers > 1:  # else a worker's batch takes longer to send than to make
-            yield f"Make batches as the device works: DataLoader(num_workers={workers}, persistent_workers=True)."
+            yield f"Use workers: DataLoader(num_workers={workers}, persistent_workers=True)."
     elif "MultiProcessing" in call or situation.loader == "workers":
         yield "Use more workers in the DataLoader" + (
             f", up to {cores} cores." if cores else ", up to the number of cores."
@@ -388,7 +410,7 @@ def _synchronizations(view: View) -> Iterator[Advice]:
     gain = min(gain, view.of_window(timeline.busy_ns), max(view.step_ns - spent_waiting, 0))
     caller, (calls, spent) = max(callers.items(), key=lambda item: (item[1][1], item[0]))
     yield Advice(
-        id="", gain_ns=gain, subject=caller,
+        id="", gain_ns=gain, subject=caller, changes=(f"{IdleCause.SYNCHRONIZATION} x0",),
         why="the host waits for the device {calls} a step, mostly in {caller}, and has nothing queued then",
         figures={
             "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
@@ -446,7 +468,7 @@ def _allocator(view: View) -> Iterator[Advice]:
         "Drop torch.cuda.empty_cache() from the loop." if frees else "Run a step before measuring: it reserves memory."
     )
     yield Advice(
-        id="", gain_ns=gain, subject=row.name,
+        id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.ALLOCATOR} x0",),
         why="the allocator calls the driver {calls} a step ({call}), {gain} of idle time",
         figures={"calls": count(calls, "time"), "call": name(row.name or "?"), "gain": ns(gain)},
         tries=(_CACHING if frees and calls >= _UNCACHED else _EXPANDABLE, cached) if frees else (cached, _EXPANDABLE),
@@ -709,6 +731,7 @@ def _far_from_bound(view: View) -> Iterator[Advice]:
         where = "" if phase is Phase.OTHER else f" in {phase.value}"
         yield Advice(
             id="", gain_ns=gain, subject=f"{operator}{where}",
+            changes=_faster(view, ((row, _time_beyond(view, [row])) for row in rows)),
             why=f"{{operator}}{where} takes {{time}}; {{least}} is attainable (it reaches {{reached}} of peak)",
             figures={
                 "operator": name(operator.removeprefix("aten::")), "time": ns(view.per_step(bounded)),
@@ -801,7 +824,8 @@ def _float32(view: View) -> Iterator[Advice]:
     half = next((kind for kind in ("bfloat16", "float16") if peaks.get(kind)), None)
     if half is None or not bandwidth or view.anatomy.workload.amp:
         return
-    spent = gain = 0.0
+    spent = 0.0
+    saved: list[tuple[OperatorRow, float]] = []
     kinds: dict[str, int] = {}
     for place, kind in _float32_products(view):
         row = view.anatomy.operators[place]
@@ -811,7 +835,9 @@ def _float32(view: View) -> Iterator[Advice]:
             moved = ((row.read_bytes or 0) + (row.written_bytes or 0)) / 2
             least = max((row.flops or 0) / peaks[half], moved / bandwidth) * _NS
             faster = 1 - min(least / row.bound_ns, 1.0)
-        spent, gain = spent + row.time_ns, gain + row.time_ns * faster
+        spent += row.time_ns
+        saved.append((row, row.time_ns * faster))
+    gain = sum(ns for _, ns in saved)
     if not gain:
         return
     scaled = ", with a GradScaler" if half == "float16" and view.situation.backward else ""
@@ -821,7 +847,7 @@ def _float32(view: View) -> Iterator[Advice]:
     most = max(kinds, key=lambda kind: kinds[kind])
     others = "" if len(kinds) == 1 else ", mostly {most}"
     yield Advice(
-        id="", gain_ns=view.per_step(gain),
+        id="", gain_ns=view.per_step(gain), changes=_faster(view, saved),
         why=f"{{kinds}} matrix multiplications take {{time}}{others}; {{half}} peaks at {{peak}}, {{most}} at {{now}}",
         figures={
             "kinds": name(" and ".join(sorted(kinds))), "time": ns(view.per_step(spent)), "half": name(half),
@@ -941,7 +967,8 @@ def _casts(view: View) -> Iterator[Advice]:
         return
     keeps = "Keep the weights in half precision: model.to(torch.bfloat16)"
     yield Advice(
-        id="", gain_ns=gain, why="{calls} a step cast float32 operands of matmuls to half precision, in {gain}",
+        id="", gain_ns=gain, changes=_faster(view, ((row, row.time_ns) for row in rows)),
+        why="{calls} a step cast float32 operands of matmuls to half precision, in {gain}",
         figures={"calls": count(view.per_step(sum(row.calls for row in rows)), "copy"), "gain": ns(gain)},
         tries=(f"{keeps}; this changes the training." if view.situation.backward else f"{keeps}.",),
         section="operators",

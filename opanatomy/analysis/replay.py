@@ -520,7 +520,7 @@ def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     if made.least_ns is not None and answer.least_ns is not None:
         gains.append(_part(made.least_ns, answer.least_ns))
     least, fast = (min(round(gain * whole), most) for gain in (min(gains), max(gains)))
-    return replace(advice, gain_ns=fast, replayed_ns=least, most_ns=most)
+    return replace(advice, gain_ns=fast, replayed_ns=None if advice.is_bound else least, most_ns=most)
 
 
 def _part(before_ns: int, after_ns: int) -> float:
@@ -531,7 +531,7 @@ def _part(before_ns: int, after_ns: int) -> float:
 def with_together(graph: StepGraph, made: Replay, advice: Sequence[Advice]) -> Replay:
     """Return the replay with its answer to several pieces of advice together, if it has the gain of each."""
     timed = [each for each in advice if each.gain_ns is not None]
-    if len(timed) < 2 or any(each.replayed_ns is None for each in timed):
+    if len(timed) < 2 or any(each.most_ns is None for each in timed):
         return made
     changes = changes_of(change for each in timed for change in each.changes)
     return replace(made, together=_answer(graph, made, changes))

@@ -677,7 +677,8 @@ class Advice(Record, frozen=True, kw_only=True):
     gain_ns: the most by which the mean step could get shorter, `step_ns` long now; `None` if only memory is saved.
     replayed_ns: by how much it gets shorter by a replay of the trace with the host as recorded. `gain_ns` is then that
         with a host that recording does not slow, and `most_ns` the most without a replay; `None` without one.
-    changes: what changes in the step, as `analyze --what-if` reads it; empty where a replay cannot say it.
+    changes: what changes in the step, as `analyze --what-if` reads it; empty where a replay cannot say it. If it
+        `is_bound` they are more than what the advice changes, so that a replay says what it gains at most.
     gain_bytes: by how much the peak would be lower, `peak_bytes` now.
     fits: whether a step that ran out of memory fits then; `None` if that is not known.
     why: what is seen.
@@ -695,6 +696,7 @@ class Advice(Record, frozen=True, kw_only=True):
     replayed_ns: int | None = None
     most_ns: int | None = None
     changes: tuple[str, ...] = ()
+    is_bound: bool = False
     gain_bytes: int | None = None
     peak_bytes: int | None = None
     fits: bool | None = None

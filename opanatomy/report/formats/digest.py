@@ -11,12 +11,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import FIRST, Anatomy
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.markdown import markdown_cell, markdown_code
 from opanatomy.report.section import Fact, Format, Phrase, Section
-from opanatomy.report.sections.advice import SHOWN, commands_of, gain_of, label_of, tries_of, why_of
+from opanatomy.report.sections.advice import commands_of, gain_of, label_of, tries_of, why_of
 from opanatomy.report.sections.digest import (
     NAME_WIDTH,
     ROOMS,
@@ -135,14 +135,14 @@ def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) ->
         return ""
     lines = []
     of_profile = is_run_of_profile(report)
-    for place, advice in enumerate(report.advice[:SHOWN], 1):
+    for place, advice in enumerate(report.advice[:FIRST], 1):
         lines += [
             f"### {place}: {_fitting(label_of(advice), line_bytes)}",
             f"- gain: {_fitting(gain_of(advice) or 'not known', line_bytes)}",
             f"- because: {_fitting(why_of(advice), line_bytes)}",
             f"- try: {_fitting(tries_of(advice, room.tries, of_profile=of_profile), line_bytes)}",
         ]  # fmt: skip
-    for following in commands_of(report.advice[:SHOWN], report, source):
+    for following in commands_of(report.advice[:FIRST], report, source):
         lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
     return "\n## What to try\n" + "\n".join(lines) + "\n"
 

@@ -308,7 +308,7 @@ _GAP: Final = 2
 #: The least cells of names that are shown whole or not at all.
 WHOLE: Final = sys.maxsize
 #: A share in brackets.
-_SHARE: Final = re.compile(r"\([\d.<>,]+ %\)")
+_SHARE: Final = re.compile(r"\([\d.<>,]+ %(?:, replayed)?\)")
 #: The words of a command as a shell reads them, quotes and all.
 _ARGUMENT: Final = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
 #: The space after a number, and the character that replaces it while lines are broken.

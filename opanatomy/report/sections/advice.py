@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from opanatomy.records.anatomy import Advice, Anatomy, Evidence
+from opanatomy.records.anatomy import FIRST, Advice, Anatomy, Evidence, Replay
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -35,8 +35,7 @@ from opanatomy.report.sections.verdict import (
     looked_at,
 )
 
-#: So many pieces of advice come first, on a first screen each with one cure and so many lines of its reason.
-SHOWN: Final = 3
+#: Advice on a first screen has one cure and so many lines of its reason.
 _LINES: Final = 2
 #: The ends of a replayed gain are one figure if they differ by less.
 _ABOUT: Final = 0.9
@@ -47,20 +46,20 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
     """Return what to change first, what that gains together, and the commands that carry it out or check it."""
-    first = anatomy.advice[: min(SHOWN, page.advice)]
+    first = anatomy.advice[: min(FIRST, page.advice)]
     if not first:
         return None
     notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
     of_profile, brief = is_run_of_profile(anatomy), page.brief and not page.sections
     facts = [fact_of(advice, of_profile=of_profile, brief=brief) for advice in first]
-    if (together := together_of(first)) is not None:
-        facts.append(Fact(label="together", text=phrase("at most {} ({})", *together)))
+    if (together := together_of(first, anatomy.replay)) is not None:
+        facts.append(Fact(label="together", text=together))
     return Section(title="What to try", facts=tuple(facts), notes=tuple(notes))
 
 
 def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
     """Return all advice beyond the first screen's."""
-    more = anatomy.advice[SHOWN:]
+    more = anatomy.advice[FIRST:]
     if not more:
         return None
     notes = [Note(text="each is the most that a change could gain alone: several may end the same idle time")]
@@ -68,14 +67,24 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
     return Section(title="What else to try", facts=facts, notes=tuple(notes))
 
 
-def together_of(advice: Iterable[Advice]) -> tuple[Time, Share] | None:
-    """Return the most that several pieces of advice gain of the step together; `None` for less than two of time."""
-    timed = [(each.gain_ns, each.step_ns) for each in advice if each.gain_ns is not None and each.step_ns]
+def together_of(advice: Iterable[Advice], replay: Replay | None = None) -> Phrase | None:
+    """Return what several pieces of advice gain of the step together; `None` for less than two of time.
+
+    It is what a replay says if that has all of them, else at most the sum.
+    """
+    timed = [each for each in advice if each.gain_ns is not None and each.step_ns]
     if len(timed) < 2:
         return None
-    whole = max(step_ns for _, step_ns in timed)
-    gain = min(sum(gain_ns for gain_ns, _ in timed), whole)
-    return Time(gain), Share(gain, whole)
+    whole = max(each.step_ns or 0 for each in timed)
+    made = replay.together if replay is not None else None
+    if replay is not None and made is not None and len(made.changes) == sum(len(each.changes) for each in timed):
+        parts = [1 - made.step_ns / max(replay.step_ns, 1)]
+        if made.least_ns is not None and replay.least_ns is not None:
+            parts.append(1 - made.least_ns / max(replay.least_ns, 1))
+        least, most = (max(round(part * whole), 0) for part in (min(parts), max(parts)))
+        return _of_time(None if any(each.is_bound for each in timed) else least, most, whole)
+    most = sum((each.gain_ns if each.most_ns is None else each.most_ns) or 0 for each in timed)
+    return phrase("at most {} ({})", Time(min(most, whole)), Share(min(most, whole), whole))
 
 
 def fact_of(advice: Advice, *, of_profile: bool, brief: bool = False) -> Fact:
