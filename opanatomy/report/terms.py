@@ -474,13 +474,16 @@ ADVICE: Final = Chapter(
         term("advice | what to try | try",
              "what to change, the largest gain first",
              "With the most that it could save, why, and what to try. Each is a rule on figures of the report."
-             " A gain is the most that a change could save of the mean step, in"
-             " time that several rules may name. The first screen has three, each with its first cure; the whole report"
-             " has the whole reasons and all cures.",
-             formula="advice[]", paths="advice[].id, advice[].gain_ns, advice[].step_ns"),
+             " `up to` is the most that a change could save of the mean step, of time that no other rule names."
+             " `replayed` is what a replay of the trace says; two figures are with the host as recorded, and with one"
+             " that recording does not slow. The first screen has three, each with its first cure; the whole report has"
+             " the whole reasons and all cures.",
+             formula="advice[]", paths="advice[].id, advice[].gain_ns, advice[].replayed_ns, advice[].step_ns"),
         *map(_rule, RULES),
-        term("together", "the most that the first three save", "The sum of their gains, at most the step.",
-             paths="advice[].gain_ns, advice[].step_ns"),
+        term("together", "what the first three save together",
+             "By a replay if that has all of them, which may be more than their sum: what hides one may be gone with"
+             " another. Else the sum of their gains, at most the step.",
+             paths="replay.together, advice[].gain_ns, advice[].step_ns"),
         term("out of memory", "what would lower the memory that a step needs",
              "Given where a step ran out of memory or takes nine tenths of the device's: by the closed formulas of"
              " weights, gradients, state and activations.",
