@@ -28,9 +28,9 @@ BANDWIDTH = 3.35e12
 
 
 def advised(trace: TraceBuilder, folder: Path) -> dict[str, Advice]:
-    """The advice of a trace by its id, of several the largest."""
+    """The advice of a trace by its id, of several the largest, as the rules bound it: without its replay."""
     found: dict[str, Advice] = {}
-    for advice in trace.analyze(folder).advice:
+    for advice in with_advice(replace(trace.analyze(folder), advice=())).advice:
         found.setdefault(advice.id, advice)
     return found
 

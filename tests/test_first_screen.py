@@ -136,11 +136,11 @@ def test_a_reason_ends_at_a_clause_and_keeps_its_figures(tmp_path: Path) -> None
     assert lines[begin : begin + 3] == [
         "launches   up to 300 us (30.0 %): 1,234 calls of aten::add(int, long) take",
         "           300 us, each on what the one before wrote, all of them on one stream.",
-        "           torch.compile(model, mode='reduce-overhead').",
+        "           Try torch.compile(model, mode='reduce-overhead').",
     ]
     whole = " ".join(terminal_report(anatomy, width=80).split())
     assert "which are many) take 300 us" in whole
-    assert "on one stream; the last clause is long as well. torch.compile" in whole
+    assert "on one stream; the last clause is long as well. Try torch.compile" in whole
     assert "graph of all kernels at once; or less work." in whole
 
 
@@ -213,5 +213,5 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
     first = next(place for place, line in enumerate(lines) if line.startswith("technique"))
     assert lines[first : first + 2] == [
         "technique  checkpointing: 10.0 GB less memory (50.0 %), fits then: predicted.",
-        "           `--checkpointing`.",
+        "           Try `--checkpointing`.",
     ]

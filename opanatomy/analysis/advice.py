@@ -227,8 +227,7 @@ def _launches(view: View) -> Iterator[Advice]:
         *(() if compiled else (_FUSES,)), _LARGER,
     )  # fmt: skip
     yield Advice(
-        id="", gain_ns=gain, is_bound=True,
-        changes=tuple(f"{part} x0" for part in ("operators", "python", "launch")),
+        id="", gain_ns=gain, changes=("host x0",), is_bound=True,
         why="{calls} a step leave the device idle for {each} each; {tiny_share} of the kernels are shorter than {tiny}",
         figures={
             "calls": count(calls, "launch"), "each": ns(gain / max(calls, 1)),
