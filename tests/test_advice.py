@@ -495,6 +495,21 @@ def test_training_mode_in_steps_that_train_nothing(tmp_path: Path) -> None:
         assert trains or found["training_mode"].gain_ns == 100 * US
 
 
+def test_an_update_that_the_host_launches_piece_by_piece(tmp_path: Path) -> None:
+    """Ten operators of 80 us in the update, with a kernel of 5 us each: all 950 us of idle time are the optimizer's."""
+    for operator, expected in (("aten::add_", "optimizer"), ("aten::_fused_adamw_", "launches")):
+        trace = on_gpu()
+        trace.step(0, 1_000)
+        trace.host("opanatomy.phase/optimizer", 0, 1_000)
+        trace.annotation("Optimizer.step#AdamW.step", 0, 1_000)
+        for place in range(10):
+            trace.host(operator, 100 * place, 80, **VECTOR)
+            busy(trace, 100 * place + 75, 5, 100 * place + 70)
+        found = advised(trace, tmp_path)
+        assert {*found} & {"optimizer", "launches"} == {expected}
+        assert found[expected].gain_ns == 950 * US
+
+
 def test_kernels_that_change_the_layout_of_images(tmp_path: Path) -> None:
     trace = full_step(on_gpu(), 900)
     trace.host("aten::cudnn_convolution", 10, 9)
@@ -556,7 +571,7 @@ def compiled(regions: int) -> TraceBuilder:
     trace = on_gpu()
     trace.step(0, 700)
     for place in range(3):
-        trace.annotation(f"Torch-Compiled Region: {place % regions}/0", 300 * place, 20)
+        trace.annotation(f"Torch-Compiled Region: {place % regions}/{place}", 300 * place, 20)
         trace.host("aten::relu", 300 * place + 1, 9)
         busy(trace, 300 * place + 10, 90, 300 * place + 5)
     return trace

@@ -112,7 +112,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     bound: str
     silent: str
     find: Callable[[View], Iterable[Advice]]
-    takes: Takes = Takes.BUSY
+    takes: Takes | Callable[[View], Takes] = Takes.BUSY
     covers: Callable[[View], Iterable[int]] = lambda view: ()
 
 
@@ -130,7 +130,8 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
         for each in rule.find(view):
             (of_step if each.step_ns is None else of_run).append(replace(each, id=rule.id))
         worth = ordered(replace(each, step_ns=view.step_ns) for each in of_step)
-        found += [(None, each) for each in ordered(of_run)] + [(rule.takes, each) for each in worth]
+        takes = rule.takes if isinstance(rule.takes, Takes) else rule.takes(view)
+        found += [(None, each) for each in ordered(of_run)] + [(takes, each) for each in worth]
         if worth:
             view = replace(view, covered=view.covered | {*rule.covers(view)})
     others = [advice for advice in anatomy.advice if advice.id not in {rule.id for rule in RULES}]
@@ -215,6 +216,8 @@ def _launches(view: View) -> Iterator[Advice]:
         return
     operators, python = (view.short_idle(cause, drained=False) for cause in (IdleCause.OPERATORS, IdleCause.PYTHON))
     python -= _between_regions(view)
+    updating = _idle_of_update(view)
+    python, operators = max(python - max(updating - operators, 0), 0), max(operators - updating, 0)
     gain, calls = view.host_bound(operators + python), view.per_step(launching.calls)
     every, _ = view.idle(IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.UNKNOWN)
     if 2 * (operators + python) < every or calls < _SEVERAL_LAUNCHES:
@@ -252,9 +255,12 @@ _RECORDED: Final = 0.01
 
 def _gap(view: View) -> Iterator[Advice]:
     timeline = view.anatomy.timeline
+    updating = _idle_of_update(view)
     unmarked = view.costs.of_trace and timeline.busy_ns < _RECORDED * timeline.window_ns
     for gap in timeline.gaps:
-        if gap.time_ns < SHORT_GAP_NS or gap.cause not in _OF_GAPS or (unmarked and gap.cause is IdleCause.UNKNOWN):
+        if gap.time_ns < SHORT_GAP_NS or gap.cause not in _OF_GAPS or not gap.launch_known:
+            continue
+        if (unmarked and gap.cause is IdleCause.UNKNOWN) or (updating and _UPDATES.match(gap.name or "")):
             continue
         gain = view.host_bound(round(gap.cause_ns * gap.count))
         often = "once a step" if 0.75 < gap.count < 1.5 else "{times} a step" if gap.count >= 1.5 else "once in {steps}"
@@ -1032,12 +1038,37 @@ def _updates(view: View) -> Iterator[int]:
 
 
 _UPDATE: Final = re.compile(r"^Optimizer\.step#")
+#: What an update that is launched piece by piece runs.
+_UPDATES: Final = re.compile(r"^Optimizer\.step#|^aten::_foreach_")
+
+
+def _idle_of_update(view: View) -> int:
+    """Return the idle time in which the host launches an update piece by piece, if it is more than the update's work.
+
+    That is the optimizer's to gain: launches and long gaps leave it out.
+    """
+    if view.situation.optimizer not in ("foreach", "loop") or view.on_cpu:
+        return 0
+    causes = (IdleCause.OPERATORS, IdleCause.PYTHON)
+    idle = view.of_window(sum(row.updating_ns or 0 for row in view.costs.causes if row.cause in causes))
+    work = view.per_step(sum(view.anatomy.operators[place].time_ns for place in _updates(view)))
+    return idle if idle > max(work, WORTH * view.step_ns) and _faster_update(view) else 0
+
+
+def _faster_update(view: View) -> tuple[str, ...]:
+    """Return what launches the update in fewer pieces; one operator over lists is one pass already."""
+    operators = {view.anatomy.operators[place].operator for place in _updates(view)}
+    listed = view.situation.optimizer == "foreach"
+    if not operators or (listed and len(operators) == 1):
+        return ()
+    return _kernels_of(view.anatomy.workload.optimizer, listed=listed)
 
 
 def _optimizer(view: View) -> Iterator[Advice]:
     rows = [view.anatomy.operators[place] for place in _updates(view)]
     listed = view.situation.optimizer == "foreach"
-    if not rows or (listed and len({row.operator for row in rows}) == 1):  # one operator is one pass already
+    tries = _faster_update(view)
+    if not tries:
         return
     step = view.anatomy.step
     spent = view.per_step(sum(row.time_ns for row in rows))
@@ -1048,16 +1079,20 @@ def _optimizer(view: View) -> Iterator[Advice]:
         if step.unprofiled_wall_ns and step.wall_ns:
             spent = min(spent, round(spent * step.unprofiled_wall_ns / step.wall_ns))
     calls = view.per_step(sum(row.calls for row in rows))
-    tries = _kernels_of(view.anatomy.workload.optimizer, listed=listed)
-    least = _update_ns(view, rows)
-    gain = spent - least
-    if gain <= 0 or not tries:
+    least, idle = _update_ns(view, rows), _idle_of_update(view)
+    gain = view.host_bound(idle) if idle else spent - least
+    if gain <= 0:
         return
     technique = "adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None
     yield Advice(
         id="", gain_ns=gain,
-        why=f"the optimizer takes {{spent}} in {{calls}}, {'one for each operation' if listed else 'tensor by tensor'}",
-        figures={"spent": ns(spent), "calls": count(calls, "operator call"), "least": ns(least)},
+        why=(
+            "the device idles {idle} a step in the update, {calls}" if idle
+            else "the optimizer takes {spent} in {calls}"
+        ) + (", one for each operation" if listed else ", tensor by tensor"),
+        figures={
+            "spent": ns(spent), "calls": count(calls, "operator call"), "least": ns(least), "idle": ns(idle),
+        },
         tries=tries,
         option="--optimizer adamw" if technique else None, technique=technique, section="classes",
     )  # fmt: skip
@@ -1166,7 +1201,8 @@ def _regions(view: View) -> int:
     """Return how many regions of compiled code run in a step, if there are several beside that of the optimizer."""
     regions = [row for row in view.anatomy.host if _REGION.match(row.name)]
     of_optimizer = view.situation.optimizer == "compiled"
-    several = len({row.name for row in regions}) - of_optimizer > 1
+    frames = {row.name.partition("/")[0] for row in regions}  # 0/1 is the code of 0/0, compiled again
+    several = len(frames) - of_optimizer > 1
     return view.per_step(sum(row.calls for row in regions)) - of_optimizer if several else 0
 
 
@@ -1351,11 +1387,13 @@ RULES: Final = (
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(
-        id="optimizer", title="optimizer in a loop", find=_optimizer, takes=Takes.KERNELS,
+        id="optimizer", title="optimizer in a loop", find=_optimizer,
+        takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
         looks_for="an optimizer that is not one fused kernel",
-        bound="its time, less that of reading and writing weights, gradients and moments once, if these are known",
-        silent="for fused and compiled optimizers",
+        bound="its time, less that of reading and writing weights, gradients and moments once, if these are known; or"
+        " the idle time in its update, if that is more",
+        silent="for fused and compiled optimizers, and where one operator over lists is all",
     ),
     Rule(
         id="casts", title="casts to half precision", find=_casts, takes=Takes.KERNELS,

@@ -99,6 +99,8 @@ _RANGES: Final = re.compile(
     f"{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)}|ProfilerStep|autograd::engine::|Torch-Compiled|TorchDynamo"
     r"|Pregraph|## |Optimizer\.|enumerate\("
 )
+#: Ranges of an optimizer's update.
+_UPDATES: Final = re.compile(r"^Optimizer\.step#")
 #: Ranges that say nothing of what the host did.
 _SAYS_NOTHING: Final = re.compile(r"ProfilerStep|PyTorch Profiler|## Call CompiledFxGraph")
 
@@ -174,9 +176,11 @@ class Idle(Struct, frozen=True):
             sum(length(overlap(part.time, self.gaps.of(rows))) for part in parts)
             for rows in (short, short & self.began_waiting)
         )
+        updating = sum(length(overlap(part.time, self.activity.updates)) for part in parts)
         row = IdleRow(
             cause=cause, time_ns=sum(length(part.time) for part in parts),
             gaps=sum(len(part.time[0]) for part in parts), short_ns=short_ns, drained_ns=drained_ns,
+            updating_ns=updating,
         )  # fmt: skip
         return row if most is None else replace(row, name=most, name_ns=spent[most][0], events=spent[most][1])
 
@@ -204,12 +208,16 @@ class Idle(Struct, frozen=True):
             rows, left = left[alike], left[~alike]
             step = int(np.searchsorted(step_start, start[first], side="right")) - 1
             launch = int(self.gaps.launch[gap[first]])
-            name, call, launch_ns = self.activity.filling(int(start[first]), int(end[first]), launch)
+            known = launch >= 0 or bool(before[first] < 0)
+            name, call, launch_ns = (
+                self.activity.filling(int(start[first]), int(end[first]), launch) if known else (None, None, None)
+            )
             yield Gap(
                 time_ns=int(time[rows].sum()) // len(rows), count=len(rows), cause=causes[cause[first]],
                 cause_ns=int(spent[cause[first], rows].sum()) // len(rows), name=name, call=call,
                 before=self.activity.name_of(int(before[first])), launch_ns=launch_ns,
-                drained=bool(self.began_waiting[gap[first]]), begin_ns=int(start[first] - step_start[step]),
+                drained=bool(self.began_waiting[gap[first]]), launch_known=known,
+                begin_ns=int(start[first] - step_start[step]),
                 step=numbers[step] if step < len(numbers) else None,
             )  # fmt: skip
 
@@ -425,6 +433,9 @@ class _Host:
         self._of_calls = {cause: np.flatnonzero(marked) for cause, marked in of_calls.items()}
         self._of_rows = {cause: rows[marked] for cause, marked in of_rows.items()}
         self._host, self._profiler = host, launched.profiler
+        updates = rows[rows_named(_UPDATES, names, host.name)]
+        #: When an optimizer updates weights.
+        self.updates: Intervals = union(host.start_ns[updates], host.duration_ns[updates])
         self._says = ~rows_named(_SAYS_NOTHING, names, host.name)
         own = launched.profiler.name >= 0
         loads = np.zeros(len(own), dtype=bool)

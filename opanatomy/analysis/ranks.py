@@ -112,6 +112,7 @@ def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, .
             time_ns=sum(row.time_ns for row in found) // len(each),
             short_ns=_mean_known([row.short_ns for row in found], len(each)),
             drained_ns=_mean_known([row.drained_ns for row in found], len(each)),
+            updating_ns=_mean_known([row.updating_ns for row in found], len(each)),
         )
         for found in rows.values()
     ]

@@ -253,13 +253,13 @@ class DeviceTime:
         number, rows = max(len(self.computing), 1), []
         for cause, ns in causes.items():
             each = found.get(cause, [IdleRow(cause=cause, time_ns=0)])
-            short, drained = (
+            short, drained, updating = (
                 min(sum(part or 0 for part in parts) // number, ns)
-                for parts in zip(*((row.short_ns, row.drained_ns) for row in each), strict=True)
+                for parts in zip(*((row.short_ns, row.drained_ns, row.updating_ns) for row in each), strict=True)
             )
             longest = max(each, key=lambda row: row.time_ns)
             if ns:
-                rows.append(replace(longest, time_ns=ns, short_ns=short, drained_ns=drained))
+                rows.append(replace(longest, time_ns=ns, short_ns=short, drained_ns=drained, updating_ns=updating))
         return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.cause)))
 
     def longest_gaps(self, numbers: Sequence[int | None]) -> tuple[Gap, ...]:

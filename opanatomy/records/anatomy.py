@@ -39,8 +39,8 @@ class IdleRow(Record, frozen=True, kw_only=True):
 
     cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`, `operators`,
         `python` (the host between operators), `stream`, `device` or `unknown`.
-    short_ns: the part of it in gaps below 1 ms; `drained_ns` the part of that in gaps that began while the host waited
-        for the device. `None` in older reports.
+    short_ns: the part of it in gaps below 1 ms, `drained_ns` the part of that in gaps that began while the host waited
+        for the device, `updating_ns` the part in an optimizer's update. `None` in older reports.
     name: the call, operator or range on the host that fills most of the time: `events` of them, `name_ns` in all.
     """
 
@@ -49,6 +49,7 @@ class IdleRow(Record, frozen=True, kw_only=True):
     gaps: int = 0
     short_ns: int | None = None
     drained_ns: int | None = None
+    updating_ns: int | None = None
     name: str | None = None
     name_ns: int | None = None
     events: int | None = None
@@ -65,6 +66,7 @@ class Gap(Record, frozen=True, kw_only=True):
     before: the kernel, copy or fill that ended it; `None` at the end of a step.
     launch_ns: the part of the longest one that the launch of this work took, if it took 20 us or more.
     drained: whether the longest one began while the host waited for the device.
+    launch_known: whether the trace has the launch of the work that ended it: else what the host did is not known.
     begin_ns: when the longest one began, from the begin of its step; `step` is the number of that step.
     """
 
@@ -77,6 +79,7 @@ class Gap(Record, frozen=True, kw_only=True):
     before: str | None = None
     launch_ns: int | None = None
     drained: bool = False
+    launch_known: bool = True
     begin_ns: int = 0
     step: int | None = None
 
