@@ -37,7 +37,7 @@ from raw_figures import (  # type: ignore[import-not-found]  # beside this file
     union,
 )
 
-SOFTMAX = re.compile(r"softmax|dropout|bernoulli|masked|where|mul|div|add|copy_|clone|native_dropout", re.I)
+SOFTMAX = re.compile(r"softmax|dropout|bernoulli|masked|where|mul|div|add|copy_|clone|native_dropout|bmm", re.I)
 NORMAL = re.compile(
     r"elementwise|gelu|silu|relu|tanh|sigmoid|threshold|pow|sqrt|mean|sum|bernoulli|sub|neg|exp|layer_?norm|rms_?norm|softmax|reduce|norm|triton|cat|copy|cunn|dropout|fill",
     re.I,
@@ -173,7 +173,7 @@ def operator(trace: Trace, advice: dict[str, Any]) -> float:
 
 
 def attention(trace: Trace, advice: dict[str, Any]) -> float:
-    """Give softmax, dropout, masks and scales, wherever they are."""
+    """Give softmax, dropout, masks, scales and batched products, wherever they are."""
     if not on_device(trace):
         return work_named(SOFTMAX.search)(trace, advice)
     steps = like(trace) or trace.steps
@@ -183,7 +183,7 @@ def attention(trace: Trace, advice: dict[str, Any]) -> float:
 
 
 RAW: dict[str, Callable[[Trace, dict[str, Any]], float]] = {
-    "launches": idle, "graph_breaks": idle,
+    "launches": idle, "graph_breaks": idle, "gap": idle,
     "input": idle_under(lambda event: INPUT.search(event.name) or re.search("Memcpy|copy_batch", event.name)),
     "synchronization": idle,
     "allocator": idle_under(lambda event: event.kind == "api" and ALLOCATOR.search(event.name), every=True),
@@ -196,7 +196,8 @@ RAW: dict[str, Callable[[Trace, dict[str, Any]], float]] = {
     "pageable_copies": work_named(lambda name: "HtoD" in name and "Pageable" in name),
     "far_from_bound": operator, "float32": work_named(PRODUCT.search),
     "attention": attention, "chains": work_named(lambda name: NORMAL.search(name) or SOFTMAX.search(name)),
-    "optimizer": optimizer, "layout": work_named(LAYOUT.search),
+    "optimizer": lambda trace, advice: max(optimizer(trace, advice), idle(trace, advice)),
+    "layout": work_named(LAYOUT.search),
 }  # fmt: skip
 
 
@@ -206,11 +207,12 @@ def rows_of(path: Path) -> list[str]:
     if report is None:
         return [f"| {path.name} | not read | | | |"]
     traces = [read(each) for each in (sorted(path.glob("*.json.gz")) if path.is_dir() else [path])]
-    lines = []
+    lines, promised = [], 0.0
     for advice in report["advice"]:
         gain, step = advice["gain_ns"], advice["step_ns"]
         if gain is None:
             continue
+        promised += gain / step
         known = RAW.get(advice["id"])
         raw = None if known is None else sum(known(trace, advice) for trace in traces) / len(traces)
         mark = "" if raw is None or gain <= 1.02 * raw else " >"
@@ -220,6 +222,8 @@ def rows_of(path: Path) -> list[str]:
             f"| {path.name} | {advice['id']}{about} | {gain / 1e6:.2f} ({gain / step:.0%}) | {shown}{mark} |"
             f" {advice['tries'][0]} |"
         )
+    if lines:
+        lines.append(f"| {path.name} | together | {promised:.1%}{' >' if promised > 1 else ''} | | |")
     return lines or [f"| {path.name} | none | | | |"]
 
 

@@ -388,9 +388,9 @@ def _faster_input(view: View, call: str, gain: int) -> Iterator[str]:
         if gain >= _SENDING_NS and workers > 1:  # else a worker's batch takes longer to send than to make
             yield f"Use workers: DataLoader(num_workers={workers}, persistent_workers=True)."
     elif "MultiProcessing" in call or situation.loader == "workers":
-        yield "Use more workers in the DataLoader" + (
-            f", up to {cores} cores." if cores else ", up to the number of cores."
-        )
+        most = f" ({cores})." if cores else "."
+        small = "Compare with num_workers=0: a batch as small as this may cost more to send than to make."
+        yield small if gain < _SENDING_NS else f"Use more workers in the DataLoader, up to the number of cores{most}"
     else:
         yield "Prepare the next batch in a thread or a DataLoader's worker."
     if gain >= _SENDING_NS:

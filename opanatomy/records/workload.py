@@ -585,8 +585,9 @@ class RunClock(Record, frozen=True, kw_only=True):
         return self._usual_share(self.collecting_ns, "collecting_ns")
 
     def _usual_share(self, part_ns: int, name: str) -> float:
-        """Return a part's share of the steps; a few slow ones (an evaluation, a checkpoint) are not the loop's."""
-        few = self.slow if 0 < self.slow_steps == len(self.slow) and self.slow_steps <= self.steps // 20 else ()
+        """Return a part's share of the steps but the few that it mostly fills: an evaluation is not the loop."""
+        mostly = [step for step in self.slow if 2 * getattr(step, name) > step.wall_ns]
+        few = mostly if self.slow_steps == len(self.slow) and len(mostly) <= self.steps // 20 else []
         wall = self.wall_ns - sum(step.wall_ns for step in few)
         return max(part_ns - sum(getattr(step, name) for step in few), 0) / wall if wall > 0 else 0.0
 
