@@ -255,7 +255,7 @@ def test_the_end_of_a_step_may_wait(tmp_path: Path) -> None:
     assert "synchronization" not in advised(synchronizing(None), tmp_path)
 
 
-def reducing(start: float, within: str | None = None) -> TraceBuilder:
+def reducing(start: float, within: str | None = None, kernel: str = NCCL) -> TraceBuilder:
     """A product of 400 us, and an all-reduce of 300 on another stream that begins at `start`, in this range."""
     trace = on_gpu()
     trace.step(0, 1000)
@@ -264,8 +264,9 @@ def reducing(start: float, within: str | None = None) -> TraceBuilder:
         trace.host("autograd::engine::evaluate_function: MmBackward0", 1, 18, sequence=5, forward_thread=1)
     trace.host("aten::mm", 2, 16, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     busy(trace, 10, 400, 5, GEMM)
-    trace.host("c10d::allreduce_", 30, 20)
-    busy(trace, start, 300, 35, NCCL, stream=9)
+    called = {"AllGather": "c10d::_allgather_base_", "ReduceScatter": "c10d::_reduce_scatter_base_"}
+    trace.host(next((name for part, name in called.items() if part in kernel), "c10d::allreduce_"), 30, 20)
+    busy(trace, start, 300, 35, kernel, stream=9)
     trace.host("aten::relu", 60, 20)
     busy(trace, 710, 290, 65)
     return trace
@@ -278,6 +279,27 @@ def test_communication_that_nothing_hides(tmp_path: Path) -> None:
     alone = advised(reducing(410), tmp_path)["communication"]  # nothing in it says DDP, and it may be a wait
     assert alone.tries == ("Give the traces of all ranks, which tell waiting from transfer: opanatomy analyze FOLDER.",)
     assert "communication" not in advised(reducing(100), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("within", "kernel", "cure"),
+    [
+        ("FSDP::all_gather (layers.0)", "ncclDevKernel_AllGather_RING_LL", "unshard(async_op=True)"),
+        (
+            "FSDP::reduce_scatter (layers.0)",
+            "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
+            "larger or fewer FSDP groups",
+        ),
+        ("my optimizer", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", None),
+        ("my gather", "ncclDevKernel_AllGather_RING_LL", None),
+    ],
+)
+def test_cures_of_fsdp_need_its_ranges(within: str, kernel: str, cure: str | None, tmp_path: Path) -> None:
+    """One all-gather is all that is exposed: nothing could hide it, and it begins earlier instead."""
+    tries = advised(reducing(410, within, kernel), tmp_path)["communication"].tries
+    assert (
+        any(cure in text for text in tries) if cure else not any("FSDP" in text or "unshard" in text for text in tries)
+    )
 
 
 def copying(name: str) -> TraceBuilder:

@@ -1387,7 +1387,7 @@ RULES: Final = (
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(
-        id="optimizer", title="optimizer in a loop", find=_optimizer,
+        id="optimizer", title="optimizer", find=_optimizer,
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
         looks_for="an optimizer that is not one fused kernel",
@@ -1444,12 +1444,12 @@ RULES: Final = (
         bound="idle time in Python; not known on the CPU", silent="where one region is all",
     ),
     Rule(
-        id="fragmentation", title="memory in pieces", find=_fragmentation,
+        id="fragmentation", title="fragmented memory", find=_fragmentation,
         looks_for="a snapshot's request that failed while as much was held unused", bound="what was held unused",
         silent="where segments are expandable",
     ),
     Rule(
-        id="what_fills", title="what fills the memory", find=_what_fills,
+        id="what_fills", title="largest components", find=_what_fills,
         looks_for="components of a memory snapshot that are a tenth of its peak",
         bound="all activations, three quarters of the optimizer's state, half of the weights",
         silent="of gradients where the peak is not in forward",

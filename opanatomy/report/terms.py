@@ -479,12 +479,20 @@ ADVICE: Final = Chapter(
              " that recording does not slow. The first screen has three, each with its first cure; the whole report has"
              " the whole reasons and all cures.",
              formula="advice[]", paths="advice[].id, advice[].gain_ns, advice[].replayed_ns, advice[].step_ns"),
+        term("situation", "how the step is run",
+             "What the trace shows of DDP, FSDP, tensor parallelism, a backward, a mask on attention's scores, compiled"
+             " code, graphs, the loader, autocast, the update, copies, a serving engine and the ranks. Cures are chosen"
+             " by it.",
+             paths="situation.ddp, situation.fsdp, situation.tensor_parallel, situation.backward, situation.score_mask,"
+             " situation.compiled, situation.cuda_graphs, situation.loader, situation.autocast, situation.optimizer,"
+             " situation.pinned_copies, situation.pageable_copies, situation.serving, situation.training_mode,"
+             " situation.ranks, situation.world_size"),
         *map(_rule, RULES),
         term("together", "what the first three save together",
              "By a replay if that has all of them, which may be more than their sum: what hides one may be gone with"
              " another. Else the sum of their gains, at most the step.",
              paths="replay.together, advice[].gain_ns, advice[].step_ns"),
-        term("out of memory", "what would lower the memory that a step needs",
+        term("out of memory", "what lowers the memory of a step",
              "Given where a step ran out of memory or takes nine tenths of the device's: by the closed formulas of"
              " weights, gradients, state and activations.",
              paths="advice[].gain_bytes, advice[].peak_bytes, advice[].fits"),
