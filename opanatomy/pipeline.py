@@ -529,8 +529,8 @@ def with_ceilings(
         else:
             anatomy = with_roofline(anatomy, known.ceilings)
     anatomy = with_advice(anatomy)
-    if graph is None:
-        return anatomy
+    if graph is None:  # in a report that is read again gains are bounds
+        return anatomy if anatomy.replay is None else replace(anatomy, replay=replace(anatomy.replay, together=None))
     made = replay_of(graph, anatomy.step.unprofiled_wall_ns, what_if)
     advice = ordered(replayed_gain(graph, made, each) for each in anatomy.advice)
     return replace(anatomy, advice=advice, replay=with_together(graph, made, advice[:FIRST]))

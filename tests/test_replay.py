@@ -9,6 +9,8 @@ import pytest
 
 import opanatomy
 from opanatomy.__main__ import main
+from opanatomy.devices.overrides import parse_overrides
+from opanatomy.pipeline import with_ceilings
 from opanatomy.records.anatomy import Replay
 from tests.made_trace import GEMM, H100, MAP, NCCL, TraceBuilder
 
@@ -152,3 +154,14 @@ def test_own_questions_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
         assert says in capsys.readouterr().err
     assert main(["analyze", str(TRACES / "bert_cpu.json.gz"), "--what-if", "host 0"]) == 2
     assert "one trace with the work of a GPU" in capsys.readouterr().err
+
+
+def test_a_report_that_is_read_again_has_no_gains_by_a_replay(tmp_path: Path) -> None:
+    """Other peaks give other advice, of which no replay has the gains, nor what it gains together."""
+    anatomy = opanatomy.analyze(TRACES / "gpu_v100_resnet_2021.json.gz")
+    assert anatomy.replay is not None
+    assert anatomy.replay.together is not None
+    again = with_ceilings(anatomy, parse_overrides("float16=1P", None))
+    assert again.replay is not None
+    assert again.replay.together is None
+    assert {each.replayed_ns for each in again.advice} == {None}

@@ -945,7 +945,7 @@ def _attention(view: View) -> Iterator[Advice]:
     elif draws and situation.backward:
         dropout = _dropout_of(workload)
         named = "" if dropout else " (dropout_p=0)"
-        tries = (f"Turn off attention dropout{named} so a fused kernel can run; this changes the training.",)
+        tries = (f"This changes the training: turn off attention dropout{named}.",)
         option = f"--set {dropout}=0" if dropout else None
     else:
         masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""

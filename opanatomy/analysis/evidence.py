@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from math import prod
 from typing import Any, Final
 
 from msgspec.structs import fields
@@ -60,7 +61,7 @@ def situation_of(anatomy: Anatomy, names: Collection[str] | None = None) -> Situ
         compiled=bool(workload.compiled) or has(_COMPILED),
         cuda_graphs=launching is not None and launching.graph_calls > 0,
         loader="workers" if has(_WORKERS) else "single process" if has(_ALONE) else None,
-        autocast=bool(workload.amp) or has(_AUTOCAST) or _casts_operands(operators),
+        autocast=bool(workload.amp) or has(_AUTOCAST) or bool(casts(operators)),
         optimizer=_optimizer(operators, anatomy),
         pinned_copies=sum(row.count for row in copies if "Pinned" in row.kernel),
         pageable_copies=sum(row.count for row in copies if "Pageable" in row.kernel),
@@ -117,14 +118,7 @@ def masked_scores(operators: Collection[OperatorRow]) -> list[OperatorRow]:
 def largest_shape(row: OperatorRow) -> tuple[int, ...]:
     """Return the shape of the largest tensor among an operator's arguments."""
     tensors = [tensor for tensor in row.signature.record.tensors() if tensor.numel is not None]
-    return max((tensor.shape for tensor in tensors), key=_elements, default=())
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    whole = 1
-    for size in shape:
-        whole *= size
-    return whole
+    return max((tensor.shape for tensor in tensors), key=prod, default=())
 
 
 def casts(operators: Collection[OperatorRow]) -> list[OperatorRow]:
@@ -143,10 +137,6 @@ def casts(operators: Collection[OperatorRow]) -> list[OperatorRow]:
         if "float32" in kinds and kinds & {*_HALVES} and tuple(tensors[0].shape) in multiplied:
             rows.append(row)
     return rows
-
-
-def _casts_operands(operators: Collection[OperatorRow]) -> bool:
-    return bool(casts(operators))
 
 
 def _optimizer(operators: Collection[OperatorRow], anatomy: Anatomy) -> str | None:

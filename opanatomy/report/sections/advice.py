@@ -62,7 +62,7 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
     more = anatomy.advice[FIRST:]
     if not more:
         return None
-    notes = [Note(text="each is the most that a change could gain alone: several may end the same idle time")]
+    notes = [Note(text="each is the gain of that change alone")]
     facts = tuple(fact_of(advice, of_profile=is_run_of_profile(anatomy)) for advice in more)
     return Section(title="What else to try", facts=facts, notes=tuple(notes))
 
