@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import cached_property
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -161,13 +163,18 @@ class StepGraph:
         issue = np.maximum(np.searchsorted(points, start, side="right") - 1, 0)
         issue[is_launched] = [place_of[one] for one in launch[is_launched].tolist()]
         issue[~own] = 0
-        keys = (np.concatenate((points, start)), np.repeat((0, 1), (len(points), len(events))),
-                np.concatenate((np.arange(len(points)), issue)))  # fmt: skip
-        order = np.lexsort(keys)
-        node = np.empty(len(order), dtype=np.int64)
-        node[order] = np.arange(len(order))
-        self._points, self._nodes = node[: len(points)], node[len(points) :]
-        self._begun, self._ended = np.empty((2, len(order)), dtype=np.int64)
+        order = np.lexsort((start, issue))
+        events, start, stop, issue = (each[order] for each in (events, start, stop, issue))
+        own, is_launched = own[order], is_launched[order]
+        self._events, self._issue = events, issue
+        self._points = np.arange(len(points)) + np.searchsorted(issue, np.arange(len(points)))
+        self._nodes = np.arange(len(events)) + issue + 1
+        place_in = np.empty(len(order), dtype=np.int64)
+        place_in[order] = np.arange(len(order))
+        for works in waited.values():
+            works[:] = [(event if event == _BEFORE else int(place_in[event]), kind) for event, kind in works]
+        count = len(points) + len(events)
+        self._begun, self._ended = np.empty((2, count), dtype=np.int64)
         self._begun[self._points] = self._ended[self._points] = points
         self._begun[self._nodes], self._ended[self._nodes] = start, stop
 
@@ -184,49 +191,37 @@ class StepGraph:
         source, target, kind, usual = self._edges(waited, is_return, call, issue, own, is_launched)
         delay = self._begun[target] - self._ended[source]
         chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
-        reached = np.full(len(order), _NEVER)
+        reached = np.full(count, _NEVER)
         np.maximum.at(reached, target, self._ended[source] + usual)
-        decided = np.full(len(order), _NEVER)
+        decided = np.full(count, _NEVER)
         decided[self._points[1:]] = chain
         binds = (self._ended[source] + usual == reached[target]) & (reached[target] > decided[target])
-        last_of = np.full(len(order), -1)
+        last_of = np.full(count, -1)
         last_of[target[binds]] = np.flatnonzero(binds)
         binds = last_of[target] == np.arange(len(target))
+        # A wait that none of its work explains took what it took.
+        unexplained = is_return[1:] & (last_of[self._points[1:]] < 0)
+        self._cost = np.where(unexplained, points[1:] - until, self._cost)
         decided = np.maximum(decided, reached)
         # What began before the steps, and what only unrecorded work before it explains, begins when it did.
         late = start - np.maximum(decided[self._nodes], begin)
-        heads = own & ~_mask(target[kind == _STREAM], len(order))[self._nodes]
+        heads = own & ~_mask(target[kind == _STREAM], count)[self._nodes]
         self.backlog_ns = int(late[heads].max(initial=0))
         early = decided[self._nodes] < begin
         fixed = ~own | (start < begin) | (heads & early & (start - decided[self._nodes] > _UNEXPLAINED_NS))
-        self._fixed: Bool = np.zeros(len(order), dtype=bool)
+        self._fixed: Bool = np.zeros(count, dtype=bool)
         self._fixed[self._nodes[fixed]] = True
         free = ~self._fixed[target]
         self._source, self._target, self._kind = source[free], target[free], kind[free]
         binds, delay, usual = binds[free], delay[free], usual[free]
-        # The first two edges of each node in columns, further ones listed; a host point's first is its chain's.
-        order = np.argsort(self._target, kind="stable")
-        into = self._target[order]
-        self._rank = np.empty(len(into), dtype=np.int64)
-        self._rank[order] = np.arange(len(into)) - np.searchsorted(into, into) + isin(into, self._points)
-        columns = np.zeros((2, len(self._begun)), dtype=np.int64)
-        columns[0, self._points[1:]] = self._points[:-1]
-        for number in (0, 1):
-            columns[number, self._target[self._rank == number]] = self._source[self._rank == number]
-        columns[0, self._fixed] = 0
-        self._first, self._second = columns.tolist()
-        self._more: list[list[tuple[int, int]] | None] = [None] * len(self._begun)
-        for edge in np.flatnonzero(self._rank > 1).tolist():
-            further = int(self._target[edge])
-            self._more[further] = [*(self._more[further] or ()), (int(self._source[edge]), edge)]
         self._recorded = np.where(binds, delay, np.minimum(usual, delay))
         self._usual = np.where(binds, usual, np.minimum(usual, delay))
         unexplained = binds & (self._kind <= _ACROSS) & (delay - usual > _UNEXPLAINED_NS)
         idle = self._begun[self._target[unexplained]]
         waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
         self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
-        self.window_ns = self._length((self._ended - self._begun[0]).astype(np.float64))
-        self._layers: dict[str, Intervals] | None = None
+        self._behind = self._edges_behind()
+        self.window_ns = self._length((self._ended - self._begun[0])[self._nodes], points[-1] - points[0])
 
     def _edges(
         self, waited: dict[int, list[tuple[int, int]]], is_return: Bool, call: Int64, issue: Int64, own: Bool,
@@ -271,6 +266,30 @@ class StepGraph:
             )),
         )  # fmt: skip
 
+    def _edges_behind(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
+        """Return the nodes with edges besides those from the host's chain and from the event before on the stream.
+
+        Each is the number of events before it, its place among the points (-1: it is the next event) and the edges,
+        each with its source's place among the events (from 1 on; 0: before the steps).
+        """
+        event_of, point_of = np.full((2, len(self._begun)), -1)
+        event_of[self._nodes], point_of[self._points] = np.arange(len(self._nodes)), np.arange(len(self._points))
+        into: dict[int, list[tuple[int, int]]] = {}
+        for edge in np.flatnonzero(self._kind >= _ACROSS).tolist():
+            source = int(event_of[self._source[edge]])
+            into.setdefault(int(self._target[edge]), []).append((source + 1, edge))
+        self._launched_by, self._follows = (
+            (event_of[self._target[edges]], edges)
+            for edges in (np.flatnonzero(self._kind == kind) for kind in (_LAUNCH, _STREAM))
+        )
+        places, edges = self._follows
+        before = np.zeros(len(self._nodes), dtype=np.int64)
+        before[places] = event_of[self._source[edges]] + 1
+        self._before = before.tolist()
+        points = point_of.tolist()
+        return [(node - 1 - int(self._issue[event_of[node]]) if points[node] < 0 else node - points[node],
+                 points[node], into[node]) for node in sorted(into)]  # fmt: skip
+
     # ------------------------------------------------------------------------------------------------------- replaying
 
     def time_ns(
@@ -284,13 +303,14 @@ class StepGraph:
         made = tuple(changes)
         spans = self._host_ns(made)
         if unprofiled:
-            spans = np.maximum(spans - EVENT_NS * self._host_events(), _LEAST_PART * spans)
+            spans = np.maximum(spans - EVENT_NS * self._host_events, _LEAST_PART * spans)
         spans = spans * host + self._cost
         # A host that is steps ahead of the device needs its time for each of them all the same.
         recorded = float((self._host_ns(()) + self._cost).sum())
         needed = float(spans.sum()) * min(self.window_ns / recorded, 1.0) if recorded else 0.0
-        return max(self._length(self._ends(made, spans, usual=usual)), round(needed))
+        return max(self._length(*self._ends(made, spans, usual=usual)), round(needed))
 
+    @cached_property
     def _host_events(self) -> Int64:
         """Return how many recorded host events begin between each two points."""
         host, calls = self._launched.host, self._launched.launches
@@ -299,65 +319,70 @@ class StepGraph:
         before, until = (np.searchsorted(np.sort(np.concatenate(begins)), edge) for edge in self._spans)
         return np.asarray(until - before, dtype=np.int64)
 
-    def _ends(self, changes: Sequence[Change], spans: Float64, *, usual: bool) -> Float64:
-        """Return when each node ends, from the first on: nanoseconds since 1970 would not keep their last digits."""
+    def _ends(self, changes: Sequence[Change], spans: Float64, *, usual: bool) -> tuple[Float64, float]:
+        """Return when each event ends, and the host, from the first point on: nanoseconds since 1970 would not keep
+        their last digits."""
         delay = (self._usual if usual else self._recorded).astype(np.float64)
-        duration = (self._ended - self._begun).astype(np.float64)
+        nodes = self._nodes
+        duration = (self._ended - self._begun)[nodes].astype(np.float64)
         for change in changes:
             if change.of == IdleCause.SYNCHRONIZATION:
                 delay[self._kind == _WAIT] = _NEVER
             elif change.of == BLOCKING_COPIES:
                 delay[self._kind == _COPY] = _NEVER
-            elif change.of == OPTIMIZER or change.of not in self._host_kinds():
-                duration[self._nodes[self.events_of(change.of)]] *= change.factor
+            elif change.of == OPTIMIZER or change.of not in self._host_kinds:
+                duration[self.events_of(change.of)] *= change.factor
             if change.of == DEVICE and not change.factor:
                 delay[self._kind == _STREAM] = 0
-        first, second = np.full((2, len(self._begun)), float(_NEVER))
-        first[self._points[1:]] = spans
-        is_first, is_second = self._rank == 0, self._rank == 1
-        first[self._target[is_first]] = delay[is_first]
-        second[self._target[is_second]] = delay[is_second]
-        further = delay.tolist()
-        # A node that is fixed follows none: it begins when it did, by an edge from the beginning of all.
-        first[self._fixed], second[self._fixed] = self._begun[self._fixed] - self._begun[0], _NEVER
-        ends = [0.0]
+        host = np.concatenate(([0.0], np.cumsum(spans)))
+        # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
+        early, late = np.full((2, len(nodes)), float(_NEVER))
+        places, edges = self._launched_by
+        early[places] = host[self._issue[places]] + delay[edges]
+        places, edges = self._follows
+        late[places] = delay[edges]
+        fixed = self._fixed[nodes]
+        late[fixed] = (self._begun[nodes] - self._begun[0])[fixed]
+        further, points = delay.tolist(), host.tolist()
+        ends, waited = [0.0], 0.0
         append = ends.append
-        edges = zip(
-            self._first[1:], first[1:].tolist(), self._second[1:], second[1:].tolist(), duration[1:].tolist(),
-            self._more[1:], strict=True,
-        )  # fmt: skip
-        for a, early, b, late, long, more in edges:
-            at = ends[a] + early
-            if (other := ends[b] + late) > at:
-                at = other
-            if more is not None:
-                for source, edge in more:
-                    if (other := ends[source] + further[edge]) > at:
-                        at = other
-            append(at + long)
-        return np.array(ends)
+        rows = zip(early.tolist(), self._before, late.tolist(), duration.tolist(), strict=True)
+        for until, point, edges_in in (*self._behind, (len(nodes), len(points) - 1, ())):
+            for at, before, after, long in islice(rows, until + 1 - len(ends)):
+                at += waited
+                if (other := ends[before] + after) > at:
+                    at = other
+                append(at + long)
+            latest: float = _NEVER
+            for source, edge in edges_in:
+                if (other := ends[source] + further[edge]) > latest:
+                    latest = other
+            if point >= 0:
+                waited = max(waited, latest - points[point])
+            else:
+                at, before, after, long = next(rows)
+                append(max(at + waited, ends[before] + after, latest) + long)
+        return np.array(ends[1:]), points[-1] + waited
 
-    def _length(self, ends: Float64) -> int:
-        of_events = ends[self._nodes]
+    def _length(self, of_events: Float64 | Int64, of_host: float) -> int:
         begin = int(self._begin_ns - self._begun[0])
         last = float(of_events.max(initial=begin))
         if not self._is_annotated and len(of_events):
             return round(last - float((of_events - (self._ended - self._begun)[self._nodes]).min()))
-        return round(max(last, float(ends[self._points[-1]]))) - begin - self._outside_ns
+        return round(max(last, float(of_host))) - begin - self._outside_ns
 
     # ------------------------------------------------------------------------------------------------- parts to change
 
+    @cached_property
     def _host_kinds(self) -> dict[str, Intervals]:
         """Return when the host did each kind of thing; what none covers is `unknown`."""
-        if self._layers is None:
-            self._layers = {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
-        return self._layers
+        return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
 
     def _host_ns(self, changes: Sequence[Change]) -> Float64:
         """Return the time between each two points after the changes of host time."""
         start, until = self._spans
         spent = (until - start).astype(np.float64)
-        kinds = self._host_kinds()
+        kinds = self._host_kinds
         for change in changes:
             if change.of == HOST:
                 spent *= change.factor
@@ -386,7 +411,7 @@ class StepGraph:
         codes = np.array([code for code, name in enumerate(kernels.kernel.values) if of in name], dtype=np.int64)
         found = np.flatnonzero(isin(kernels.kernel.codes[events], codes))
         if not len(found):
-            known = [*self._host_kinds(), DEVICE, COPIES, *_CLASSES, *names]
+            known = [*self._host_kinds, DEVICE, COPIES, *_CLASSES, *names]
             near = get_close_matches(of, known, n=3, cutoff=0.5)
             raise UsageError(
                 f"what-if {of!r}: no part of the step is called so - "
@@ -419,8 +444,7 @@ class StepGraph:
 
         The parts sum to `window_ns`.
         """
-        ends = self._begun[0] + np.rint(self._ends((), self._host_ns(()) + self._cost, usual=False)).astype(np.int64)
-        count = len(ends)
+        ends, count = self._ended, len(self._ended)
         # The edge that each node waited for longest, if it is not the host's chain.
         reached = ends[self._source] + self._recorded
         latest = np.full(count, _NEVER)
@@ -428,7 +452,7 @@ class StepGraph:
         edge_of = np.full(count, -1)
         decides = np.flatnonzero(reached == latest[self._target])
         edge_of[self._target[decides]] = decides
-        begins = ends - (self._ended - self._begun)
+        begins = self._begun
         of_host = np.full(count, -1)
         of_host[self._points[1:]] = np.arange(len(self._points) - 1)
         edge_of[(of_host >= 0) & (latest < begins)] = -1
@@ -459,27 +483,32 @@ class StepGraph:
         code[self._nodes] = self._kernels.operator_class.codes[self._events]
         is_event = np.zeros(count, dtype=bool)
         is_event[self._nodes] = True
+        # By the clocks of host and device work may begin before its launch, and a wait end before what it is for.
+        limits = np.minimum.accumulate(np.concatenate((ends[walked[:1]], begins[walked[:-1]])))
+        until_next = np.minimum(ends[walked], limits)
         events = walked[is_event[walked]]
-        work = clipped(begins[events], ends[events])
+        work = clipped(begins[events], until_next[is_event[walked]])
         for one in np.unique(code[events]).tolist():
             add(CLASSES[one].value if one >= 0 else OperatorClass.UNKNOWN.value, work[code[events] == one])
-        by_edge = walked[(edge_of[walked] >= 0) & ~self._fixed[walked]]
-        delays = clipped(ends[self._source[edge_of[by_edge]]], begins[by_edge])
-        kinds = self._kind[edge_of[by_edge]]
+        by_edge = (edge_of[walked] >= 0) & ~self._fixed[walked]
+        edge = edge_of[walked[by_edge]]
+        delays = clipped(ends[self._source[edge]], np.minimum(begins[walked], limits)[by_edge])
+        kinds = self._kind[edge]
         for kind in np.unique(kinds).tolist():
             add(_OF_PATH.get(kind, IdleCause.SYNCHRONIZATION.value), delays[kinds == kind])
         start = walked[self._fixed[walked]]
         add(QUEUE, clipped(np.full(len(start), origin), begins[start]))
-        places = of_host[walked[(edge_of[walked] < 0) & ~self._fixed[walked]]]
-        starts, untils = (side[places] for side in self._spans)
+        by_chain = (edge_of[walked] < 0) & ~self._fixed[walked]
+        places, limit = of_host[walked[by_chain]], until_next[by_chain]
+        starts, untils = self._spans[0][places], np.minimum(self._spans[1][places], limit)
         left = clipped(starts, untils)
-        for kind, layer in self._host_kinds().items():
+        for kind, layer in self._host_kinds.items():
             if kind not in (HOST, OPTIMIZER):
                 part = np.minimum(within(layer, starts, untils), left)
                 left = left - part
                 add(kind, part)
         add(_REST, left)
-        add(IdleCause.SYNCHRONIZATION.value, clipped(untils, ends[self._points[1:][places]]))
+        add(IdleCause.SYNCHRONIZATION.value, clipped(untils, limit))
         return spent
 
 
@@ -492,7 +521,7 @@ def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change])
     asked = [(change,) for change in changes] + ([tuple(changes)] if len(changes) > 1 else [])
     path = sorted(graph.path().items(), key=lambda part: -part[1])
     made = Replay(
-        step_ns=graph.time_ns(host=factor or 1.0) // graph.count,
+        step_ns=(graph.window_ns if factor is None else graph.time_ns(host=factor)) // graph.count,
         least_ns=None if plain_ns else graph.time_ns(unprofiled=True) // graph.count,
         why_not=graph.why_not_trusted(error), error=error, unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
         host_factor=factor, path=tuple(PathPart(of=of, time_ns=ns // graph.count) for of, ns in path),
