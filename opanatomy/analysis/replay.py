@@ -55,8 +55,9 @@ _LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
 _ENOUGH: Final = 5
 #: A wait returns at most so long after the work that it is for, and host and device may disagree by so much.
 _LATE_NS, _SKEW_NS = 200_000, 20_000
-#: Work that waited for another stream begins so soon after that one's work has ended.
-_AT_ONCE_NS: Final = 5_000
+#: Work that waited for another stream begins so soon after that one's work has ended, among so many that end then;
+#: where nothing else explains a long delay `_SKEW_NS` after it, or so long before it by another clock.
+_AT_ONCE_NS, _ENDED_TOGETHER = 5_000, 4
 #: A launch that lasts this many times the median, and so long, behind so many others waited for the queue.
 _SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
 #: What recording an event costs the host: the median over ten programs on one H200 (torch 2.11, shapes recorded) of the
@@ -165,7 +166,7 @@ class StepGraph:
         issue[~own] = 0
         order = np.lexsort((start, issue))
         events, start, stop, issue = (each[order] for each in (events, start, stop, issue))
-        own, is_launched = own[order], is_launched[order]
+        own, is_launched, launch = own[order], is_launched[order], launch[order]
         self._events, self._issue = events, issue
         self._points = np.arange(len(points)) + np.searchsorted(issue, np.arange(len(points)))
         self._nodes = np.arange(len(events)) + issue + 1
@@ -188,6 +189,10 @@ class StepGraph:
         self._cost = np.where(is_return[1:], np.minimum(points[1:] - until, cost), 0)
 
         # Edges, each with the node that it comes from and its usual delay.
+        # What a slow launch takes, which loads kernels or is the first, before its work begins.
+        issued = points[issue]
+        until_done = np.clip(returned[launch], issued, np.maximum(start, issued))
+        self._slow = np.where(is_launched, within(self._host_kinds[IdleCause.SLOW_LAUNCH], issued, until_done), 0)
         source, target, kind, usual = self._edges(waited, is_return, call, issue, own, is_launched)
         delay = self._begun[target] - self._ended[source]
         chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
@@ -221,7 +226,7 @@ class StepGraph:
         waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
         self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
         self._behind = self._edges_behind()
-        self.window_ns = self._length((self._ended - self._begun[0])[self._nodes], points[-1] - points[0])
+        self.window_ns = self._length(stop - points[0], stop - start, float(points[-1] - points[0]))
 
     def _edges(
         self, waited: dict[int, list[tuple[int, int]]], is_return: Bool, call: Int64, issue: Int64, own: Bool,
@@ -241,11 +246,19 @@ class StepGraph:
         queued = own & (issued + latency < ended_before)
         gap = _usual((start - ended_before)[queued], _QUEUED_NS)
         # Work that begins as another stream's ends, and that neither its launch nor its own stream explains.
-        by_end = np.argsort(stop, kind="stable")
-        other = by_end[np.maximum(np.searchsorted(stop[by_end], start, side="right") - 1, 0)]
-        explained = np.maximum(ended_before + gap, issued + latency)
-        across = own & (stream[other] != stream) & (start - explained > _ACROSS_NS) & (nodes[other] < nodes)
-        across &= (start >= stop[other]) & (start - stop[other] < _AT_ONCE_NS)
+        explained = np.maximum(ended_before + gap, issued + latency + self._slow)
+        late = start - explained
+        across = own & (late > _ACROSS_NS)
+        other, by_end = np.full(len(nodes), -1), np.argsort(stop, kind="stable")
+        is_long = late > _UNEXPLAINED_NS
+        last = np.searchsorted(stop[by_end], start + np.where(is_long, _AT_ONCE_NS, 0), side="right") - 1
+        for place in range(_ENDED_TOGETHER):
+            found = by_end[np.maximum(last - place, 0)]
+            reached = start - stop[found] < np.where(is_long, _SKEW_NS, _AT_ONCE_NS)
+            fits = across & (other < 0) & reached & (stream[found] != stream) & (nodes[found] < nodes)
+            other = np.where(fits, found, other)
+        across &= other >= 0
+        crossing = _usual((start - stop[other])[across], _ACROSS_NS)
         returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
         rows = [(points[0] if event == _BEFORE else nodes[event], returns[one], kind)
                 for one, works in waited.items() for event, kind in works
@@ -262,7 +275,8 @@ class StepGraph:
             np.concatenate((np.repeat((_LAUNCH, _STREAM, _ACROSS), sizes[:3]), kinds)),
             # What waits for work of before the steps returns when it did.
             np.concatenate((
-                np.repeat((latency, gap, _ACROSS_NS), sizes[:3]), np.where(from_work == points[0], late, returning),
+                latency + self._slow[own], np.repeat((gap, crossing), sizes[1:3]),
+                np.where(from_work == points[0], late, returning),
             )),
         )  # fmt: skip
 
@@ -305,10 +319,13 @@ class StepGraph:
         if unprofiled:
             spans = np.maximum(spans - EVENT_NS * self._host_events, _LEAST_PART * spans)
         spans = spans * host + self._cost
+        length = self._length(*self._ends(made, spans, usual=usual))
+        if not self._is_annotated:
+            return length
         # A host that is steps ahead of the device needs its time for each of them all the same.
         recorded = float((self._host_ns(()) + self._cost).sum())
         needed = float(spans.sum()) * min(self.window_ns / recorded, 1.0) if recorded else 0.0
-        return max(self._length(*self._ends(made, spans, usual=usual)), round(needed))
+        return max(length, round(needed))
 
     @cached_property
     def _host_events(self) -> Int64:
@@ -319,9 +336,9 @@ class StepGraph:
         before, until = (np.searchsorted(np.sort(np.concatenate(begins)), edge) for edge in self._spans)
         return np.asarray(until - before, dtype=np.int64)
 
-    def _ends(self, changes: Sequence[Change], spans: Float64, *, usual: bool) -> tuple[Float64, float]:
-        """Return when each event ends, and the host, from the first point on: nanoseconds since 1970 would not keep
-        their last digits."""
+    def _ends(self, changes: Sequence[Change], spans: Float64, *, usual: bool) -> tuple[Float64, Float64, float]:
+        """Return when each event ends, how long it lasts, and when the host ends, from the first point on: nanoseconds
+        since 1970 would not keep their last digits."""
         delay = (self._usual if usual else self._recorded).astype(np.float64)
         nodes = self._nodes
         duration = (self._ended - self._begun)[nodes].astype(np.float64)
@@ -334,6 +351,9 @@ class StepGraph:
                 duration[self.events_of(change.of)] *= change.factor
             if change.of == DEVICE and not change.factor:
                 delay[self._kind == _STREAM] = 0
+            if change.of in (HOST, IdleCause.SLOW_LAUNCH):
+                into, edges = self._launched_by
+                delay[edges] -= (1 - change.factor) * self._slow[into]
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
         early, late = np.full((2, len(nodes)), float(_NEVER))
@@ -362,14 +382,14 @@ class StepGraph:
             else:
                 at, before, after, long = next(rows)
                 append(max(at + waited, ends[before] + after, latest) + long)
-        return np.array(ends[1:]), points[-1] + waited
+        return np.array(ends[1:]), duration, points[-1] + waited
 
-    def _length(self, of_events: Float64 | Int64, of_host: float) -> int:
+    def _length(self, ended: Float64 | Int64, duration: Float64 | Int64, of_host: float) -> int:
+        """Return how long the steps take: from the first event to the last, if none is annotated."""
+        if not self._is_annotated and len(ended):
+            return round(float(ended.max() - (ended - duration).min()))
         begin = int(self._begin_ns - self._begun[0])
-        last = float(of_events.max(initial=begin))
-        if not self._is_annotated and len(of_events):
-            return round(last - float((of_events - (self._ended - self._begun)[self._nodes]).min()))
-        return round(max(last, float(of_host))) - begin - self._outside_ns
+        return round(max(float(ended.max(initial=begin)), of_host)) - begin - self._outside_ns
 
     # ------------------------------------------------------------------------------------------------- parts to change
 
