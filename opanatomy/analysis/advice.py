@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.aggregate import is_fusible
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.analysis.evidence import casts, largest_shape, score_shapes, situation_of
-from opanatomy.analysis.idle import SHORT_GAP_NS
+from opanatomy.analysis.idle import FREES, SHORT_GAP_NS
 from opanatomy.records.anatomy import (
     COMPUTE,
     OUT_OF_MEMORY,
@@ -103,6 +103,8 @@ class Takes(StrEnum):
 class Rule(Struct, frozen=True, kw_only=True):
     """A rule: its stable `id`, what it looks for, how its gain is bounded, when it stays silent, how it is found.
 
+    What it takes is `None` if it takes idle and busy time.
+
     With advice worth following it covers rows of operators, which later rules leave out.
     """
 
@@ -112,7 +114,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     bound: str
     silent: str
     find: Callable[[View], Iterable[Advice]]
-    takes: Takes | Callable[[View], Takes] = Takes.BUSY
+    takes: Takes | Callable[[View], Takes | None] = Takes.BUSY
     covers: Callable[[View], Iterable[int]] = lambda view: ()
 
 
@@ -128,6 +130,8 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
         of_run: list[Advice] = []
         of_step: list[Advice] = []
         for each in rule.find(view):
+            if view.costs.of_trace:  # which has no steps
+                each = replace(each, why=each.why.replace(" a step", ""))
             (of_step if each.step_ns is None else of_run).append(replace(each, id=rule.id))
         worth = ordered(replace(each, step_ns=view.step_ns) for each in of_step)
         takes = rule.takes if isinstance(rule.takes, Takes) else rule.takes(view)
@@ -204,6 +208,7 @@ def name(text: str) -> Evidence:
 _LARGER: Final = "Use a larger batch: it may gain more than that per sample."
 _GRAPHS: Final = 'Launch CUDA graphs: torch.compile(model, mode="reduce-overhead").'
 _FUSES: Final = "Launch fewer kernels: torch.compile(model)."
+_INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code and no kernels of it.'
 _IN_PYTHON: Final = "Do less in Python between operators: loops over tensors, logging, metrics."
 #: Launch-bound kernels are shorter than this in the mean; so many launches a step are more than a handful.
 _SMALL_KERNEL_NS: Final = 100_000
@@ -216,8 +221,8 @@ def _launches(view: View) -> Iterator[Advice]:
         return
     operators, python = (view.short_idle(cause, drained=False) for cause in (IdleCause.OPERATORS, IdleCause.PYTHON))
     python -= _between_regions(view)
-    updating = _idle_of_update(view)
-    python, operators = max(python - max(updating - operators, 0), 0), max(operators - updating, 0)
+    others = _idle_of_update(view) + _idle_of_exchanges(view, IdleCause.OPERATORS, IdleCause.PYTHON)
+    python, operators = max(python - max(others - operators, 0), 0), max(operators - others, 0)
     gain, calls = view.host_bound(operators + python), view.per_step(launching.calls)
     every, _ = view.idle(IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.UNKNOWN)
     if 2 * (operators + python) < every or calls < _SEVERAL_LAUNCHES:
@@ -225,10 +230,15 @@ def _launches(view: View) -> Iterator[Advice]:
     if launching.kernel_ns / launching.kernels >= _SMALL_KERNEL_NS:
         return
     compiled = view.situation.compiled
+    # A graph cannot wait: where the step does, again and again, less is left to it.
+    waits = view.per_step(sum(row.calls for row in view.anatomy.host if row.waits and row.caller is not None))
+    graphs = () if view.situation.cuda_graphs else (_GRAPHS,)
     tries = (
-        *((_IN_PYTHON,) if python > operators else ()), *(() if view.situation.cuda_graphs else (_GRAPHS,)),
-        *(() if compiled else (_FUSES,)), _LARGER,
+        *((_IN_PYTHON,) if python > operators else ()), *((_LARGER,) if waits >= _SEVERAL_LAUNCHES else ()), *graphs,
+        *(() if compiled else (_FUSES,)), *(() if waits >= _SEVERAL_LAUNCHES else (_LARGER,)),
     )  # fmt: skip
+    if compiled and not view.situation.inductor:
+        tries = (_INDUCTOR, *tries)
     yield Advice(
         id="", gain_ns=gain, changes=("host x0",), is_bound=True,
         why="{calls} a step leave the device idle for {each} each; {tiny_share} of the kernels are shorter than {tiny}",
@@ -255,42 +265,103 @@ _RECORDED: Final = 0.01
 
 def _gap(view: View) -> Iterator[Advice]:
     timeline = view.anatomy.timeline
-    updating = _idle_of_update(view)
+    updating, one_by_one = _idle_of_update(view), _is_one_by_one(view)
     unmarked = view.costs.of_trace and timeline.busy_ns < _RECORDED * timeline.window_ns
+    groups: dict[str | None, list[Gap]] = {}
     for gap in timeline.gaps:
         if gap.time_ns < SHORT_GAP_NS or gap.cause not in _OF_GAPS or not gap.launch_known:
             continue
         if (unmarked and gap.cause is IdleCause.UNKNOWN) or (updating and _UPDATES.match(gap.name or "")):
             continue
-        gain = view.host_bound(round(gap.cause_ns * gap.count))
-        often = "once a step" if 0.75 < gap.count < 1.5 else "{times} a step" if gap.count >= 1.5 else "once in {steps}"
-        where = " in {name}" if gap.name else ""
-        before = ", before {before}" if gap.before else ""
-        following = gap.before or ""
-        following = following if following.startswith("Mem") else _TEMPLATE.sub("", following)
-        unseen = "" if gap.name or gap.cause is not IdleCause.UNKNOWN else "; the trace shows nothing on the host"
+        exchanges = any(_COLLECTIVE.match(name or "") for name in (gap.before, gap.after))
+        if not (exchanges and one_by_one) and gap is not _straggling(view):
+            groups.setdefault(gap.name, []).append(gap)
+    for gaps in groups.values():
+        longest = max(gaps, key=lambda gap: gap.time_ns)
+        number = sum(gap.count for gap in gaps)
+        gain = view.host_bound(round(sum(gap.cause_ns * gap.count for gap in gaps)))
+        where = " in {name}" if longest.name else ""
+        idles = f"the device idles {{each}} {_often(view, number)}{where}"
+        if len(gaps) > 1:
+            idles = f"the device idles {{all}} in {{gaps}} of up to {{each}}{where}"
+        before = ", before {before}" if longest.before and len(gaps) == 1 else ""
+        if longest.name is None and longest.cause is IdleCause.UNKNOWN:
+            behind = " behind copies to the host" if _behind_copies(gaps) else ""
+            before += f"{behind}; the trace shows nothing on the host"
         yield Advice(
-            id="", gain_ns=gain, subject=gap.name or following or None,
-            why=f"the device idles {{each}} {often}{where}{before}{unseen}",
+            id="", gain_ns=gain, subject=longest.name or _own_name(longest.before) or None, why=idles + before,
+            changes=tuple(dict.fromkeys(f"gap before {_own_name(gap.before)} x0" for gap in gaps if gap.before)),
             figures={
-                "each": ns(gap.time_ns), "times": count(gap.count, "time"), "steps": count(1 / gap.count, "step"),
-                "name": name((gap.name or "").removeprefix("aten::")), "before": name(following),
+                "each": ns(longest.time_ns), "all": ns(sum(gap.time_ns * gap.count for gap in gaps)),
+                "gaps": count(number, "gap"), "times": count(number, "time"), "steps": count(1 / number, "step"),
+                "ranks": count(view.situation.ranks, "rank"), "name": name((longest.name or "").removeprefix("aten::")),
+                "before": name(_own_name(longest.before)),
             },
-            tries=tuple(_shorter(gap)), section="idle",
+            tries=tuple(_shorter(gaps)), section="idle",
         )  # fmt: skip
 
 
-def _shorter(gap: Gap) -> Iterator[str]:
-    """Yield what may end a long gap."""
-    if gap.name and _MAKES.match(gap.name) and "HtoD" in (gap.before or ""):
+def _often(view: View, number: float) -> str:
+    """Return how often what happens `number` times in a mean step does."""
+    if view.costs.of_trace:
+        return "once" if number < 1.5 else "{times}"
+    if number < 0.75:
+        return "once a step on one of {ranks}" if view.situation.ranks > 1 else "once in {steps}"
+    return "once a step" if number < 1.5 else "{times} a step"
+
+
+def _own_name(work: str | None) -> str:
+    """Return the name of a kernel without its template."""
+    return _TEMPLATE.sub("", work) if work and not work.startswith("Mem") else work or ""
+
+
+def _behind_copies(gaps: Sequence[Gap]) -> bool:
+    """Return whether most of the time of gaps follows copies to the host."""
+    copied = sum(gap.time_ns * gap.count for gap in gaps if (gap.after or "").startswith("Memcpy DtoH"))
+    return 2 * copied > sum(gap.time_ns * gap.count for gap in gaps)
+
+
+def _straggling(view: View) -> Gap | None:
+    """Return the gap of the rank that the others wait for, which is part of their waiting."""
+    waiting, ranks = view.anatomy.waiting, view.situation.ranks
+    if waiting is None or waiting.straggler is None or not view.costs.waiting_ns:
+        return None
+    gaps = [gap for gap in view.anatomy.timeline.gaps if gap.cause in _OF_GAPS and gap.time_ns >= SHORT_GAP_NS]
+    own = [gap for gap in gaps if 0.5 < gap.count * ranks < 1.5]  # of one rank
+    longest = max(own, key=lambda gap: gap.time_ns, default=None)
+    explains = longest is not None and 2 * longest.time_ns * steps_of(view.anatomy) >= waiting.straggler.idle_longer_ns
+    return longest if explains else None
+
+
+#: Functions, ranges and operators that prepare input.
+_PREPARES: Final = re.compile(
+    r"pre_?process|tokeniz|collat|__getitem__|read_|decode_|load_|\baugment|\btransforms?\b|resize|\bimread",
+    re.IGNORECASE,
+)
+
+
+def _shorter(gaps: Sequence[Gap]) -> Iterator[str]:
+    """Yield what may end long gaps of one name."""
+    gap = max(gaps, key=lambda gap: gap.time_ns)
+    if _makes_on_host(gap):
         yield 'Make the tensor on the device: pass device="cuda" to the call.'
         yield "Make it ahead, in a worker of the loader."
+    elif _PREPARES.search(gap.name or ""):
+        yield "Prepare the next input while the device works: in a DataLoader's worker or a thread."
     elif gap.cause is IdleCause.UNKNOWN and gap.name is None:
+        if _behind_copies(gaps):
+            yield "Work on the results on the device, or hand them to a thread that works while the device goes on."
         yield "Name the host's work there with torch.profiler.record_function, then shorten it or move it to a thread."
     elif gap.count >= _SEVERAL_LAUNCHES:
         yield "Shorten what the host does before each of these launches: checks, autotuning, Python around the call."
+        yield "Time the step without the profiler: what it adds to each call is in these gaps."
     else:
         yield "Shorten what the host does there, or move it to a thread."
+
+
+def _makes_on_host(gap: Gap) -> bool:
+    """Return whether the host makes a tensor in a gap and copies it then."""
+    return bool(gap.name and _MAKES.match(gap.name) and "HtoD" in (gap.before or ""))
 
 
 def _framework(view: View) -> Iterator[Advice]:
@@ -472,10 +543,23 @@ def _allocator(view: View) -> Iterator[Advice]:
     cached = (
         "Drop torch.cuda.empty_cache() from the loop." if frees else "Run a step before measuring: it reserves memory."
     )
+    # Frees in operators come from an allocator that had no room left: it gives its cache back and asks again.
+    callers: dict[str | None, int] = {}
+    for freed in view.anatomy.host:
+        if FREES.match(freed.name):
+            callers[freed.caller] = callers.get(freed.caller, 0) + freed.total_ns
+    caller = max(callers, key=lambda name: callers[name], default=None)
+    if frees and caller and "::" in caller and calls < _UNCACHED:
+        cached = "Leave memory free: use a smaller batch, or what lowers the peak; here it runs full."
     yield Advice(
         id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.ALLOCATOR} x0",),
-        why="the allocator calls the driver {calls} a step ({call}), {gain} of idle time",
-        figures={"calls": count(calls, "time"), "call": name(row.name or "?"), "gain": ns(gain)},
+        why=f"the allocator calls the driver {_often(view, calls)} ({{call}}"
+        + (" in {caller}" if frees and caller else "") + "), {gain} of idle time",
+        figures={
+            "calls": count(calls, "time"), "times": count(calls, "time"), "steps": count(1 / max(calls, 1e-9), "step"),
+            "ranks": count(view.situation.ranks, "rank"), "call": name(row.name or "?"),
+            "caller": name((caller or "").removeprefix("aten::")), "gain": ns(gain),
+        },
         tries=(_CACHING if frees and calls >= _UNCACHED else _EXPANDABLE, cached) if frees else (cached, _EXPANDABLE),
         section="idle",
     )  # fmt: skip
@@ -487,7 +571,7 @@ def _cold_start(view: View) -> Iterator[Advice]:
         return
     row = rows[0]
     yield Advice(
-        id="", gain_ns=gain, subject=row.name,
+        id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.SLOW_LAUNCH} x0",),
         why="loading kernels, launching them for the first time and starting libraries takes {gain}"
         + (", mostly {call}" if row.name else ""),
         figures={"gain": ns(gain), "call": name(row.name or "")},
@@ -530,7 +614,7 @@ def _profiler(view: View) -> Iterator[Advice]:
     if not gain:
         return
     stack = any(row.name == PYTHON_STACK for row in rows)
-    of_stack = "for {gain} the device waits for Python; recording stacks slows it by an unknown amount"
+    of_stack = "recording Python's stack keeps the device waiting for up to {gain}"
     why = of_stack if stack else "for {gain} the device waits for the profiler's records"
     yield Advice(
         id="", gain_ns=gain,
@@ -571,24 +655,55 @@ def _exposed(view: View) -> Iterator[Advice]:
     rate = _bus_rate(view, collective)
     one_by_one = _one_by_one(view, collective, phase.phase)
     mostly_waits = alone and rate is not None and rate < _WAITS_BELOW and not one_by_one
+    calls = view.per_step(sum(row.calls for row in view.anatomy.collectives if row.collective == collective))
+    idle = _idle_of_exchanges(view, *_OF_EXCHANGES)
+    where = phase.phase.value if 2 * phase.exposed_ns > sum(row.exposed_ns for row in communication.phases) else ""
+    where = "" if phase.phase is Phase.OTHER else where
+    launched = ", most of it launched in {phase}" if where else ", most of it in {collective}" if collective else ""
+    if where and collective:
+        launched += " ({collective})"
     asks = (_ALL_RANKS,) if alone else ()
     tries = () if mostly_waits else tuple(_hides(view, collective, phase.phase, gain))
     if not asks and not tries:
         tries = ("Start other work between the collective and its wait.",)
     yield Advice(
-        id="", gain_ns=gain, subject=collective,
-        why="{gain} of communication is exposed, most of it launched in {phase}"
-        + (" ({collective})" if collective else "")
+        id="", gain_ns=gain + idle, subject=collective,
+        changes=() if one_by_one else ("communication x0",), is_bound=True,
+        why=(
+            "gradients are reduced one by one: {calls} a step take {gain}, and the device idles {idle} around them"
+            if one_by_one else "{gain} of communication is exposed" + launched
+        )
         + ("; it includes waiting for other ranks" if alone else ", besides waiting for other ranks" if waiting else "")
         + (" (bus {rate})" if alone and rate is not None else ""),
         figures={
-            "gain": ns(gain), "phase": name(phase.phase.value),
+            "gain": ns(gain), "phase": name(phase.phase.value), "calls": count(calls, collective or "collective"),
+            "idle": ns(idle),
             "collective": name(collective or ""), "rate": Evidence(value=rate, unit="byte/s"),
             "running": ns(communication.running_ns / steps_of(view.anatomy)),
         },
         tries=(*asks, *tries) if rate is None and not one_by_one else (*tries, *asks),
         section="communication",
     )  # fmt: skip
+
+
+#: Causes of idle time around collectives that are called one by one.
+_OF_EXCHANGES: Final = (IdleCause.COLLECTIVE, IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.STREAM)
+_COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
+
+
+def _is_one_by_one(view: View) -> bool:
+    """Return whether gradients are reduced tensor by tensor in backward."""
+    communication = view.anatomy.communication
+    phases = () if communication is None else communication.phases
+    longest = max(phases, key=lambda row: row.exposed_ns, default=None)
+    return longest is not None and _one_by_one(view, "all_reduce", longest.phase)
+
+
+def _idle_of_exchanges(view: View, *causes: IdleCause) -> int:
+    """Return the idle time right before and behind collectives that reduce gradients one by one: it ends with them."""
+    if not _is_one_by_one(view):
+        return 0
+    return view.of_window(sum(row.exchanging_ns or 0 for row in view.costs.causes if row.cause in causes))
 
 
 def _bus_rate(view: View, collective: str | None) -> float | None:
@@ -624,8 +739,10 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
         yield "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (batch norm's statistics)."
     elif collective in ("all_gather", "reduce_scatter") and situation.fsdp:
         yield from _of_fsdp(view, collective, gain)
-    elif phase is Phase.OPTIMIZER:  # what is gathered or reduced there is needed by the next step at the earliest
-        yield "Call it with async_op=True, and wait where the result is first used."
+    elif collective == "reduce_scatter" and phase is Phase.OPTIMIZER:
+        yield "Start each reduce-scatter in backward, as soon as its gradients are there."
+    elif phase is Phase.OPTIMIZER:  # what is gathered there is needed by the next step at the earliest
+        yield "Wait for it (async_op=True) where its result is first used, in the next forward."
     elif collective in _OVERLAP:
         yield _OVERLAP[collective]
 
@@ -644,6 +761,21 @@ def _of_fsdp(view: View, collective: str, gain: int) -> Iterator[str]:
             yield "Pass reshard_after_forward=False, which keeps gathered weights, where memory is free."
 
 
+def _outside(view: View) -> Iterator[Advice]:
+    around = view.anatomy.timeline.around_ns or 0
+    if not view.costs.of_trace or around <= view.costs.whole_ns:
+        return
+    loader = {"workers": "DataLoader (workers)", "single process": "DataLoader (single process)"}
+    seen = loader.get(view.situation.loader or "")
+    yield Advice(
+        id="", why="{around} of the trace lie before and after the device's work, and are in no other figure"
+        + ("; {loader} runs there or in it" if seen else ""),
+        figures={"around": ns(around), "loader": name(seen or "")},
+        tries=("Record whole steps: schedule(wait=1, warmup=1, active=3), with profiler.step() in the loop.",),
+        section="step",
+    )  # fmt: skip
+
+
 def _waiting(view: View) -> Iterator[Advice]:
     waiting = view.anatomy.waiting
     straggler = None if waiting is None else waiting.straggler
@@ -655,12 +787,17 @@ def _waiting(view: View) -> Iterator[Advice]:
     early = 2 * before >= straggler.charged_ns
     reached = before / max(straggler.waiting_ns, 1) if early else share
     gain = round(min(reached, 1.0) * view.costs.waiting_ns / steps_of_window(view.anatomy))
+    gap = None if early else _straggling(view)
+    gain += 0 if gap is None else round(gap.cause_ns * gap.count)
     computes = straggler.computing_longer_ns >= straggler.idle_longer_ns
     if early:
         why, tries = (
             ", mostly because it starts its step late",
             ("Look at what it does between steps: input, logging, checkpoints.",),
         )
+    elif gap is not None:
+        why = ": its device idles {idle} a step" + (" in {where}" if gap.name else "")
+        tries = (f"Look at what the host of {who} does there, with torch.profiler.record_function or recorded stacks.",)
     elif computes and straggler.computing_longer_ns:
         why, tries = (
             "; it computes longer than the others",
@@ -672,6 +809,7 @@ def _waiting(view: View) -> Iterator[Advice]:
         id="", gain_ns=gain, subject=who, why="{who} causes {share} of the waiting" + why,
         figures={
             "share": part(share), "who": name(who), "early": part(before / max(straggler.charged_ns, 1)),
+            "idle": ns(gap.time_ns if gap else 0), "where": name((gap.name if gap else None) or ""),
         },
         tries=tries, section="waiting",
     )  # fmt: skip
@@ -689,7 +827,8 @@ def _pinning(view: View) -> Iterator[Advice]:
     spent = view.per_step(sum(row.time_ns for row in rows))
     exposed = view.of_window(view.anatomy.timeline.exposed_memcpy_ns or 0)
     gain, copies = min(spent, exposed), view.per_step(sum(row.count for row in rows))
-    if not gain:
+    # What is made on the device is not copied.
+    if not gain or any(map(_makes_on_host, view.anatomy.timeline.gaps)):
         return
     yield Advice(
         id="", gain_ns=gain,
@@ -789,7 +928,11 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     if small and not view.on_cpu:
         yield "Use a larger batch: its calls are too small to fill the device."
     if "attention" in largest.operator:
-        yield 'Try another attention kernel: attn_implementation="flash_attention_2" or "flex_attention".'
+        fused = any(_FLASH.search(kernel.kernel) for kernel in view.anatomy.kernels)
+        if not fused:
+            yield 'Try another attention kernel: attn_implementation="flash_attention_2" or "flex_attention".'
+        elif re.search(r"\bG?[HB][123]00", view.anatomy.environment.device or ""):
+            yield "Try a newer kernel than FlashAttention-2: cuDNN's (SDPBackend.CUDNN_ATTENTION) or FlashAttention-3."
     elif not compiled:
         yield 'Try other kernels: torch.compile(model, mode="max-autotune").'
 
@@ -805,6 +948,8 @@ def _blocks_per_sm(view: View, row: OperatorRow) -> float | None:
 
 
 _CHANNELS_LAST: Final = "Keep images channels-last: .to(memory_format=torch.channels_last) on model and inputs."
+#: Kernels of FlashAttention-2.
+_FLASH: Final = re.compile(r"pytorch_flash|flash_(?:fwd|bwd)_")
 #: Kernels with fewer blocks for each multiprocessor leave much of the device idle; persistent ones have about one.
 _FILLED: Final = 0.5
 #: A bound of a call below this is that of one too small for a GPU.
@@ -935,6 +1080,9 @@ def _attention(view: View) -> Iterator[Advice]:
     if not spent:
         return
     products, fused = _fused_products(view)
+    of_products = [view.anatomy.operators[place] for place in _score_products(view)] if products else []
+    saved = [(row, float(row.time_ns)) for row in rows]
+    saved += [(row, row.time_ns * (1 - fused / products)) for row in of_products]
     workload, situation = view.anatomy.workload, view.situation
     draws = [row for row in rows if "bernoulli" in row.operator or "dropout" in row.operator]
     dropped = view.per_step(sum(row.time_ns for row in draws))
@@ -951,7 +1099,7 @@ def _attention(view: View) -> Iterator[Advice]:
         masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""
         tries = (f"Call torch.nn.functional.scaled_dot_product_attention{masked}.",)
     yield Advice(
-        id="", gain_ns=view.per_step(spent + products - fused),
+        id="", gain_ns=view.per_step(spent + products - fused), changes=_faster(view, saved),
         why="attention is unfused: {scores} go into the score matrices ({shape})"
         + (", {dropped} of that into dropout" if draws else "")
         + (", {products} into its matmuls" if products else ""),
@@ -1013,9 +1161,12 @@ def _chains(view: View) -> Iterator[Advice]:
         return
     longest = max(rows, key=lambda row: row.time_ns)
     compiled = view.situation.compiled
-    layers = "Use fused layers: torch.nn.functional.rms_norm and layer_norm, fused SwiGLU and rotary kernels."
+    share = max(1 - attention / spent, 0)
+    kept = {row.phase: share * row.saved_bytes / row.moved_bytes for row in rows}
+    chained = ((view.anatomy.operators[place], kept) for place in _in_chains(view))
     yield Advice(
         id="", gain_ns=gain, subject=longest.operator,
+        changes=_faster(view, ((row, row.time_ns * kept.get(row.phase, 0)) for row, kept in chained)),
         why="{calls} ({chains}) take {time}; {share} of it moves {saved} of intermediates that a fused kernel keeps",
         figures={
             "calls": count(view.per_step(sum(row.calls for row in rows)), "unfused element-wise call"),
@@ -1024,8 +1175,57 @@ def _chains(view: View) -> Iterator[Advice]:
             "saved": Evidence(value=view.per_step(sum(row.saved_bytes for row in rows)), unit="bytes"),
             "operator": name(longest.operator),
         },
-        tries=(layers,) if compiled else ("Fuse each chain into one kernel: torch.compile(model).", layers),
+        tries=tuple(_fusing(view)),
         option=None if compiled else "--compile", technique=None if compiled else "compile", section="operators",
+    )  # fmt: skip
+
+
+#: Fused layers, by operators that show the layer written out.
+_LAYERS: Final = (
+    ("torch.nn.functional.rms_norm", {"aten::rsqrt", "aten::mean"}),
+    ("a fused SwiGLU", {"aten::silu", "aten::mul"}),
+    ("a fused rotary embedding", {"aten::neg", "aten::cat"}),
+)
+
+
+def _fusing(view: View) -> Iterator[str]:
+    """Yield what fuses element-wise chains: the compiler, and the layers that the operators show."""
+    situation = view.situation
+    if not situation.compiled:
+        yield "Fuse each chain into one kernel: torch.compile(model)."
+    elif not situation.inductor:
+        yield _INDUCTOR
+    else:
+        yield "Compile this part too: these operators run outside of what torch.compile fused."
+    seen = {view.anatomy.operators[place].operator for place in _in_chains(view)}
+    layers = [layer for layer, operators in _LAYERS if operators <= seen]
+    if layers:
+        yield f"Use fused layers: {', '.join(layers)}."
+
+
+_ZEROES: Final = re.compile(r"^Optimizer\.zero_grad#")
+_FILLS: Final = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_")
+
+
+def _zero_grad(view: View) -> Iterator[Advice]:
+    ranges = [row for row in view.anatomy.host if _ZEROES.match(row.name)]
+    filled = [row for row in view.anatomy.operators if row.operator in _FILLS]
+    added = [row for row in view.anatomy.host if row.name == "torch::autograd::AccumulateGrad"]
+    calls = view.per_step(sum(row.calls for row in filled))
+    # Gradients that are None are not filled, and nothing is added to them: backward keeps what it has made.
+    if view.on_cpu or not ranges or not added or calls < _SEVERAL_LAUNCHES:
+        return
+    spent, adding = (view.per_step(sum(row.total_ns for row in rows)) for rows in (ranges, added))
+    yield Advice(
+        id="", gain_ns=spent + adding, is_bound=True,
+        changes=tuple(
+            f"{part} x0"
+            for part in dict.fromkeys((*(row.name for row in (*ranges, *added)), *(row.operator for row in filled)))
+        ),
+        why="zero_grad fills gradients with zeros ({calls} a step, {spent} of the host), and backward adds to them in"
+        " {adding}",
+        figures={"calls": count(calls, "call"), "spent": ns(spent), "adding": ns(adding)},
+        tries=("Call zero_grad(set_to_none=True), the default: backward keeps what it makes.",), section="host",
     )  # fmt: skip
 
 
@@ -1085,7 +1285,7 @@ def _optimizer(view: View) -> Iterator[Advice]:
         return
     technique = "adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None
     yield Advice(
-        id="", gain_ns=gain,
+        id="", gain_ns=gain, changes=(f"optimizer x{_ONE_PASS}",),
         why=(
             "the device idles {idle} a step in the update, {calls}" if idle
             else "the optimizer takes {spent} in {calls}"
@@ -1098,6 +1298,8 @@ def _optimizer(view: View) -> Iterator[Advice]:
     )  # fmt: skip
 
 
+#: What an update in a few calls takes of one in a call for each operation (benchmarks/pairs: 0.1 is within 18 % twice).
+_ONE_PASS: Final = 0.1
 #: torch's optimizers that have a fused kernel, and those that have only operators over lists of tensors.
 _FUSED: Final = {"sgd", "adam", "adamw", "adagrad"}
 _LISTED: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"}
@@ -1106,8 +1308,9 @@ _LISTED: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "
 def _kernels_of(optimizers: str | None, *, listed: bool) -> tuple[str, ...]:
     """Return the faster kernels that a loop's optimizers have, as far as these are known."""
     names = {word.strip().partition("-")[0].lower() for word in (optimizers or "adamw").split(",")}
-    fused = ("Pass fused=True to the optimizer.",) if names & _FUSED else ()
-    return fused if listed else fused + (("Pass foreach=True to the optimizer.",) if names & (_FUSED | _LISTED) else ())
+    options = ["fused=True"] if names & _FUSED else []
+    options += ["foreach=True"] if names & (_FUSED | _LISTED) and not listed else []
+    return (f"Pass {' or '.join(options)} to the optimizer.",) if options else ()
 
 
 def _update_ns(view: View, rows: Sequence[OperatorRow]) -> int:
@@ -1362,9 +1565,14 @@ RULES: Final = (
         bound="that time", silent="in a run without collectives",
     ),
     Rule(
-        id="waiting", title="waiting for a rank", find=_waiting,
+        id="outside", title="outside", find=_outside,
+        looks_for="time of a trace without steps before the device's first work and after its last",
+        bound="not known: it is in no figure", silent="where steps are annotated, and where it is less than the rest",
+    ),
+    Rule(
+        id="waiting", title="waiting for a rank", find=_waiting, takes=lambda view: None,
         looks_for="waiting in collectives for the rank that comes last",
-        bound="the waiting that is charged to that rank",
+        bound="the waiting that is charged to that rank, and the long gap on it that explains this",
         silent="where no rank stands out, or ranks are missing",
     ),
     Rule(
@@ -1394,6 +1602,12 @@ RULES: Final = (
         bound="its time, less that of reading and writing weights, gradients and moments once, if these are known; or"
         " the idle time in its update, if that is more",
         silent="for fused and compiled optimizers, and where one operator over lists is all",
+    ),
+    Rule(
+        id="zero_grad", title="zeroed gradients", find=_zero_grad, takes=lambda view: None,
+        looks_for="zero_grad that fills gradients, and a backward that adds to them",
+        bound="the host's time in both, by a replay what the step has of it",
+        silent="where gradients are set to None, and on the CPU",
     ),
     Rule(
         id="casts", title="casts to half precision", find=_casts, takes=Takes.KERNELS,

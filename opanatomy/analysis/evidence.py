@@ -18,6 +18,7 @@ _TENSOR_PARALLEL: Final = re.compile(
     r"[Tt]ensor[_ ]?[Pp]arallel|(?:Row|Column)ParallelLinear|(?:Row|Col)wiseParallel|\bDTensor\b"
 )
 _COMPILED: Final = re.compile(r"Torch-Compiled Region|^CompiledFunction|TorchDynamo|CompiledFxGraph|^triton_\w+_fused_")
+_INDUCTOR: Final = re.compile(r"^triton_|CompiledFxGraph|^graph_\d+_cpp_fused|^cpp_fused")
 _WORKERS: Final = re.compile(r"_?MultiProcessing\w*Iter")
 _ALONE: Final = re.compile(r"_?SingleProcess\w*Iter")
 _SERVING: Final = re.compile(r"\b(vllm|sglang|sgl_kernel|tensorrt_llm|trtllm|lmdeploy|flashinfer)\b", re.IGNORECASE)
@@ -59,6 +60,7 @@ def situation_of(anatomy: Anatomy, names: Collection[str] | None = None) -> Situ
         backward=backward,
         score_mask=bool(masked_scores(operators)),
         compiled=bool(workload.compiled) or has(_COMPILED),
+        inductor=has(_INDUCTOR),
         cuda_graphs=launching is not None and launching.graph_calls > 0,
         loader="workers" if has(_WORKERS) else "single process" if has(_ALONE) else None,
         autocast=bool(workload.amp) or has(_AUTOCAST) or bool(casts(operators)),

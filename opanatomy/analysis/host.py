@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.analysis.idle import WAITS, is_operator
+from opanatomy.analysis.idle import FREES, WAITS, is_operator
 from opanatomy.analysis.intervals import Intervals, length, overlap, union, without
 from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.records.anatomy import HostRow
@@ -147,16 +147,18 @@ def _runtime(
     names: Sequence[str], host: HostTable, launches: Launches, calls: Int64, around: Int64, operators: Bool
 ) -> Iterator[HostRow]:
     waits = rows_named(WAITS, names, launches.name)[calls]
+    called = waits | rows_named(FREES, names, launches.name)[calls]
     sums: dict[tuple[int, str | None], list[int]] = {}
-    for place in np.flatnonzero(waits).tolist():
+    for place in np.flatnonzero(called).tolist():
         key = int(launches.name[calls[place]]), _caller(names, host, int(around[place]), operators)
         kept = sums.setdefault(key, [0, 0])
         kept[0], kept[1] = kept[0] + 1, kept[1] + int(launches.duration_ns[calls[place]])
     for (number, caller), (count, spent) in sums.items():
         yield HostRow(
-            kind="runtime", name=names[number], caller=caller, calls=count, self_ns=spent, total_ns=spent, waits=True
+            kind="runtime", name=names[number], caller=caller, calls=count, self_ns=spent, total_ns=spent,
+            waits=bool(WAITS.search(names[number])),
         )  # fmt: skip
-    others = calls[~waits]
+    others = calls[~called]
     groups = unique(launches.name[others])
     spent_ns = np.zeros(len(groups.values), dtype=np.int64)
     np.add.at(spent_ns, groups.inverse, launches.duration_ns[others])

@@ -25,6 +25,7 @@ from opanatomy.analysis.timeline import longest_gaps
 from opanatomy.errors import UsageError
 from opanatomy.options import DATA_PARALLEL, as_asked
 from opanatomy.records.anatomy import (
+    PARTS_OF_IDLE,
     Anatomy,
     ChainRow,
     Check,
@@ -110,9 +111,7 @@ def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, .
         replace(
             max(found, key=lambda row: row.time_ns),
             time_ns=sum(row.time_ns for row in found) // len(each),
-            short_ns=_mean_known([row.short_ns for row in found], len(each)),
-            drained_ns=_mean_known([row.drained_ns for row in found], len(each)),
-            updating_ns=_mean_known([row.updating_ns for row in found], len(each)),
+            **{part: _mean_known([getattr(row, part) for row in found], len(each)) for part in PARTS_OF_IDLE},
         )
         for found in rows.values()
     ]

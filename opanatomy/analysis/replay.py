@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import host_layers
+from opanatomy.analysis.idle import FREES, SHORT_GAP_NS, host_layers
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.errors import UsageError
@@ -68,11 +68,12 @@ EVENT_NS, _LEAST_PART = 2_000, 0.3
 _WAITS: Final = re.compile(
     r"^(?:cuda|hip|cu|ur|ze)\w*Synchronize|^ur(?:EventWait|QueueFinish)|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$"
 )
-_FREES: Final = re.compile(r"^(?:cuda|hip)Free(?!Host)")
 _NEVER: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
+#: Idle time of the device of 1 ms and more before a kernel whose name has the text that follows.
+GAP: Final = "gap before "
 QUEUE, LATENCY = "queue", "launch latency"
 #: Host time of no kind.
 _REST: Final = "unrecorded host time"
@@ -331,8 +332,7 @@ class StepGraph:
     def _host_events(self) -> Int64:
         """Return how many recorded host events begin between each two points."""
         host, calls = self._launched.host, self._launched.launches
-        threads = unique(calls.thread[starts_work(self._launched.names, calls)]).values
-        begins = (host.start_ns[isin(host.thread, threads)], calls.start_ns[isin(calls.thread, threads)])
+        begins = (host.start_ns[isin(host.thread, self._threads)], calls.start_ns[isin(calls.thread, self._threads)])
         before, until = (np.searchsorted(np.sort(np.concatenate(begins)), edge) for edge in self._spans)
         return np.asarray(until - before, dtype=np.int64)
 
@@ -347,7 +347,7 @@ class StepGraph:
                 delay[self._kind == _WAIT] = _NEVER
             elif change.of == BLOCKING_COPIES:
                 delay[self._kind == _COPY] = _NEVER
-            elif change.of == OPTIMIZER or change.of not in self._host_kinds:
+            elif change.of == OPTIMIZER or self._host_time(change.of) is None:
                 duration[self.events_of(change.of)] *= change.factor
             if change.of == DEVICE and not change.factor:
                 delay[self._kind == _STREAM] = 0
@@ -398,16 +398,42 @@ class StepGraph:
         """Return when the host did each kind of thing; what none covers is `unknown`."""
         return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
 
+    def _host_time(self, of: str) -> Intervals | None:
+        """Return when the host did what `of` names: a kind of thing, a gap before a kernel, an operator or a range.
+
+        `None` if device events have that name, or nothing has.
+        """
+        if of in self._host_kinds:
+            return self._host_kinds[of]
+        names, host = self._launched.names, self._launched.host
+        if of.startswith(GAP):
+            start, stop = self._begun[self._nodes], self._ended[self._nodes]
+            order = np.argsort(start, kind="stable")
+            reached = np.maximum.accumulate(stop[order])[:-1]
+            following, idle = order[1:], start[order][1:] - reached
+            kernel = np.array([of.removeprefix(GAP) in name for name in self._kernels.kernel.values])
+            gaps = (idle >= SHORT_GAP_NS) & kernel[self._kernels.kernel.codes[self._events[following]]]
+            return reached[gaps], start[following][gaps]
+        if of in (DEVICE, COPIES) or len(self._named(of)):
+            return None
+        rows = rows_named(re.compile(rf"^{re.escape(of)}$"), names, host.name) & isin(host.thread, self._threads)
+        return union(host.start_ns[rows], host.duration_ns[rows]) if rows.any() else None
+
+    @cached_property
+    def _threads(self) -> Int64:
+        """The threads that launch work."""
+        calls = self._launched.launches
+        return unique(calls.thread[starts_work(self._launched.names, calls)]).values
+
     def _host_ns(self, changes: Sequence[Change]) -> Float64:
         """Return the time between each two points after the changes of host time."""
         start, until = self._spans
         spent = (until - start).astype(np.float64)
-        kinds = self._host_kinds
         for change in changes:
             if change.of == HOST:
                 spent *= change.factor
-            elif change.of in kinds:
-                spent -= (1 - change.factor) * within(kinds[change.of], start, until)
+            elif (time := self._host_time(change.of)) is not None:
+                spent -= (1 - change.factor) * within(time, start, until)
         return np.maximum(spent, 0)
 
     def events_of(self, of: str) -> Int64:
@@ -424,20 +450,26 @@ class StepGraph:
             return np.flatnonzero(work.kind[events] == MEMCPY)
         if (item := _CLASSES.get(of.replace("_", "-").replace(" ", "-"))) is not None:
             return np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[item])
-        names = list(kernels.operator.values)
-        for name in (of, f"aten::{of}"):
-            if name in names:
-                return np.flatnonzero(kernels.operator.codes[events] == names.index(name))
-        codes = np.array([code for code, name in enumerate(kernels.kernel.values) if of in name], dtype=np.int64)
-        found = np.flatnonzero(isin(kernels.kernel.codes[events], codes))
+        found = self._named(of)
         if not len(found):
-            known = [*self._host_kinds, DEVICE, COPIES, *_CLASSES, *names]
-            near = get_close_matches(of, known, n=3, cutoff=0.5)
+            used = np.unique(kernels.operator.codes[events])
+            names = [kernels.operator.values[code] for code in used[used >= 0].tolist()]
+            near = get_close_matches(of, [*self._host_kinds, DEVICE, COPIES, *_CLASSES, *names], n=3, cutoff=0.5)
             raise UsageError(
                 f"what-if {of!r}: no part of the step is called so - "
                 + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
             )
         return found
+
+    def _named(self, of: str) -> Int64:
+        """Return the device events of the operator of this name, else those of kernels whose names have it."""
+        exact = [code for code, name in enumerate(self._kernels.operator.values) if name in (of, f"aten::{of}")]
+        having = [code for code, name in enumerate(self._kernels.kernel.values) if of in name]
+        for column, codes in ((self._kernels.operator, exact), (self._kernels.kernel, having)):
+            found = np.flatnonzero(isin(column.codes[self._events], np.array(codes, dtype=np.int64)))
+            if len(found):
+                return found
+        return np.zeros(0, dtype=np.int64)
 
     # ------------------------------------------------------------------------------------------------ how far to trust
 
@@ -659,7 +691,7 @@ def _waited_for(
     kind, launch, launched_ns, begun, ended, stream = events
     waited: dict[int, list[tuple[int, int]]] = {}
     by_stream = [rows[np.argsort(begun[rows], kind="stable")] for _, rows in rows_by_value(stream)]
-    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (_WAITS, _FREES))
+    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (_WAITS, FREES))
     for call in np.flatnonzero(waits | frees).tolist():
         begin, end = int(start_ns[call]), int(returned_ns[call])
         works = []

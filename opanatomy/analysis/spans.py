@@ -20,6 +20,7 @@ from opanatomy.analysis.window import launched_work, step_window_of
 from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls
 from opanatomy.attribution.collectives import OTHER, dtype_of, named, of_events
+from opanatomy.attribution.nesting import parents_of
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Span
 from opanatomy.records.columns import (
@@ -29,6 +30,7 @@ from opanatomy.records.columns import (
     CollectiveArguments,
     Int64,
     KernelTable,
+    ProfilerEvents,
     mask_of,
     rows_named,
     unique,
@@ -37,7 +39,7 @@ from opanatomy.records.signature import Signature, SignatureText, Tensor, text_o
 from opanatomy.records.taxonomy import PHASES, OperatorClass
 from opanatomy.trace.read import Trace
 
-COLLECTIVE, RUNTIME, OPERATOR, RANGE = "collective", "runtime", "operator", "range"
+COLLECTIVE, RUNTIME, OPERATOR, RANGE, PYTHON = "collective", "runtime", "operator", "range", "python"
 _WORK: Final = ("kernel", "copy", "fill")
 #: So many names of each kind have their longest event in the report; operators and ranges are one kind.
 _MOST: Final = {"kernel": 3, "copy": 2, COLLECTIVE: 2, OPERATOR: 3, RUNTIME: 2}
@@ -137,6 +139,16 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 begin_ns=int(launches.start_ns[call] - self.origins[number]),
                 duration_ns=int(launches.duration_ns[call]), own_ns=int(launches.duration_ns[call]),
                 thread=self._thread(int(launches.thread[call])),
+            )  # fmt: skip
+
+    def of_python(self, rows: Int64) -> Iterator[Span]:
+        """Yield the Python functions in these rows of the profiler's events."""
+        events = self.trace.profiler
+        for row, number in zip(rows.tolist(), self.step_of(events.start_ns[rows]), strict=True):
+            yield Span(
+                what=PYTHON, name=self.trace.names[events.name[row]], step=self.numbers[number],
+                begin_ns=int(events.start_ns[row] - self.origins[number]), duration_ns=int(events.duration_ns[row]),
+                thread=self._thread(int(events.thread[row])),
             )  # fmt: skip
 
     def _around(self, row: int, name: int = -1) -> str | None:
@@ -296,10 +308,14 @@ def spans_in(
     name, spent_ns = launches.name[called], launches.duration_ns[called]
     of_runtime = np.flatnonzero(running(name, launches.start_ns[called], spent_ns))
     first = np.zeros(len(work.name), dtype=np.int64)
+    stack, (functions, own_ns) = trace.profiler, _functions(trace.profiler)
+    inside = running(stack.name[functions], stack.start_ns[functions], stack.duration_ns[functions])
+    functions, own_ns = functions[inside], own_ns[inside]
     groups = (
         (of_device, work.name[of_device], work.duration_ns[of_device], partial(tables.of_steps, first)),
         (of_host, host.name[of_host], threads.own_ns[of_host], tables.of_host),
         (of_runtime, name[of_runtime], spent_ns[of_runtime], tables.of_runtime),
+        (functions, stack.name[functions], own_ns, tables.of_python),
     )
     spent = np.concatenate([group[2] for group in groups])
     shown = mask_of(np.argsort(-spent, kind="stable")[:most], len(spent))
@@ -314,6 +330,16 @@ def spans_in(
         spans=tuple(sorted(made, key=lambda span: (span.begin_ns, -span.duration_ns))),
         names=tuple(sorted(names, key=lambda each: -each.spent_ns)),
     )  # fmt: skip
+
+
+def _functions(events: ProfilerEvents) -> tuple[Int64, Int64]:
+    """Return the rows of Python functions that have a name, and the time of each without functions below it."""
+    rows = np.flatnonzero((events.thread >= 0) & (events.name >= 0))
+    rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows], events.thread[rows]))]
+    parent = parents_of(events.thread[rows], events.start_ns[rows], events.duration_ns[rows])
+    own_ns, below = events.duration_ns[rows].copy(), parent >= 0
+    np.subtract.at(own_ns, parent[below], events.duration_ns[rows][below])
+    return rows, own_ns
 
 
 def _by_name(names: Sequence[str], name: Int64, spent_ns: Int64) -> Iterator[NameTime]:

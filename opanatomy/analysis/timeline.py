@@ -23,6 +23,7 @@ from opanatomy.analysis.intervals import (
 )
 from opanatomy.analysis.step import host_steps
 from opanatomy.records.anatomy import (
+    PARTS_OF_IDLE,
     DeviceFigures,
     DeviceRow,
     Gap,
@@ -253,13 +254,10 @@ class DeviceTime:
         number, rows = max(len(self.computing), 1), []
         for cause, ns in causes.items():
             each = found.get(cause, [IdleRow(cause=cause, time_ns=0)])
-            short, drained, updating = (
-                min(sum(part or 0 for part in parts) // number, ns)
-                for parts in zip(*((row.short_ns, row.drained_ns, row.updating_ns) for row in each), strict=True)
-            )
+            parts = {part: min(sum(getattr(row, part) or 0 for row in each) // number, ns) for part in PARTS_OF_IDLE}
             longest = max(each, key=lambda row: row.time_ns)
             if ns:
-                rows.append(replace(longest, time_ns=ns, short_ns=short, drained_ns=drained, updating_ns=updating))
+                rows.append(replace(longest, time_ns=ns, **parts))
         return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.cause)))
 
     def longest_gaps(self, numbers: Sequence[int | None]) -> tuple[Gap, ...]:

@@ -40,7 +40,8 @@ class IdleRow(Record, frozen=True, kw_only=True):
     cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`, `operators`,
         `python` (the host between operators), `stream`, `device` or `unknown`.
     short_ns: the part of it in gaps below 1 ms, `drained_ns` the part of that in gaps that began while the host waited
-        for the device, `updating_ns` the part in an optimizer's update. `None` in older reports.
+        for the device, `updating_ns` the part in an optimizer's update, `exchanging_ns` the part in gaps right before
+        or behind a collective. `None` in older reports.
     name: the call, operator or range on the host that fills most of the time: `events` of them, `name_ns` in all.
     """
 
@@ -50,9 +51,14 @@ class IdleRow(Record, frozen=True, kw_only=True):
     short_ns: int | None = None
     drained_ns: int | None = None
     updating_ns: int | None = None
+    exchanging_ns: int | None = None
     name: str | None = None
     name_ns: int | None = None
     events: int | None = None
+
+
+#: The fields of a row that have a part of its idle time.
+PARTS_OF_IDLE: Final = ("short_ns", "drained_ns", "updating_ns", "exchanging_ns")
 
 
 class Gap(Record, frozen=True, kw_only=True):
@@ -63,7 +69,7 @@ class Gap(Record, frozen=True, kw_only=True):
     cause: the cause that fills most of it, and `cause_ns` of its mean length.
     name: the innermost operator or range that covers at least half of the longest one; `None` if none does.
     call: the runtime call that takes at least half of the longest one.
-    before: the kernel, copy or fill that ended it; `None` at the end of a step.
+    before: the kernel, copy or fill that ended it, and `after` the one that ran before; `None` at the ends of a step.
     launch_ns: the part of the longest one that the launch of this work took, if it took 20 us or more.
     drained: whether the longest one began while the host waited for the device.
     launch_known: whether the trace has the launch of the work that ended it: else what the host did is not known.
@@ -77,6 +83,7 @@ class Gap(Record, frozen=True, kw_only=True):
     name: str | None = None
     call: str | None = None
     before: str | None = None
+    after: str | None = None
     launch_ns: int | None = None
     drained: bool = False
     launch_known: bool = True
@@ -641,7 +648,7 @@ class Situation(Record, frozen=True, kw_only=True):
     ddp, fsdp, tensor_parallel: ranges or operators of `DistributedDataParallel`, of FSDP, of tensor parallelism.
     backward: the step has a backward.
     score_mask: a mask of queries by keys is applied to attention's scores.
-    compiled: code of torch.compile, and `cuda_graphs` launched graphs.
+    compiled: code of torch.compile, `inductor` kernels that it fused, and `cuda_graphs` launched graphs.
     loader: a `DataLoader` with `workers`, or in a `single process`.
     autocast: float32 operands are cast to half precision for products.
     optimizer: how the update is launched: `fused`, `compiled`, `foreach`, `loop`.
@@ -657,6 +664,7 @@ class Situation(Record, frozen=True, kw_only=True):
     backward: bool = False
     score_mask: bool = False
     compiled: bool = False
+    inductor: bool = False
     cuda_graphs: bool = False
     loader: str | None = None
     autocast: bool = False
@@ -720,7 +728,8 @@ class HostRow(Record, frozen=True, kw_only=True):
     kind: `operator`, `range` (an annotation, an autograd node), `runtime` (a call of the device's runtime), `python`
         (nothing recorded between two events) or `others` (all names with less than 0.1 % of the time).
     name: the name of the event.
-    caller: the innermost operator, else the innermost range, around a runtime call that waits for the device.
+    caller: the innermost operator, else the innermost range, around a runtime call that waits for the device or frees
+        its memory.
     calls: how many events.
     self_ns: their time without that of the events below them.
     total_ns: their time with it, events below another one of the same name left out.
@@ -764,8 +773,8 @@ class ChainRow(Record, frozen=True, kw_only=True):
 class Span(Record, frozen=True, kw_only=True):
     """One event of a step that counts: the longest of its name.
 
-    what: `kernel`, `copy`, `fill` or `collective` on a device; `operator`, `range` or `runtime` (a call of the device's
-        runtime) on the host.
+    what: `kernel`, `copy`, `fill` or `collective` on a device; `operator`, `range`, `runtime` (a call of the device's
+        runtime) or `python` (a function of a recorded stack that takes 1 ms or more) on the host.
     name: the name of the event.
     operator: the operator that launched it; on the host the innermost operator or range around it.
     signature: the arguments of the operator, of a range none; of a collective its message.

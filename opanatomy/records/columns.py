@@ -70,11 +70,15 @@ class Launches(Struct, frozen=True, kw_only=True):
 
 
 class ProfilerEvents(Struct, frozen=True, kw_only=True):
-    """The profiler's events about itself ("Buffer Flush"), and the starts of Python functions, without names."""
+    """The profiler's events about itself ("Buffer Flush"; `thread` is -1), and the starts of Python functions.
+
+    Functions that take less than a millisecond are without name (-1) and duration.
+    """
 
     name: Int64
     start_ns: Int64
     duration_ns: Int64
+    thread: Int64
 
 
 NO_PROFILER_EVENTS = ProfilerEvents(**{name: np.zeros(0, dtype=np.int64) for name in ProfilerEvents.__struct_fields__})

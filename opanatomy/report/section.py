@@ -157,6 +157,17 @@ class Name(Struct, frozen=True):
     name: str
 
 
+_LOADER: Final = re.compile(r"^enumerate\(DataLoader\)#_(Single|Multi)Process\w*\.__next__$")
+
+
+def said(name: str) -> Name:
+    """Return a name as sentences have it: an operator's without namespace, a loader's by what it is."""
+    loader = _LOADER.match(name)
+    if loader is not None:
+        return Name(f"DataLoader ({'workers' if loader[1] == 'Multi' else 'single process'})")
+    return Name(name.removeprefix("aten::"))
+
+
 class Phrase(Struct, frozen=True):
     """Words with names and quantities between them."""
 

@@ -6,6 +6,7 @@ is never printed as 0, less than the whole never as 100 %.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -142,7 +143,7 @@ def plain(value: float | None) -> str:
 
 def noun(number: float | None, singular: str) -> str:
     """Return a count with its noun: `1 thread`, `1,234 threads`, `8 batches`."""
-    plural = singular + ("es" if singular.endswith("ch") else "s")
+    plural = re.sub(r"(?<![aeiou])y$", "ie", singular) + ("es" if singular.endswith("ch") else "s")
     return f"{count(number)} {singular if number == 1 else plural}"
 
 

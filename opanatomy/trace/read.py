@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
@@ -205,6 +206,9 @@ def nanoseconds(us: float | Decimal | None) -> int:
 # What a collective's event records of its message, from the raw texts of its arguments.
 
 
+#: Python functions are named that take so many microseconds.
+LONG_PYTHON_US: Final = 1_000
+_ADDRESS: Final = re.compile(r" object at 0x[0-9a-f]+")
 #: Raw JSON of "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
 #: "Process Group Ranks", "Seq".
 RawCollective: TypeAlias = "tuple[bytes, ...]"
@@ -549,13 +553,21 @@ class Collector:
         )
 
     def _add_profiler(self, events: list[Event]) -> None:
-        python = [self._kinds[event.cat] == PYTHON for event in events]
+        stack = [self._kinds[event.cat] == PYTHON for event in events]
+        long = [not python or (event.dur or 0) >= LONG_PYTHON_US for event, python in zip(events, stack, strict=True)]
         self._profiler.extend(
             len(events),
-            name=[-1 if stack else self.names[event.name or ""] for event, stack in zip(events, python, strict=True)],
+            name=[self._profiled(event) if kept else -1 for event, kept in zip(events, long, strict=True)],
             start_ns=[event.ts for event in events],
-            duration_ns=[0 if stack else event.dur for event, stack in zip(events, python, strict=True)],
-        )
+            duration_ns=[event.dur if kept else 0 for event, kept in zip(events, long, strict=True)],
+            thread=[
+                thread if python else -1 for thread, python in zip(self._threads_of(events), stack, strict=True)
+            ],
+        )  # fmt: skip
+
+    def _profiled(self, event: Event) -> int:
+        """Return the number of a name; of a Python function without its file's folders and its object's address."""
+        return self.names[_ADDRESS.sub("", (event.name or "").rpartition("/")[2])]
 
     def _threads_of(self, events: list[Event]) -> list[int]:
         processes, threads = [event.pid for event in events], [event.tid for event in events]

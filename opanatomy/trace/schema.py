@@ -178,7 +178,7 @@ def event_of_category(category: str) -> type[Event]:
     if kind == IGNORED:
         return _event(category, {})
     if kind == PYTHON:
-        return _event(category, _types_of(Event, ("ts",)))
+        return _event(category, _types_of(Event, ("name", "pid", "tid", "ts", "dur")))
     if kind == OVERHEAD:
         return _event(category, _types_of(Event, ("name", "ts", "dur")))
     # An event that is not an interval (in 2021 memory events had the category of operators), or lacks a name or time,

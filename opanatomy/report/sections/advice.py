@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from opanatomy.records.anatomy import FIRST, Advice, Anatomy, Evidence, Replay
+from opanatomy.records.anatomy import FIRST, WORTH, Advice, Anatomy, Evidence, Replay
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -25,6 +25,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
     printable,
+    said,
 )
 from opanatomy.report.sections.verdict import (
     Next,
@@ -48,13 +49,26 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
     """Return what to change first, what that gains together, and the commands that carry it out or check it."""
     first = anatomy.advice[: min(FIRST, page.advice)]
     if not first:
-        return None
+        return _no_advice(anatomy)
     notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
     of_profile, brief = is_run_of_profile(anatomy), page.brief and not page.sections
     facts = [fact_of(advice, of_profile=of_profile, brief=brief) for advice in first]
     if (together := together_of(first, anatomy.replay)) is not None:
         facts.append(Fact(label="together", text=together))
     return Section(title="What to try", facts=tuple(facts), notes=tuple(notes))
+
+
+def _no_advice(anatomy: Anatomy) -> Section | None:
+    """Return that nothing is worth a change, and how much of the work has no bound that could say so."""
+    ledger = anatomy.ledger
+    inside = ledger.device_work_ns - ledger.outside_window_ns
+    if anatomy.advice or anatomy.environment.host_only or not inside:
+        return None
+    text = phrase("no rule finds a change that gains {} of the step", Share(WORTH, 1, decimals=0))
+    if inside - ledger.costed_ns > WORTH * inside:
+        rest = "{}; FLOPs and bytes of {} of the device work are not known"
+        text = phrase(rest, text, Share(inside - ledger.costed_ns, inside))
+    return Section(title="What to try", notes=(Note(text=phrase("{}.", text)),))
 
 
 def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
@@ -81,7 +95,8 @@ def together_of(advice: Iterable[Advice], replay: Replay | None = None) -> Phras
         parts = [1 - made.step_ns / max(replay.step_ns, 1)]
         if made.least_ns is not None and replay.least_ns is not None:
             parts.append(1 - made.least_ns / max(replay.least_ns, 1))
-        least, most = (max(round(part * whole), 0) for part in (min(parts), max(parts)))
+        bound = sum(each.most_ns or 0 for each in timed)
+        least, most = (min(max(round(part * whole), 0), bound) for part in (min(parts), max(parts)))
         return _of_time(None if any(each.is_bound for each in timed) else least, most, whole)
     most = sum((each.gain_ns if each.most_ns is None else each.most_ns) or 0 for each in timed)
     return phrase("at most {} ({})", Time(min(most, whole)), Share(min(most, whole), whole))
@@ -151,7 +166,7 @@ def quantity_of(evidence: Evidence) -> Quantity | Name:
     """Return a figure of advice in its unit."""
     value = evidence.value
     if evidence.text is not None:
-        return Name(evidence.text)
+        return said(evidence.text)
     known = {"ns": Time, "bytes": Bytes, "ratio": Ratio, "flop/s": FlopRate, "byte/s": ByteRate}.get(evidence.unit)
     if known is not None:
         made: Quantity = known(value)

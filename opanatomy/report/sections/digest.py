@@ -37,6 +37,7 @@ from opanatomy.report.section import (
     facts_of,
     joined,
     phrase,
+    said,
     total,
     work_of,
 )
@@ -283,9 +284,9 @@ def _gap(gap: Gap, steps: int | None) -> Phrase:
 def _on_host(gap: Gap) -> Phrase | str:
     """Return what the host did in a gap: a call below an operator or a range, one of both, else the gap's cause."""
     if gap.name is not None and gap.call is not None:
-        return phrase("in {} below {}", Name(gap.call), Name(gap.name))
+        return phrase("in {} below {}", Name(gap.call), said(gap.name))
     name = gap.name or gap.call
-    return label_of_cause(gap.cause) if name is None else phrase("in {}", Name(name))
+    return label_of_cause(gap.cause) if name is None else phrase("in {}", said(name))
 
 
 def _span(span: Span, name: str, steps: int | None) -> Phrase:

@@ -20,7 +20,6 @@ from opanatomy.report.section import (
     Count,
     FlopRate,
     Flops,
-    Name,
     Page,
     Phrase,
     Quantity,
@@ -36,6 +35,7 @@ from opanatomy.report.section import (
     per_step,
     phrase,
     printable,
+    said,
 )
 
 # The step's busy and idle time on the device, its exposed communication, launches, how full the device was.
@@ -155,10 +155,10 @@ def while_what(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
     if steps > 1:
         calls = phrase("{} in {}", calls, Count(round(steps), "step"))
     if row.cause is IdleCause.PROFILER and row.name == PYTHON_STACK:
-        return phrase("in Python while the profiler recorded its stack ({}), which slows it", calls)
+        return phrase("while the profiler recorded Python's stack ({}, up to 1 us each)", calls)
     if row.name is None or (row.name_ns or 0) < _MUCH * row.time_ns:
         return phrase("{}", words)
-    name = Name(row.name.removeprefix("aten::"))
+    name = said(row.name)
     if 2 * (row.name_ns or 0) < row.time_ns:
         return phrase("{} ({} {})", words, name, Share(row.name_ns, whole_ns))
     if row.cause is IdleCause.SLOW_LAUNCH and row.events == 1:
