@@ -19,13 +19,14 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.compare import RunInput, SideInput, compared
 from opanatomy.analysis.replay import changes_of
-from opanatomy.attribution.phases import phase_rules_of
+from opanatomy.attribution.phases import PhaseRule, phase_rules_of
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, TraceError, UsageError
 from opanatomy.options import JOBS, PROCESSES, RunOptions, as_argument, check_several, checked
 from opanatomy.parallel import ClusterSettings
-from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of
+from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of, replayed
 from opanatomy.records.anatomy import Anatomy as AnatomyRecord
+from opanatomy.records.anatomy import Replay
 from opanatomy.records.comparison import Comparison as ComparisonRecord
 from opanatomy.records.experiment import Techniques as TechniquesRecord
 from opanatomy.records.reports import Report
@@ -51,7 +52,7 @@ from opanatomy.trace.files import (
 )
 from opanatomy.trace.redact import Texts
 from opanatomy.trace.redact_records import redacted
-from opanatomy.trace.sources import STDIN, spooled
+from opanatomy.trace.sources import STDIN, is_stream, spooled
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +92,8 @@ def analyze(
     hosts and users are left out; secrets always are. Raises `TraceError` if nothing can be read and `UsageError` for an
     unknown phase or an invalid regular expression.
     """
-    rules, changes = phase_rules_of({} if phases is None else phases), changes_of(_texts_of(what_if or ()))
+    rules = phase_rules_of({} if phases is None else phases)
+    changes = changes_of(_texts_of("analyze: what_if", what_if or ()))
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
         raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the name of a file or folder")
@@ -101,7 +103,8 @@ def analyze(
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
-        return held(analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes))
+        anatomy = analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes)
+        return _located(anatomy, paths, rules)
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
         if document is not None:
@@ -110,11 +113,24 @@ def analyze(
         raise
 
 
-def _texts_of(what_if: object) -> list[str]:
-    given = list(what_if) if isinstance(what_if, Iterable) and not isinstance(what_if, str) else [what_if]
-    texts = [text for text in given if isinstance(text, str)]
-    if len(texts) < len(given):
-        raise UsageError("analyze: what_if is not a list of texts - give changes such as ['aten::mm x0.5']")
+def _located(anatomy: AnatomyRecord, paths: Sequence[Path | Address], phases: Sequence[PhaseRule] = ()) -> Anatomy:
+    """Return the anatomy with the places of its traces, for `what_if`; a pipe cannot be read again."""
+    made = held(anatomy)
+    if not any(isinstance(path, Path) and is_stream(path) for path in paths):
+        vars(made)[_TRACES] = paths, phases
+    return made
+
+
+#: What an anatomy has besides its fields, and no copy or file of it: its traces, and the rules of their phases.
+_TRACES: Final = "_traces"
+
+
+def _texts_of(what: str, given: object) -> list[str]:
+    """Return the texts that are given; raise `UsageError` that begins with `what` for anything else."""
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    texts = [text for text in several if isinstance(text, str)]
+    if len(texts) < len(several):
+        raise UsageError(f"{what}: not all are texts - give changes such as 'aten::mm x0.5'")
     return texts
 
 
@@ -212,7 +228,7 @@ def profile(
         anatomy = profiled_on(count, subject, options, target, force=force)
     else:
         with oom_report("profile", target, oom), _recorded(subject, options, target, force) as path:
-            anatomy = held(analyze_traces([path], redact=options.redact))
+            anatomy = _located(analyze_traces([path], redact=options.redact), [path])
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if options.check:
@@ -609,7 +625,7 @@ class Recorder:
             trace = self._written()
             if trace is None:
                 raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
-            anatomy = held(analyze_traces([trace], redact=self._options.redact))
+            anatomy = _located(analyze_traces([trace], redact=self._options.redact), [trace])
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
             self._anatomy = anatomy
@@ -1007,8 +1023,8 @@ class _Report:
     def chart(self, name: str) -> Any:
         """Return a picture of the report as a chart of `altair`, which a notebook shows and `save` writes.
 
-        Of an anatomy: step, lanes, classes, roofline, modules, memory, components, ranks; of a comparison: difference;
-        of an experiment: techniques.
+        Of an anatomy: step, advice, lanes, classes, roofline, modules, memory, components, ranks; of a comparison:
+        difference; of an experiment: techniques.
         Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
         """
         from opanatomy.report.charts import chart_of
@@ -1022,7 +1038,7 @@ class _Report:
         return notebook_html(cast("Report", self))
 
 
-class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
+class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # noqa: D101  # the record's
     __doc__ = AnatomyRecord.__doc__
 
     def metrics(self) -> dict[str, int | float]:
@@ -1047,6 +1063,26 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True):  # noqa: D101 
     def to_polars(self, table: str = "operators") -> Any:
         """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
         return polars_frame(self, table)
+
+    def what_if(self, *changes: str) -> Replay:
+        """Return the replay with the step's time after changes like "aten::mm x0.5" or "synchronization 0".
+
+            replay = anatomy.what_if("aten::mm x0.5", "synchronization 0")
+            print(replay.step_ns, [answer.step_ns for answer in replay.answers])
+
+        `answers` has each change and, of several, all together. It is for the trace of a GPU that
+        `opanatomy.analyze` read, or that `profile` and `record` kept. An anatomy holds no events, which need more
+        memory than the file: the first call reads it again, and the events of the trace asked about last stay in
+        memory. Raises `UsageError` for what is no change or no part of the step, and without a trace to read.
+        """
+        asked = changes_of(_texts_of("what_if", changes))
+        paths, phases = vars(self).get(_TRACES, ((), ()))
+        if self.replay is not None and not paths:
+            raise UsageError(
+                "what_if: this anatomy is from a report or a copy, or its trace was not kept, and it holds no events -"
+                " give the trace to opanatomy.analyze"
+            )
+        return replayed(self, paths, phases, asked)
 
     def __repr__(self) -> str:
         """Return one line: model or trace, step time, top operator class, peak memory."""

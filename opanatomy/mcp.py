@@ -34,7 +34,7 @@ from opanatomy.capture.model.catalog import catalog_entries
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.explanation import explain, read_report
 from opanatomy.options import instead_of
-from opanatomy.pipeline import analyze_traces, events_of_trace
+from opanatomy.pipeline import analyze_traces, events_of_trace, replayed
 from opanatomy.records.anatomy import Advice, Anatomy, Replay, Span
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
@@ -160,14 +160,8 @@ class Reports:
         )  # fmt: skip
 
     def replayed(self, name: str, changes: Sequence[str]) -> Replay:
-        """Return the steps of a report's trace timed again after changes, read from its file again."""
-        read = self.anatomy(name).provenance.trace_sha256
-        anatomy = held(analyze_traces([self._place(name)], what_if=changes_of(changes)))
-        if anatomy.provenance.trace_sha256 != read:
-            raise UsageError(f"id {name!r}: the file has changed since it was opened - open it again")
-        if anatomy.replay is None:
-            raise UsageError(f"id {name!r}: its steps have no work of a device - only those of a GPU are timed again")
-        return anatomy.replay
+        """Return the steps of a report's trace timed again after changes."""
+        return replayed(self.anatomy(name), [self._place(name)], (), changes_of(changes))
 
     def _place(self, name: str) -> Path:
         """Return where the trace of a report is."""

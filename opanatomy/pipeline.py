@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +71,7 @@ from opanatomy.records.anatomy import (
     Ledger,
     Provenance,
     RankSummary,
+    Replay,
     Step,
     Timeline,
 )
@@ -394,6 +395,39 @@ def summary_of_trace(
     return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
 
 
+def replayed(
+    anatomy: Anatomy, paths: Sequence[Path | Address], phases: Sequence[PhaseRule], changes: Sequence[Change]
+) -> Replay:
+    """Return the replay of a trace's anatomy with its answers to these changes.
+
+    The trace is read again from `paths`, except for the one that was asked about last. Raise `UsageError` if it is not
+    the same any more, or if no replay is possible.
+    """
+    if anatomy.replay is None:
+        raise UsageError(
+            "what_if: only the steps of one trace with the work of a GPU are timed again - analyze such a trace, of"
+            " several ranks one alone"
+        )
+    graph = _step_graph(tuple(paths), tuple(phases), anatomy.provenance.trace_sha256)
+    return replace(anatomy.replay, answers=replay_of(graph, anatomy.step.unprofiled_wall_ns, changes).answers)
+
+
+@lru_cache(maxsize=1)
+def _step_graph(paths: tuple[Path | Address, ...], phases: tuple[PhaseRule, ...], sha256: str | None) -> StepGraph:
+    """Return the graph of the steps of the trace with this digest. It holds the trace's events, so one is kept."""
+    graphs: list[StepGraph] = []
+    source = sources_of(paths)[0]
+    with source.opened() as path:
+        anatomy = summary_of_trace(path, phases=phases, graphs=graphs).anatomy
+    _check_unchanged(source, sha256, anatomy.provenance.trace_sha256)
+    return graphs[0]
+
+
+def _check_unchanged(source: Source, before: str | None, now: str | None) -> None:
+    if before not in (None, now):
+        raise UsageError(f"{source.name}: the file has changed since it was opened - open it again")
+
+
 def events_of_trace(
     source: Source,
     *,
@@ -411,8 +445,7 @@ def events_of_trace(
     texts = Texts()
     with source.opened() as path:
         trace = read_trace(path)
-    if sha256 not in (None, trace.sha256):
-        raise UsageError(f"{source.name}: the file has changed since it was opened - open it again")
+    _check_unchanged(source, sha256, trace.sha256)
     texts.add_secrets(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
     calls, _ = trace_calls_of(trace, attribution)

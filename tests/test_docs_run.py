@@ -129,7 +129,7 @@ STAND_INS: Final[dict[str, Callable[[Path], object]]] = {
     "my_package/models.py": _text(MODULE),
 }
 #: The files that the snippets of a page read and that no snippet wrote.
-READ: Final = {"extending.md": ("bert-large-uncased.json",)}
+READ: Final = {"extending.md": ("bert-large-uncased.json",), "traces.md": ("resnet50.json.gz",)}
 #: Names in snippets that a reader has: by page, the code that makes them.
 GIVEN: Final = {
     "distributed.md": """

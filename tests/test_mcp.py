@@ -16,7 +16,7 @@ import opanatomy
 from opanatomy.mcp import server_of
 from opanatomy.report.metrics import metrics_of
 from tests.made_trace import GEMM, MATRICES, on_gpu, training_step
-from tests.test_replay import read_back
+from tests.test_replay import read_back, two_streams
 
 mcp = pytest.importorskip("mcp")
 
@@ -186,6 +186,11 @@ def test_the_steps_after_changes(tmp_path: Path) -> None:
         assert "not a change" in await refused(client, "what_if", id=name, changes=["faster"])
         with (tmp_path / "trace.json").open("a") as file:
             file.write(" ")
+        # The events of the trace asked about last are kept; those of another one are not there any more.
+        assert json.loads(await called(client, "what_if", id=name, changes=changes)) == answer
+        two_streams().write(tmp_path / "other.json")
+        other = id_in(await called(client, "open", path="other.json"))
+        await called(client, "what_if", id=other, changes=["communication 0"])
         assert "changed since it was opened" in await refused(client, "what_if", id=name, changes=changes)
 
     asked(act, tmp_path)

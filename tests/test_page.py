@@ -19,7 +19,7 @@ import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.analysis.costs import costs_of, steps_of_window
 from opanatomy.errors import UsageError
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import Advice, Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
@@ -33,6 +33,7 @@ from tests.made_trace import GEMM, on_gpu
 from tests.test_golden_traces import TRACES
 
 BERT: Final = next(path for path in TRACES if path.name == "bert_cpu.json.gz")
+RESNET: Final = BERT.with_name("gpu_v100_resnet_2021.json.gz")
 #: Parts of the report that are a picture on the page, or its title.
 DRAWN: Final = {"memory-curve"}
 HOSTILE: Final = (
@@ -116,6 +117,71 @@ def test_the_bar_sums_to_the_step() -> None:
         parts = list(parts_of_step(anatomy))
         assert sum(part["ns"] for part in parts) == pytest.approx(whole, rel=1e-9), path.name
         assert all(part["ns"] > 0 for part in parts)
+
+
+def bars_of(report: Anatomy) -> dict[str, list[tuple[str, int, int]]]:
+    """The bars of the picture of advice as the page has them: of each step the kind, the begin and the end."""
+    (data,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', page_of(report), re.DOTALL)
+    bars: dict[str, list[tuple[str, int, int]]] = {}
+    for row in json.loads(data)["advice"]["data"]["values"]:
+        bars.setdefault(row["step"], []).append((row["kind"], row["from"], row["to"]))
+    return bars
+
+
+NOW, REPLAYED, RANGE, BOUND = (
+    "now", "after it, by replaying the trace", "up to this, by how much recording slows the host",
+    "after it, at least: the gain is a bound",
+)  # fmt: skip
+
+
+def test_the_step_after_each_change_is_that_of_the_json_report() -> None:
+    """A replayed gain has both its ends, a bound one; together the replay's answer is taken, here of a bound too."""
+    anatomy = opanatomy.analyze(RESNET)
+    document = anatomy.to_dict()
+    first, replay = document["advice"][:3], document["replay"]
+    now = first[0]["step_ns"]
+    loader, dtype, launches = (now - each["gain_ns"] for each in first)
+    assert first[2]["replayed_ns"] is None
+    assert len(document["advice"]) > 3
+    assert bars_of(anatomy) == {
+        "now": [(NOW, 0, now)],
+        "input": [(REPLAYED, 0, loader), (RANGE, loader, now - first[0]["replayed_ns"])],
+        "float32": [(REPLAYED, 0, dtype), (RANGE, dtype, now - first[1]["replayed_ns"])],
+        "launches": [(BOUND, 0, launches)],
+        "together": [(BOUND, 0, replay["together"]["step_ns"])],
+    }  # fmt: skip
+    (alt,) = [value for name, value in Elements(page_of(anatomy)).attributes if value.startswith("The step now")]
+    assert alt == (
+        "The step now, after each of the first changes, and after all of them together: now 187 ms; input 134 ms"
+        " (-28.4 %) to 135 ms (-27.6 %); float32 167 ms (-10.7 %) to 174 ms (-6.9 %); launches at least 172 ms (-8.1 %)"
+        "; together at least 44.4 ms (-76.2 %)"
+    )
+
+
+def test_the_step_after_changes_without_a_replay() -> None:
+    """Two by one rule have a bar each, what only saves memory none; together it is the sum, at most the step."""
+    gap = Advice(id="gap", gain_ns=600, step_ns=1_000, why="")
+    anatomy = replace(nothing(), advice=(gap, replace(gap, gain_ns=500), replace(gap, gain_ns=None, gain_bytes=1)))
+    assert bars_of(anatomy) == {
+        "now": [(NOW, 0, 1_000)], "gap": [(BOUND, 0, 400)], "gap (2)": [(BOUND, 0, 500)], "together": [(BOUND, 0, 0)],
+    }  # fmt: skip
+    assert list(bars_of(replace(anatomy, advice=(gap,)))) == ["now", "gap"]
+    with pytest.raises(NoChart, match="no advice says by how much the step gets shorter"):
+        chart_of(replace(anatomy, advice=anatomy.advice[2:]), "advice")
+
+
+def test_a_still_picture_tells_a_bound_from_a_replayed_gain() -> None:
+    """Without the script too: filled bars of the replay, open ones of a bound, and their words."""
+    still = still_of(opanatomy.analyze(RESNET).chart("advice"))
+    for kind in (NOW, REPLAYED, RANGE, BOUND):
+        assert f">{kind}</text>" in still
+    marks = re.findall(
+        r'aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="bar"[^>]* fill="(.+?)"', still
+    )
+    fills = [fill for text, fill in marks if text.startswith("at least")]
+    assert fills == ["rgba(138, 138, 138, 0.1)"] * 2
+    assert not {*fills} & {fill for text, fill in marks if not text.startswith("at least")}
+    assert len(marks) == 7
 
 
 def named(names: Sequence[str]) -> Anatomy:

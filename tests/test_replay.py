@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.devices.overrides import parse_overrides
+from opanatomy.errors import TraceError, UsageError
 from opanatomy.pipeline import with_ceilings
 from opanatomy.records.anatomy import Replay
 from tests.made_trace import GEMM, H100, MAP, NCCL, TraceBuilder
@@ -154,6 +158,49 @@ def test_own_questions_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
         assert says in capsys.readouterr().err
     assert main(["analyze", str(TRACES / "bert_cpu.json.gz"), "--what-if", "host 0"]) == 2
     assert "one trace with the work of a GPU" in capsys.readouterr().err
+
+
+def test_own_questions_from_python(tmp_path: Path) -> None:
+    """Asked later it answers as `analyze(what_if=...)` does; the file is read for the first question alone."""
+    path, asked = queued().write(tmp_path / "trace.json"), ("aten::mm x0.5", "elementwise 0")
+    anatomy, whole = opanatomy.analyze(path), opanatomy.analyze(path, what_if=asked)
+    replay = anatomy.what_if(*asked)
+    assert [answer.step_ns for answer in replay.answers] == [769 * US, 528 * US, 278 * US]
+    assert replay == whole.replay
+    assert anatomy == opanatomy.analyze(path)
+    assert "trace.json" not in repr(replay)
+    path.unlink()
+    assert anatomy.what_if("host 0").answers[0].step_ns == 1_017 * US
+    other = opanatomy.analyze(serial().write(tmp_path / "other.json"))
+    assert other.what_if("host x0.5").step_ns == other.step.wall_ns
+    with pytest.raises(TraceError, match=r"trace\.json"):
+        anatomy.what_if("host 0")
+    queued().write(path).write_text(path.read_text() + " ")
+    with pytest.raises(UsageError, match="changed since it was opened"):
+        anatomy.what_if("host 0")
+
+
+def test_what_cannot_be_asked_from_python(tmp_path: Path) -> None:
+    path = queued().write(tmp_path / "trace.json")
+    anatomy = opanatomy.analyze(path)
+    anatomy.to_json(tmp_path / "report.json")
+    changed: Any = ["host 0"]
+    for wrong, says in (
+        ("aten::nn 0", "did you mean aten::mm"),
+        ("half", "not a change"),
+        (changed, "not all are texts"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            anatomy.what_if(wrong)
+    report = opanatomy.read(tmp_path / "report.json")
+    assert isinstance(report, opanatomy.Anatomy)
+    for without in (report, replace(anatomy), pickle.loads(pickle.dumps(anatomy))):
+        with pytest.raises(UsageError, match=r"holds no events - give the trace to opanatomy\.analyze"):
+            without.what_if("host 0")
+    ranks = sorted(TRACES.glob("gpu_v100_dlrm_rank*.json.gz"))
+    for none in (opanatomy.analyze(TRACES / "bert_cpu.json.gz"), opanatomy.analyze(ranks)):
+        with pytest.raises(UsageError, match="one trace with the work of a GPU"):
+            none.what_if("host 0")
 
 
 def test_a_report_that_is_read_again_has_no_gains_by_a_replay(tmp_path: Path) -> None:

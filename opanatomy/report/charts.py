@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,7 +22,7 @@ from opanatomy.analysis import lanes
 from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import instead_of
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import FIRST, Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.memory import MemoryPoint
@@ -29,6 +30,8 @@ from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import PHASES, IdleCause, OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.section import COLOUR, LABEL, cut, printable, total
+from opanatomy.report.sections.advice import gain_together
+from opanatomy.report.sections.advice import label_of as word_of
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import groups_of
 from opanatomy.report.sections.modules import PHASES_OF, Amount, Node, module_tree
@@ -107,6 +110,8 @@ _LONGEST_NAME: Final = 60
 
 def _finished(chart: Any, name: str, title: str) -> Chart:
     """Return the picture with the look of all of them, and words for those who cannot see it."""
+    from altair import Undefined
+
     made: Chart = chart.configure(
         background=_BACKGROUND, font="system-ui, sans-serif",
         view={"stroke": None},
@@ -122,7 +127,9 @@ def _finished(chart: Any, name: str, title: str) -> Chart:
         header={"labelColor": _INK, "titleColor": _INK, "labelFontSize": 12},
         title={"color": _INK, "fontSize": 12, "fontWeight": "normal", "anchor": "start"},
         text={"color": _INK},
-    ).properties(description=title, usermeta={"name": name})  # fmt: skip
+    ).properties(
+        description=title if chart.description is Undefined else chart.description, usermeta={"name": name},
+    )  # fmt: skip
     return made
 
 
@@ -244,6 +251,64 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
         yield {"part": "framework", "ns": (costs.whole_ns - others) / steps, "colour": "#8a8a8a"}
     if costs.profiler_ns:
         yield {"part": "profiler", "ns": costs.profiler_ns / steps, "colour": "#bdbdbd"}
+
+
+# ----- the step after each change
+
+
+_TITLE_OF_ADVICE: Final = "The step now, after each of the first changes, and after all of them together"
+#: What a bar says; where a gain is only bounded, the least time, as a bar that is open to the eye but not to a pointer.
+_NOW, _REPLAYED, _RANGE, _BOUND = (
+    "now", "after it, by replaying the trace", "up to this, by how much recording slows the host",
+    "after it, at least: the gain is a bound",
+)  # fmt: skip
+_OF_AFTER: Final = {_NOW: _GREY, _REPLAYED: "#0072b2", _RANGE: "#a8c8e0", _BOUND: "rgba(138, 138, 138, 0.1)"}
+
+
+def _advice(anatomy: Anatomy) -> Any:
+    """Return how long the step takes now, after each of the first pieces of advice, and after all of them together."""
+    import altair as alt
+
+    first = anatomy.advice[:FIRST]
+    timed = [each for each in first if each.gain_ns is not None and each.step_ns]
+    if not timed:
+        raise NoChart("no advice says by how much the step gets shorter")
+    now = max(each.step_ns or 0 for each in timed)
+    gains = [(word_of(each), each.replayed_ns, each.gain_ns or 0) for each in timed]
+    if (together := gain_together(first, anatomy.replay)) is not None:
+        gains.append(("together", *together[:2]))
+    whole = units.duration(now)
+    rows: list[Datum] = [{"step": "now", "kind": _NOW, "from": 0, "to": now, "text": whole, "label": whole}]
+    times: Counter[str] = Counter()
+    for word, replayed, most in gains:
+        times[word] += 1  # two pieces of advice may be by one rule
+        name = word if times[word] == 1 else f"{word} ({times[word]})"
+        least, longest = now - most, now - (most if replayed is None else replayed)
+        text = f"{units.duration(least)} ({units.change(least, now)})"
+        if replayed is None:
+            text = f"at least {text}"
+        elif units.duration(longest) != units.duration(least):
+            text += f" to {units.duration(longest)} ({units.change(longest, now)})"
+        kind = _BOUND if replayed is None else _REPLAYED
+        rows.append({"step": name, "kind": kind, "from": 0, "to": least, "text": text, "label": text})
+        if longest > least:  # the text is behind the last bar
+            rows[-1]["label"] = ""
+            rows.append({"step": name, "kind": _RANGE, "from": least, "to": longest, "text": text, "label": text})
+    names = list(dict.fromkeys(row["step"] for row in rows))
+    looks = {kind: colour for kind, colour in _OF_AFTER.items() if any(row["kind"] == kind for row in rows)}
+    base = alt.Chart(_values(rows)).encode(
+        y=alt.Y("step:N", sort=names, title=None, scale=alt.Scale(domain=names, paddingInner=0.25)),
+        tooltip=[alt.Tooltip("step:N", title="after"), alt.Tooltip("text:N", title="the step takes"), "kind:N"],
+    )  # fmt: skip
+    bars = base.mark_bar(stroke=_INK, strokeOpacity=0.6, strokeWidth=0.8).encode(
+        x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, now)), scale=alt.Scale(domain=[0, now], nice=False)),
+        x2="to:Q", color=_coloured("kind", looks, symbolType="square"), description="text:N",
+    )  # fmt: skip
+    labels = base.mark_text(align="left", dx=4, fontSize=11).encode(x="to:Q", text="label:N")
+    said = "; ".join(dict.fromkeys(f"{row['step']} {row['text']}" for row in rows))
+    return (bars + labels).properties(
+        width=_WIDTH - 340, height=26 * len(names), description=printable(f"{_TITLE_OF_ADVICE}: {said}"),
+    )  # fmt: skip
 
 
 # ----- one step over time
@@ -1032,6 +1097,7 @@ class Picture(Struct, frozen=True):
 CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
     Anatomy: {
         "step": Picture(_step, "The step in parts that sum to it"),
+        "advice": Picture(_advice, _TITLE_OF_ADVICE),
         "lanes": Picture(_lanes, "One step over time", still=partial(_lanes, most=_MOST_STILL)),
         "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward over forward"),
         "roofline": Picture(_roofline, "Operators below the ceilings of the device"),

@@ -49,7 +49,7 @@ class PagePart(Struct, frozen=True):
 PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
     Anatomy: (
         PagePart(
-            "verdict", "What costs most, and what to do", ("step",),
+            "verdict", "What costs most, and what to do", ("step", "advice"),
             ("title", "caveats", "given-ceilings", "disagreements", "in-short", "headline", "advice", "more-advice",
              "run"),
         ),
@@ -103,8 +103,8 @@ _SIGNATURES: Final = 8
 _SIGNATURE_MOST: Final = 400
 #: Pictures of the width of the page, and the pixels beside their marks; the others keep theirs.
 _FLUID: Final = {
-    "step": 10, "lanes": 150, "roofline": 90, "modules": 10, "memory": 90, "segments": 10, "components": 190,
-    "difference": 330,
+    "step": 10, "advice": 350, "lanes": 150, "roofline": 90, "modules": 10, "memory": 90, "segments": 10,
+    "components": 190, "difference": 330,
 }  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> str:
     still = still_of(chart_of(report, name, still=True) if smaller else chart, f"{name}-")
     return (
         f'<figure id="chart-{name}"{sized}><figcaption>{plain(title)}</figcaption>\n{_controls(name)}'
-        f'<div class="view" role="img" aria-label="{plain(title)}">{still}</div></figure>'
+        f'<div class="view" role="img" aria-label="{plain(specs[name]["description"])}">{still}</div></figure>'
     )
 
 

@@ -82,7 +82,21 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
 
 
 def together_of(advice: Iterable[Advice], replay: Replay | None = None) -> Phrase | None:
-    """Return what several pieces of advice gain of the step together; `None` for less than two of time.
+    """Return what several pieces of advice gain of the step together; `None` for less than two of time."""
+    gain = gain_together(advice, replay)
+    if gain is None:
+        return None
+    replayed, most, whole = gain
+    if replayed is None:
+        return phrase("at most {} ({})", Time(most), Share(most, whole))
+    return _of_time(replayed, most, whole)
+
+
+def gain_together(
+    advice: Iterable[Advice], replay: Replay | None = None
+) -> tuple[int | None, int, int] | None:  # fmt: skip
+    """Return what advice gains together, as `replayed_ns`, `gain_ns` and `step_ns` of one; `None` for less than two of
+    time.
 
     It is what a replay says if that has all of them, else at most the sum.
     """
@@ -97,9 +111,9 @@ def together_of(advice: Iterable[Advice], replay: Replay | None = None) -> Phras
             parts.append(1 - made.least_ns / max(replay.least_ns, 1))
         bound = sum(each.most_ns or 0 for each in timed)
         least, most = (min(max(round(part * whole), 0), bound) for part in (min(parts), max(parts)))
-        return _of_time(None if any(each.is_bound for each in timed) else least, most, whole)
+        return None if any(each.is_bound for each in timed) else least, most, whole
     most = sum((each.gain_ns if each.most_ns is None else each.most_ns) or 0 for each in timed)
-    return phrase("at most {} ({})", Time(min(most, whole)), Share(min(most, whole), whole))
+    return None, min(most, whole), whole
 
 
 def fact_of(advice: Advice, *, of_profile: bool, brief: bool = False) -> Fact:
