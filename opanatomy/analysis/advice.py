@@ -788,13 +788,14 @@ def _waiting(view: View) -> Iterator[Advice]:
     reached = before / max(straggler.waiting_ns, 1) if early else share
     gain = round(min(reached, 1.0) * view.costs.waiting_ns / steps_of_window(view.anatomy))
     gap = None if early else _straggling(view)
+    tries: tuple[str, ...]
     gain += 0 if gap is None else round(gap.cause_ns * gap.count)
     computes = straggler.computing_longer_ns >= straggler.idle_longer_ns
     if early:
-        why, tries = (
-            ", mostly because it starts its step late",
-            ("Look at what it does between steps: input, logging, checkpoints.",),
-        )
+        alone = steps_of(view.anatomy) <= view.situation.ranks
+        again = ("Record several steps: in the first, recordings begin at different times.",) if alone else ()
+        why = ", mostly because it starts its step late"
+        tries = "Look at what it does between steps: input, logging, checkpoints.", *again
     elif gap is not None:
         why = ": its device idles {idle} a step" + (" in {where}" if gap.name else "")
         tries = (f"Look at what the host of {who} does there, with torch.profiler.record_function or recorded stacks.",)
@@ -912,7 +913,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     tensors = [tensor for tensor in largest.signature.record.tensors() if tensor.dtype is not None]
     compiled = view.situation.compiled or largest.operator.startswith("triton")
     if largest.operator_class is not CLASS.TENSOR_CONTRACTION:
-        if not compiled:
+        if not compiled and not any(True for _ in _in_chains(view)):  # which have the same cure
             yield "Fuse it with its neighbours: torch.compile(model)."
         return
     odd = _misaligned(tensors)
@@ -992,7 +993,7 @@ def _float32(view: View) -> Iterator[Advice]:
         return
     scaled = ", with a GradScaler" if half == "float16" and view.situation.backward else ""
     tries = [f'Multiply in {half}: torch.autocast("{"cpu" if view.on_cpu else "cuda"}", torch.{half}){scaled}.']
-    if peaks.get(TF32) and FLOAT32 in kinds:
+    if peaks.get(TF32) and 2 * kinds.get(FLOAT32, 0) >= sum(kinds.values()):
         tries.append('Multiply in tf32: torch.set_float32_matmul_precision("high").')
     most = max(kinds, key=lambda kind: kinds[kind])
     others = "" if len(kinds) == 1 else ", mostly {most}"

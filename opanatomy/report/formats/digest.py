@@ -74,6 +74,8 @@ def _page(
     """Return the sections and, before the warnings, findings and advice, which are never left out for `most_bytes`."""
     blocks = [_Block(section.title, [_fact(fact, line_bytes) for fact in section.facts]) for section in sections]
     ahead = len(blocks) - (sections[-1].name == "warnings")
+    # The commands of what to try look at the findings too.
+    ranked = tuple(replace(finding, next=None) for finding in ranked) if advice else ranked
     found = f"## Largest findings\n{_findings(ranked, line_bytes)}\n{advice}"
     if most_bytes is not None:
         left = most_bytes - _size(f"{_TITLE}\n\n{found}\n")

@@ -212,6 +212,9 @@ def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phr
         yield "class", _class(operator_class, total(rows, lacks_work=timeline.lacks_work).per_step(steps), work_ns)
     for row in anatomy.collectives[: room.causes]:
         yield "collective", _collective(row, steps, work_ns)
+    if others := anatomy.collectives[room.causes :]:
+        rest = _part(sum(row.time_ns for row in others) / steps, work_ns)
+        yield "collective", phrase("and {} more: {} (table collectives)", Count(len(others)), rest or "")
     yield "copies between host and device", _copies(anatomy, work_ns)
     times: tuple[tuple[str, list[tuple[Name | Phrase, int]], int], ...] = (
         ("operator", _operators(anatomy), room.operators),
@@ -219,6 +222,8 @@ def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phr
         ("module", _modules(anatomy), room.modules),
     )
     for label, rows_by_name, most in times:
+        if not most and label == "kernel":  # operators have their time
+            continue
         yield from _most(label, [(name, ns / steps) for name, ns in rows_by_name], work_ns, most)
 
 
@@ -236,17 +241,17 @@ def _collective(row: Collective, steps: int, work_ns: float) -> Phrase | None:
 
 
 def _copies(anatomy: Anatomy, work_ns: float) -> Phrase | None:
-    """Return calls, time, bytes and rate of the copies over the host's link; the rate of those with a known size."""
-    rows = [row for row in anatomy.operators if row.crosses_host_link]
-    if not rows:
+    """Return number, time and bytes of the copies over the host's link, and their rate if all sizes are known."""
+    rows = [row for row in anatomy.kernels if row.kernel.startswith(("Memcpy HtoD", "Memcpy DtoH"))]
+    called = [row for row in anatomy.operators if row.crosses_host_link]
+    if not rows or not called:
         return None
-    steps, sized = steps_of(anatomy), [row for row in rows if row.written_bytes is not None and not row.uncosted_ns]
-    moved, sized_ns = sum(row.written_bytes or 0 for row in sized), sum(row.time_ns for row in sized)
+    steps, sized = steps_of(anatomy), [row for row in called if row.written_bytes is not None and not row.uncosted_ns]
+    moved, time_ns = sum(row.written_bytes or 0 for row in sized), sum(row.time_ns for row in rows)
     figures = (
-        phrase("{} calls", calls_of(sum(row.calls for row in rows) / steps)),
-        _part(sum(row.time_ns for row in rows) / steps, work_ns),
-        phrase("{}", Bytes(moved / steps, at_least=len(sized) < len(rows))) if sized else None,
-        phrase("{}", ByteRate(moved * 1e9 / sized_ns)) if moved and sized_ns else None,
+        phrase("{} copies", calls_of(sum(row.count for row in rows) / steps)), _part(time_ns / steps, work_ns),
+        phrase("{}", Bytes(moved / steps, at_least=len(sized) < len(called))) if sized else None,
+        phrase("{}", ByteRate(moved * 1e9 / time_ns)) if moved and time_ns and len(sized) == len(called) else None,
     )  # fmt: skip
     return joined(figures)
 
