@@ -154,7 +154,7 @@ def test_the_step_after_each_change_is_that_of_the_json_report() -> None:
     assert alt == (
         "The step now, after each of the first changes, and after all of them together: now 187 ms; input 134 ms"
         " (-28.4 %) to 135 ms (-27.6 %); float32 167 ms (-10.7 %) to 174 ms (-6.9 %); launches at least 172 ms (-8.1 %)"
-        "; together at least 44.4 ms (-76.2 %)"
+        "; together at least 44.6 ms (-76.1 %)"
     )
 
 
