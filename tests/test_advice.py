@@ -767,6 +767,17 @@ def test_what_is_kept_for_no_backward_is_advised(tmp_path: Path) -> None:
     assert advised_of(forwards(4, 2).written(tmp_path / "u.pickle")).keys() == {"temporary buffers"}
 
 
+def test_a_cache_that_stays_after_inference_is_no_activation(tmp_path: Path) -> None:
+    """Kept at the end of a second forward: as much of all that it allocated as autograd keeps, or a few blocks."""
+    for kept, subjects in ((20, {"forward activations"}), (4, set())):
+        made = forwards(kept, 30)
+        made.events[0] = made.events[0][: -2 * kept]  # nothing frees the last ones, and one more makes it the peak
+        made.alloc(60_000, 10, forward_stack(22, "gelu"))
+        blocks = [(1_000 + 512 * number, 10, "active_allocated") for number in range(kept)]
+        found = advised_of(made.segment(0, 16_384, *blocks).written(tmp_path / "s.pickle"))
+        assert found.keys() - {"temporary buffers"} == subjects
+
+
 def test_a_first_forward_that_runs_out_may_be_that_of_a_training(tmp_path: Path) -> None:
     """Alone and out of memory it is checkpointed first; one that ended is more likely no training."""
     for fails, first in ((True, "Checkpoint"), (False, "If nothing is trained")):

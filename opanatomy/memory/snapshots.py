@@ -666,15 +666,13 @@ def _unused(blocks: Blocks, parts: Passes, stack_of_event: Int64, began: int, st
     unused[freed[outside[blocks.free[freed]]]] = True
     forward = (outside & np.append(~outside[1:], False)).cumsum()[blocks.alloc]
     made &= ~stacks.casts[stack_of_event[blocks.alloc]]
-    least = max(_RESULTS, _KEPT_OF_FORWARD * made.sum())
-    kept, alive = int((made & unused).sum()), int((made & blocks.never_freed).sum())
     several = len(np.unique(forward[made])) > 1
-    return _Unused(
-        blocks=unused,
-        forward=forward,
-        trains=False if kept > least else None,
-        results=several and kept + alive <= least,
-    )
+    # What the last of several forwards keeps may be alive.
+    complete = made & (forward < forward[made].max()) if several else made
+    freed_outside, alive = int((complete & unused).sum()), int((made & blocks.never_freed).sum())
+    keeps = freed_outside > max(_RESULTS, _KEPT_OF_FORWARD * complete.sum())
+    results = several and freed_outside + alive <= max(_RESULTS, _KEPT_OF_FORWARD * made.sum())
+    return _Unused(blocks=unused, forward=forward, trains=False if keeps else None, results=results)
 
 
 def _scores(blocks: Blocks, placing: Placing, stack: Int64, stacks: _Stacks) -> Bool:
