@@ -18,7 +18,7 @@ from opanatomy.records.communication import Straggler
 from opanatomy.records.workload import CompilerEvent, RunClock, SlowStep, TextFigures
 from tests.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
 from tests.test_report_verdict import of_ranks
-from tests.test_snapshots import a_step
+from tests.test_snapshots import BACKWARD, MIB, SHARED, WITH_SHARED, Made, a_step, forward_stack, frame
 
 PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
 #: An element-wise call on 256 x 1024 float32 numbers, and its bytes read and written.
@@ -730,6 +730,216 @@ def test_memory_in_pieces_is_advised_where_it_would_have_been_enough(tmp_path: P
         path = a_step().event("oom", 0, asked, device_free=0).written(tmp_path / f"{asked}.pickle")
         ids = {advice.id for advice in opanatomy.analyze(path).advice} - {"what_fills"}
         assert ids == advised_
+
+
+def advised_of(path: Path) -> dict[str | None, Advice]:
+    return {advice.subject: advice for advice in opanatomy.analyze(path).advice if advice.id == "what_fills"}
+
+
+SCORES = ("bmm", 400), ("div_Tensor", 400), ("_softmax", 400), ("native_dropout", 100), ("clone", 400), ("bmm", 64)
+OUTSIDE = [frame("<module>", "/home/me/train.py", 12)]
+
+
+def calls_of(*operators: tuple[str, int], function: str = "forward", times: int = 2) -> Made:
+    """Layers whose function allocates these, one after the other; what is divided is freed at once."""
+    made = Made()
+    for number, (operator, size) in enumerate(operators * times):
+        at = 1_000 + 512 * number
+        made.alloc(at, size, forward_stack(10 + number % len(operators), operator, function))
+        if operator == "div_Tensor":
+            made.free(at, size, forward_stack(13, "_softmax", function))
+    return made
+
+
+def with_backward(made: Made) -> Made:
+    """A backward that frees what was kept, and one gradient of 100 for the weight from before."""
+    freed = {row["addr"] for row in made.events[0] if row["action"] == "free_requested"}
+    kept = [row for row in made.events[0] if row["action"] == "alloc" and row["addr"] not in freed]
+    made.alloc(90_000, 100, BACKWARD)
+    for row in kept:
+        made.free(row["addr"], row["size"], BACKWARD)
+    return made.segment(
+        80_000, 16_384, (80_000, 100, "active_allocated"), (80_100, 9_900, "inactive"),
+        (90_000, 100, "active_allocated"), (90_100, 6_284, "inactive"),
+    )  # fmt: skip
+
+
+def test_scores_at_the_peak_are_advised_once(tmp_path: Path) -> None:
+    """A layer keeps products, probabilities and a mask of a byte an element; a copy of values is no score."""
+    found = advised_of(with_backward(calls_of(*SCORES)).written(tmp_path / "s.pickle"))
+    peak = 100 + 100 + 2 * (400 + 400 + 100 + 400 + 64)
+    assert (found["attention scores"].gain_bytes, found["attention scores"].peak_bytes) == (1_800, peak)
+    assert found["attention scores"].figures["line"].text == "model.py:10 forward"
+    assert "scaled_dot_product_attention" in found["attention scores"].tries[0]
+    assert found["forward activations"].gain_bytes == 2 * (400 + 64)
+    assert sum(advice.gain_bytes or 0 for advice in found.values()) <= peak
+
+
+@pytest.mark.parametrize(
+    ("function", "around", "cure"),
+    [
+        ("eager_attention_forward", "", 'attn_implementation="sdpa"'),
+        ("forward", "_scaled_dot_product_attention_math", "sdpa_kernel"),
+    ],
+)
+def test_unfused_attention_is_fused_where_it_is_called(function: str, around: str, cure: str, tmp_path: Path) -> None:
+    made = with_backward(calls_of(*SCORES, function=function))
+    for row in made.events[0]:
+        if around and row["frames"] is not BACKWARD:
+            row["frames"].insert(2, frame(f"at::_ops::{around}::call(at::Tensor)"))
+    (tried,) = advised_of(made.written(tmp_path / "s.pickle"))["attention scores"].tries
+    assert cure in tried
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        (("mm", 400), ("_softmax", 400), ("bmm", 64)),  # a router's
+        (("bmm", 400), ("_log_softmax", 400), ("bmm", 64)),  # a loss
+        (("bmm", 400), ("_softmax", 400)),  # probabilities that nothing multiplies
+        (("bmm", 4_000), ("_softmax", 400), ("bmm", 64)),  # of another size
+        (("bmm", 400), ("_scaled_dot_product_flash_attention", 64), ("bmm", 64)),
+    ],
+    ids=["router", "loss", "head", "sizes", "fused"],
+)  # fmt: skip
+def test_no_other_softmax_is_called_attention(operators: tuple[tuple[str, int], ...], tmp_path: Path) -> None:
+    found = advised_of(with_backward(calls_of(*operators, times=1)).written(tmp_path / "s.pickle"))
+    assert "attention scores" not in found
+    assert found["forward activations"].gain_bytes == sum(size for _, size in operators)
+
+
+def test_scores_are_advised_where_memory_runs_out_in_them(tmp_path: Path) -> None:
+    """In the second layer's softmax, of the attention that the first one shows."""
+    made = calls_of(*SCORES, times=1).alloc(8_192, 400, forward_stack(10, "bmm"))
+    made.alloc(9_216, 400, forward_stack(11, "div_Tensor"))
+    made.event("oom", 0, 400, device_free=0, frames=forward_stack(12, "_softmax"))
+    made.segment(0, 16_384, (0, 16_384, "inactive"))
+    found = advised_of(made.written(tmp_path / "s.pickle"))
+    assert found["attention scores"].gain_bytes == 5 * 512  # products, probabilities and mask, in whole blocks
+
+
+def test_autocasts_copies_go_with_the_weights(tmp_path: Path) -> None:
+    """Kept in half precision, weights are half as large and not copied; without a backward the cache may go instead."""
+    cast = [*forward_stack(5, "_to_copy")]
+    cast.insert(2, frame("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&, c10::DeviceType)"))
+    made = Made().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6))
+    found = advised_of(with_backward(made).written(tmp_path / "s.pickle"))
+    assert (found["weights"].gain_bytes, found["weights"].peak_bytes) == (100 // 2 + 50, 280)
+    assert "autocast copies none (this changes the training)" in found["weights"].tries[0]
+    assert "cache_enabled" not in str(found)
+    made = Made().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6)).free(1_000, 50, OUTSIDE)
+    made.segment(80_000, 4_096, (80_000, 100, "active_allocated"), (80_100, 3_996, "inactive"))
+    made.segment(0, 8_192, (0, 2_000, "inactive"), (2_000, 30, "active_allocated"), (2_030, 6_162, "inactive"))
+    found = advised_of(made.written(tmp_path / "t.pickle"))
+    assert (found["autocast weight casts"].gain_bytes, found["autocast weight casts"].peak_bytes) == (50, 180)
+    assert found["autocast weight casts"].tries[0] == "Convert the model once: model.to(torch.bfloat16)."
+    assert "cache_enabled=False" in found["autocast weight casts"].tries[1]
+    assert "weights" not in found
+
+
+def forwards(kept: int, freed: int, times: int = 2) -> Made:
+    """Forward passes that keep blocks of 10 until code outside of the model drops them, and free others of 30."""
+    made = Made()
+    for _ in range(times):
+        for _ in range(freed):
+            made.alloc(50_000, 30, forward_stack(20, "mm")).free(50_000, 30, forward_stack(20, "mm"))
+        for number in range(kept):
+            made.alloc(1_000 + 512 * number, 10, forward_stack(21, "gelu"))
+        for number in range(kept):
+            made.free(1_000 + 512 * number, 10, OUTSIDE)
+    return made.segment(80_000, 4_096, (80_000, 100, "active_allocated"), (80_100, 3_996, "inactive"))
+
+
+def test_what_is_kept_for_no_backward_is_advised(tmp_path: Path) -> None:
+    """Freed outside of the model, without a backward; outputs and caches are few of what a forward allocates."""
+    found = advised_of(forwards(20, 30).written(tmp_path / "s.pickle"))
+    assert (found["forward activations"].gain_bytes, found["forward activations"].peak_bytes) == (200, 300)
+    assert "torch.inference_mode()" in found["forward activations"].tries[0]
+    assert "Checkpoint" not in str(found)
+    assert advised_of(forwards(20, 100).written(tmp_path / "t.pickle")).keys() == {"temporary buffers"}
+    assert advised_of(forwards(4, 2).written(tmp_path / "u.pickle")).keys() == {"temporary buffers"}
+
+
+def test_a_cache_that_stays_after_inference_is_no_activation(tmp_path: Path) -> None:
+    """Kept at the end of a second forward: as much of all that it allocated as autograd keeps, or a few blocks."""
+    for kept, subjects in ((20, {"forward activations"}), (4, set())):
+        made = forwards(kept, 30)
+        made.events[0] = made.events[0][: -2 * kept]  # nothing frees the last ones, and one more makes it the peak
+        made.alloc(60_000, 10, forward_stack(22, "gelu"))
+        blocks = [(1_000 + 512 * number, 10, "active_allocated") for number in range(kept)]
+        found = advised_of(made.segment(0, 16_384, *blocks).written(tmp_path / "s.pickle"))
+        assert found.keys() - {"temporary buffers"} == subjects
+
+
+def test_a_first_forward_that_runs_out_may_be_that_of_a_training(tmp_path: Path) -> None:
+    """Alone and out of memory it is checkpointed first; one that ended is more likely no training."""
+    for fails, first in ((True, "Checkpoint"), (False, "If nothing is trained")):
+        made = Made().alloc(1_000, 300, forward_stack(5)).alloc(2_000, 100, forward_stack(6))
+        if fails:
+            made.event("oom", 0, 500, device_free=0, frames=forward_stack(7))
+        made.segment(0, 4_096, (0, 1_000, "inactive"), (1_000, 300, "active_allocated"), (1_300, 700, "inactive"),
+                     (2_000, 100, "active_allocated"), (2_100, 1_996, "inactive"))  # fmt: skip
+        tries = advised_of(made.written(tmp_path / "s.pickle"))["forward activations"].tries
+        assert [tried.startswith(first) for tried in tries] == [True, False]
+
+
+def test_temporary_buffers_of_inference_name_their_line(tmp_path: Path) -> None:
+    """Without scores, and no word of them in a training."""
+    made = calls_of(("mm", 300), ("exp", 100), times=1)
+    for row in [*made.events[0]]:
+        made.free(row["addr"], row["size"], forward_stack(15))
+    made.alloc(3_000, 8, forward_stack(16)).segment(80_000, 4_096, (80_000, 100, "active_allocated"))
+    anatomy = opanatomy.analyze(made.written(tmp_path / "s.pickle"))
+    (advice,) = anatomy.advice
+    assert (advice.subject, advice.gain_bytes, advice.peak_bytes) == ("temporary buffers", 200, 500)
+    assert (advice.figures["line"].text, advice.figures["most"].value) == ("model.py:10 forward", 300)
+    made.alloc(4_000, 100, BACKWARD)
+    assert "temporary buffers" not in advised_of(made.written(tmp_path / "t.pickle"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "cure"),
+    [
+        ({}, 9, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
+        ({"max_split_size": "-1"}, 9, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
+        ({"max_split_size": str(16 * MIB)}, 9, "Replace max_split_size_mb by expandable_segments:True"),
+        ({"expandable_segments": "True"}, 9, None),
+        ({"expandable_segments": "True", "max_split_size": str(16 * MIB)}, 9, "Drop max_split_size_mb"),
+        ({"expandable_segments": "True", "max_split_size": str(16 * MIB)}, 17, None),  # not a smaller request
+        ({"expandable_segments": "True", "max_split_size": str(64 * MIB)}, 9, None),  # no free block of that size
+        ({"max_split_size": str(16 * MIB)}, 33, None),  # more than is unused
+    ],
+)  # fmt: skip
+def test_fragments_are_put_together_by_the_allocators_settings(
+    settings: dict[str, str], asked: int, cure: str | None, tmp_path: Path
+) -> None:
+    made = Made().event("segment_alloc", 0, 32 * MIB).event("oom", 0, asked * MIB, device_free=0, frames=OUTSIDE)
+    made.segment(0, 32 * MIB, (0, 32 * MIB, "inactive"))
+    found = opanatomy.analyze(made.written(tmp_path / "s.pickle", allocator_settings=settings)).advice
+    assert [advice.tries[0].startswith(cure or "-") for advice in found] == [True] * (cure is not None)
+    assert [advice.gain_bytes for advice in found] == [32 * MIB] * (cure is not None)
+
+
+@WITH_SHARED
+@pytest.mark.parametrize(
+    ("name", "scores", "activations", "weights"),
+    [
+        # A layer's exponentials in float32, and their quotient cast to bfloat16: batch x heads x length x length.
+        ("medium_512_training", 24 * 4 * 16 * 512 * 512 * (4 + 2), 6_258_000_000, 846_000_000 + 826_000_000),
+        # Of one softmax masked scores and differences in bfloat16, exponentials and their quotient in float32.
+        ("medium_512_inference", 4 * 16 * 512 * 512 * (2 + 2 + 4 + 4), None, None),
+        ("medium_128_training", None, None, 846_000_000),  # whose peak is in the optimizer
+    ],
+)
+def test_a_strangers_attention_is_advised(
+    name: str, scores: int | None, activations: int | None, weights: int | None
+) -> None:
+    found = advised_of(SHARED / f"{name}.pickle.gz")
+    gains = {subject: advice.gain_bytes or 0 for subject, advice in found.items()}
+    assert gains.get("attention scores") == scores
+    assert activations is None or gains["forward activations"] == pytest.approx(activations - (scores or 0), rel=1e-3)
+    assert weights is None or gains["weights"] == pytest.approx(weights, rel=1e-3)
+    assert sum(gains.values()) <= next(iter(found.values())).peak_bytes
 
 
 # ------------------------------------------------------------------------------------------------------------ the page

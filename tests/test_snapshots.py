@@ -100,6 +100,8 @@ def the_moment_shown_is_never_called_the_peak(path: Path) -> None:
         assert sum(part.at_peak_bytes or 0 for part in memory.components) == memory.peak_bytes
         for of in ("line", "module", "operator_class", "phase", "stream"):
             assert sum(part.bytes for part in memory.parts if part.of == of) == memory.shown_bytes
+        in_attention = [part.bytes for part in memory.parts if part.of == "attention"]
+        assert not in_attention or sum(in_attention) == memory.shown_bytes
         assert sum(item.bytes for item in memory.inferences) == memory.shown_bytes
         assert sum(part.bytes for part in memory.blocks) + memory.unlisted_bytes == memory.shown_bytes
 

@@ -1446,60 +1446,139 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
 
 def _fragmentation(view: View) -> Iterator[Advice]:
     """Look at a snapshot's failure: what the allocator held without using it, and whether it was enough."""
-    failure = view.anatomy.memory.failure
-    if failure is None or failure.unused_bytes is None:
+    memory, failure = view.anatomy.memory, view.anatomy.memory.failure
+    if failure is None or failure.unused_bytes is None or failure.unused_bytes < (failure.requested_bytes or 0):
         return
-    unused, asked = failure.unused_bytes, failure.requested_bytes or 0
-    if unused < asked or any(pool.expandable for pool in view.anatomy.memory.pools):
-        return
+    unused, asked, limit = failure.unused_bytes, failure.requested_bytes or 0, failure.max_split_bytes
+    why, cure = "memory is fragmented", _EXPANDABLE
+    if failure.expandable or any(pool.expandable for pool in memory.pools):
+        # torch gives no free block of the limit and more to a smaller request, whether segments expand or not.
+        if limit is None or not asked < limit <= max(pool.largest_free_bytes for pool in memory.pools):
+            return
+        why = "max_split_size_mb keeps blocks of {limit} and more from it"
+        cure = "Drop max_split_size_mb from PYTORCH_CUDA_ALLOC_CONF; keep expandable_segments:True."
+    elif limit is not None:
+        why = "memory is fragmented, and blocks of {limit} and more are not split"
+        cure = "Replace max_split_size_mb by expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF."
     yield Advice(
         id="", gain_bytes=unused, peak_bytes=failure.reserved_bytes,
-        why="{asked} did not fit although {unused} was reserved and unused: memory is fragmented",
-        figures={
-            "asked": Evidence(value=asked, unit="bytes"), "unused": Evidence(value=unused, unit="bytes"),
-        },
-        tries=(_EXPANDABLE,), section="memory",
+        why="{asked} did not fit although {unused} was reserved and unused: " + why,
+        figures={"asked": _size(asked), "unused": _size(unused), "limit": _size(limit or 0)},
+        tries=(cure,), section="memory",
     )  # fmt: skip
 
 
-#: A component of a snapshot below this part of the peak is not worth a change.
-_LEAST_COMPONENT: Final = 0.1
-#: What lowers a component: the part of it that goes at most, and the change.
-_LOWERED_BY: Final = {
-    "forward_activations": (1.0, "Checkpoint each layer (torch.utils.checkpoint): only its input is kept."),
-    "optimizer_state": (0.75, "Use an optimizer with 8-bit state: AdamW8bit of bitsandbytes or torchao."),
-    "gradients": (1.0, "Call optimizer.zero_grad(set_to_none=True) before forward, not before backward."),
-    "weights": (
-        0.5,
-        "Keep weights in bfloat16 (this changes the training), or shard them over ranks (torch.distributed.fsdp).",
-    ),
-}
+def _size(value: float) -> Evidence:
+    """Return a number of bytes."""
+    return Evidence(value=round(value), unit="bytes")
+
+
+#: A change that lowers a snapshot's peak by less than this part of it is not worth it.
+_LEAST_OF_PEAK: Final = 0.05
+_CHECKPOINTS: Final = "Checkpoint each layer (torch.utils.checkpoint): only its input is kept."
+_INFERENCE: Final = "If nothing is trained, run under torch.inference_mode(): nothing is kept for a backward."
+_UNCACHED_CASTS: Final = "Pass cache_enabled=False to torch.autocast: each copy is freed after its use."
+_SHARDS: Final = "shard them over ranks (torch.distributed.fsdp)."
 
 
 def _what_fills(view: View) -> Iterator[Advice]:
-    """Look at a snapshot where memory ran out, or at its peak: the components that a change lowers."""
+    """Look at a snapshot where memory ran out, or at its peak: the components that a change lowers.
+
+    What attention's scores and autocast's copies take is left out of what other changes save.
+    """
     memory = view.anatomy.memory
     if not memory.parts or not memory.peak_bytes:
         return
     at_failure = memory.moment == "oom"
-    whole, phase = (memory.shown_bytes or 0, memory.shown_at) if at_failure else (memory.peak_bytes, memory.peak_at)
-    in_forward = any(part.of == "phase" and part.name == Phase.BACKWARD for part in memory.parts)
-    for part in memory.components:
-        share, change = _LOWERED_BY.get(part.component, (0.0, ""))
-        size = (part.shown_bytes if at_failure else part.at_peak_bytes) or 0
-        if not share or size < _LEAST_COMPONENT * whole:
-            continue
-        if part.component == "gradients" and not (in_forward and phase == Phase.FORWARD):
-            continue
-        yield Advice(
-            id="", subject=part.component.replace("_", " "), gain_bytes=round(share * size),
-            peak_bytes=whole, why="{size} of {peak} is {component}",
-            figures={
-                "size": Evidence(value=size, unit="bytes"), "peak": Evidence(value=whole, unit="bytes"),
-                "component": name(part.component.replace("_", " ")),
-            },
-            tries=(change,), section="memory",
+    whole = (memory.shown_bytes or 0) if at_failure else memory.peak_bytes
+    sizes = {
+        part.component: (part.shown_bytes if at_failure else part.at_peak_bytes) or 0 for part in memory.components
+    }
+    parts = memory.parts if at_failure or memory.is_at_peak else ()
+    scores = [part for part in parts if part.of == "attention" and part.name]
+    in_scores = sum(part.bytes for part in scores)
+    if in_scores >= _LEAST_OF_PEAK * whole:
+        most = max(scores, key=lambda part: part.bytes)
+        yield _of_peak(
+            "attention scores", in_scores, whole,
+            "unfused attention holds {size} of {peak}, {most} by {line}",
+            (_fuses_attention(most.function or ""),), size=in_scores, most=most.bytes, line=most.name or "",
         )  # fmt: skip
+        for part in scores:
+            sizes[part.component] -= part.bytes
+    else:
+        scores = []
+    for component, (share, tries) in _lowered_by(view, sizes, at_failure=at_failure).items():
+        size, casts = sizes.get(component, 0), sizes.get(_WEIGHT_CASTS, 0) if component == "weights" else 0
+        gain = round(share * size) + casts
+        if gain < _LEAST_OF_PEAK * whole or not size:
+            continue
+        lines = [part for part in parts if part.of == "line" and part.name and part.component == component]
+        most_of = max(lines, key=lambda part: part.bytes, default=None) if component == _TEMPORARY else None
+        beside = any(part.component == component for part in scores)
+        yield _of_peak(
+            component.replace("_", " "), gain, whole,
+            "{size} of {peak} is {component}" + (" besides attention's scores" if beside else "")
+            + (", and {casts} autocast's copies of them" if casts else "")
+            + ("" if most_of is None else ", {most} by {line}"),
+            tries, size=size, casts=casts, component=component.replace("_", " "),
+            most=0 if most_of is None else most_of.bytes, line="" if most_of is None else most_of.name or "",
+        )  # fmt: skip
+
+
+_WEIGHT_CASTS: Final = "autocast_weight_casts"
+_TEMPORARY: Final = "temporary_buffers"
+
+
+def _lowered_by(view: View, sizes: dict[str, int], *, at_failure: bool) -> dict[str, tuple[float, tuple[str, ...]]]:
+    """Return what lowers each component of a snapshot: the part of it that goes at most, and changes to try."""
+    memory = view.anatomy.memory
+    phase = memory.shown_at if at_failure else memory.peak_at
+    trains = memory.trains
+    if trains is None and any(point.phase in (Phase.BACKWARD, Phase.OPTIMIZER) for point in memory.timeline):
+        trains = True  # a report of before this was recorded
+    changing = "" if trains is False else " (this changes the training)"
+    activations = (_CHECKPOINTS,) if trains else (_INFERENCE,) if trains is False else (_INFERENCE, _CHECKPOINTS)
+    if trains is None and at_failure:  # the first forward of a training may be all that ran
+        activations = _CHECKPOINTS, _INFERENCE
+    weights: tuple[str, ...] = (f"Keep weights in bfloat16{changing}, or {_SHARDS}",)
+    if sizes.get(_WEIGHT_CASTS):
+        weights = f"Keep weights in bfloat16, so that autocast copies none{changing}.", f"Or {_SHARDS}"
+    lowered: dict[str, tuple[float, tuple[str, ...]]] = {
+        "forward_activations": (1.0, activations),
+        "optimizer_state": (0.75, ("Use an optimizer with 8-bit state: AdamW8bit of bitsandbytes or torchao.",)),
+        "weights": (0.5, weights),
+    }
+    of_backward = any(part.of == "phase" and part.name == Phase.BACKWARD for part in memory.parts)
+    if of_backward and phase == Phase.FORWARD:
+        lowered["gradients"] = 1.0, ("Call optimizer.zero_grad(set_to_none=True) before forward, not before backward.",)
+    if not trains:
+        lowered[_TEMPORARY] = 0.5, ("Use half the batch, or do the work of that line in chunks.",)
+        if not sizes.get("weights"):
+            uncached = () if trains is False else (_UNCACHED_CASTS,)  # else autograd keeps them, cached or not
+            lowered[_WEIGHT_CASTS] = 1.0, ("Convert the model once: model.to(torch.bfloat16).", *uncached)
+    return lowered
+
+
+def _fuses_attention(function: str) -> str:
+    """Return what fuses attention, by the function that allocates most of its scores."""
+    if function == "_scaled_dot_product_attention_math":
+        return "Force a fused kernel: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) warns what it lacks."
+    if function == "eager_attention_forward":  # of transformers
+        return 'Use fused attention, which keeps no scores: attn_implementation="sdpa".'
+    return "Call torch.nn.functional.scaled_dot_product_attention: fused, it keeps no scores."
+
+
+def _of_peak(subject: str, gain: int, whole: int, why: str, tries: tuple[str, ...], **figures: int | str) -> Advice:
+    """Return advice that lowers a snapshot's peak; figures are bytes and names."""
+    return Advice(
+        id="", subject=subject, gain_bytes=gain, peak_bytes=whole, why=why,
+        figures={
+            "peak": _size(whole),
+            **{key: name(value) if isinstance(value, str) else _size(value) for key, value in figures.items()},
+        },
+        tries=tries, section="memory",
+    )  # fmt: skip
 
 
 RULES: Final = (
@@ -1660,13 +1739,17 @@ RULES: Final = (
     ),
     Rule(
         id="fragmentation", title="fragmented memory", find=_fragmentation,
-        looks_for="a snapshot's request that failed while as much was held unused", bound="what was held unused",
-        silent="where segments are expandable",
+        looks_for="a snapshot's request that failed while as much was held unused, and the allocator's settings",
+        bound="what was held unused",
+        silent="where segments expand, unless max_split_size_mb keeps a free block from a smaller request",
     ),
     Rule(
         id="what_fills", title="largest components", find=_what_fills,
-        looks_for="components of a memory snapshot that are a tenth of its peak",
-        bound="all activations, three quarters of the optimizer's state, half of the weights",
-        silent="of gradients where the peak is not in forward",
+        looks_for="what a change lowers by a twentieth of a snapshot's peak: attention's scores (what one function"
+        " allocates from the product before a softmax to the next), components, temporary buffers without a backward",
+        bound="all scores, other activations and autocast's copies, three quarters of the optimizer's state, half of"
+        " the weights and of temporary buffers",
+        silent="of scores where stacks name no operators, of gradients where the peak is not in forward, of temporary"
+        " buffers where a backward ran",
     ),
 )  # fmt: skip

@@ -58,6 +58,12 @@ class Given(Struct, frozen=True, kw_only=True):
     follows_rules: bool
 
 
+def max_split_bytes(settings: dict[str, str]) -> int | None:
+    """Return the size from which on blocks are not split (`max_split_size_mb`); `None` without a limit."""
+    limit = settings.get("max_split_size", "")
+    return int(limit) if re.fullmatch(r"[1-9]\d{0,15}", limit) else None
+
+
 def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     """Return the whole blocks of a device's history."""
     blocks, segments, settings = snapshot.blocks, snapshot.segments, snapshot.settings
@@ -70,8 +76,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     least = _rounded(history.size, settings) if rounds else history.size
     splits_all = not rounds or settings.get("expandable_segments") == "True"
     expands = bool(segments.is_expandable[segments.device == number].any() or (history.action == SEGMENT_MAP).any())
-    limit = settings.get("max_split_size", "")
-    never_split = int(limit) if re.fullmatch(r"[1-9]\d{0,15}", limit) else _NO_LIMIT
+    never_split = max_split_bytes(settings) or _NO_LIMIT
     completes = FREE_COMPLETED if (history.action == FREE_COMPLETED).any() else FREE_REQUESTED
     events = list(
         zip(history.action.tolist(), history.address.tolist(), history.size.tolist(), least.tolist(), strict=True)

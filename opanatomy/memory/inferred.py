@@ -89,6 +89,7 @@ class Rule(IntEnum):
     WEIGHT_OF_SOME = auto()
     STATE_OF_SOME = auto()
     BROKEN_OFF = auto()
+    DROPPED = auto()
     NO_STACK = auto()
     NO_HISTORY = auto()
     ROUNDED = auto()
@@ -125,6 +126,7 @@ RULES: Final = {
         FORWARD_ACTIVATIONS,
         "allocated in the forward in which memory ran out or the recording ended, alive then",
     ),
+    Rule.DROPPED: (FORWARD_ACTIVATIONS, "allocated in forward, kept after it, freed without a backward"),
     Rule.WEIGHT_OF_SOME: (WEIGHTS, "allocated before the recording, never freed, the first of a group of its size"),
     Rule.GRADIENT_KEPT: (GRADIENTS, "allocated before the recording, never freed, the second of a group of its size"),
     Rule.STATE_OF_SOME: (

@@ -32,7 +32,7 @@ from opanatomy.memory.allocations import (
     states_shown,
     unbroken,
 )
-from opanatomy.memory.caching_allocator import Given, blocks_given
+from opanatomy.memory.caching_allocator import Given, blocks_given, max_split_bytes
 from opanatomy.memory.components import PENDING_FREE, ROUNDING
 from opanatomy.memory.inferred import (
     COMPONENT_OF,
@@ -97,6 +97,12 @@ _OPTIMIZERS: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _CHECKPOINT: Final = re.compile(r"[\\/]torch[\\/]utils[\\/]checkpoint\.py$")
 _STEP: Final = "Optimizer.step#"
 _CASTS: Final = "at::autocast::cached_cast"
+#: Softmax as an operator of torch and as a function in Python, but no logarithm of it.
+_SOFTMAX: Final = re.compile(r"^(?:_|_safe_|_masked_)?softmax(?:_int|_out)?$")
+_SOFTMAX_IN_PYTHON: Final = re.compile(r"^(?!log_)\w*softmax$")
+_PRODUCTS: Final = frozenset({"bmm", "bmm_out", "baddbmm", "baddbmm_", "baddbmm_out"})
+#: The part of `scaled_dot_product_attention` that writes its scores, where no fused kernel runs.
+MATH_ATTENTION: Final = "_scaled_dot_product_attention_math"
 #: The outermost frames of threads that the program began.
 _OUTERMOST: Final = frozenset({"<module>", "_bootstrap", "_run_code", "_bootstrap_inner"})
 _NO_PHASE: Final = -1
@@ -114,6 +120,11 @@ class Place(Struct, frozen=True, kw_only=True):
     rule: int = -1
     moves_module: bool = False
     casts: bool = False
+    #: The function that calls torch, and the calls around it; whether it multiplies matrices or takes a softmax.
+    caller: tuple[object, ...] | None = None
+    multiplies: bool = False
+    takes_softmax: bool = False
+    in_math_attention: bool = False
 
 
 def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
@@ -130,6 +141,7 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     ):
         rule = Rule.EXCHANGED
     frame = _line(python, calls)
+    inside = next((place for place, frame in enumerate(python) if _calls_torch(frame)), None)
     return Place(
         line=None if frame is None else _text(frame), function=None if frame is None else frame.name,
         module=_modules(python, calls), operator=_operator(operators, named),
@@ -137,7 +149,17 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
         moves_module=any(_MODULE_CALL.search(frame.filename) and frame.name == "_apply" for frame in python)
         or any(frame.name == "__init__" and "torch/nn/" in frame.filename for frame in python),
         casts=any(_CASTS in frame.name for frame in before_python),
+        caller=None if inside is None else (python[inside].filename, python[inside].name, *python[inside + 1 :]),
+        multiplies=not _PRODUCTS.isdisjoint(operators),
+        takes_softmax=any(map(_SOFTMAX.match, operators))
+        or any(_SOFTMAX_IN_PYTHON.match(frame.name) for frame in python[:inside]),
+        in_math_attention=MATH_ATTENTION in operators,
     )  # fmt: skip
+
+
+def _calls_torch(frame: Frame) -> bool:
+    of_torch = _OF_TORCH.search(frame.filename) or _is_std(frame)
+    return not of_torch and not _SOFTMAX_IN_PYTHON.match(frame.name)
 
 
 def _is_call(frame: Frame) -> bool:
@@ -225,6 +247,11 @@ class _Stacks(Struct, frozen=True, kw_only=True):
     rule: Int64
     moves_module: Bool
     casts: Bool
+    #: A number for each caller of torch, -1 for none.
+    caller: Int64
+    multiplies: Bool
+    takes_softmax: Bool
+    in_math_attention: Bool
     #: Whether a stack is of Python alone: then autograd's threads have none.
     of_python: bool
 
@@ -238,6 +265,10 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
         place = {value: number for number, value in enumerate(known)}
         return Categorical(np.array([-1 if v is None else place[v] for v in listed], dtype=np.int64), known)
 
+    def mask(name: str) -> Bool:
+        return np.array([getattr(place, name) for place in places], dtype=bool)
+
+    callers = {place.caller: number for number, place in enumerate(places) if place.caller is not None}
     return _Stacks(
         line=column(place.line for place in places),
         functions={place.line: place.function for place in places if place.line and place.function},
@@ -245,8 +276,10 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
         operator=column(place.operator for place in places),
         phase=np.array([place.phase for place in places], dtype=np.int64),
         rule=np.array([place.rule for place in places], dtype=np.int64),
-        moves_module=np.array([place.moves_module for place in places], dtype=bool),
-        casts=np.array([place.casts for place in places], dtype=bool),
+        moves_module=mask("moves_module"), casts=mask("casts"),
+        caller=np.array([-1 if place.caller is None else callers[place.caller] for place in places], dtype=np.int64),
+        multiplies=mask("multiplies"), takes_softmax=mask("takes_softmax"),
+        in_math_attention=mask("in_math_attention"),
         of_python=all(_OF_PYTHON.search(frame.filename) for frame in snapshot.frames),
     )  # fmt: skip
 
@@ -268,6 +301,9 @@ class _Device(Struct, frozen=True, kw_only=True):
     moment: str
     phase: Phase | None
     placing: Placing
+    #: Whether a backward or an optimizer ran, and which blocks are of attention's scores.
+    trains: bool | None
+    scores: Bool
     #: The stack of each block, and its module.
     stack: Int64
     module: Categorical[str]
@@ -351,6 +387,7 @@ def memory_of_snapshot(
         spans=tuple(_spans(main)),
         notes=(*main.notes, *unknown_peaks),
         failure=main.failure,
+        trains=main.trains,
     )
 
 
@@ -371,7 +408,8 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     module = _noted_modules(snapshot, history, blocks, began, stacks.module.take(stack))
     phases = _phases(events, stack_of_event, began, snapshot, number, stacks)
     order = np.arange(len(events.bytes))
-    placing = _placed(blocks, order, phases, stack, stream, stacks, began, is_recorded=history is not None)
+    unused = _unused(blocks, phases, stack_of_event, began, stacks)
+    placing = _placed(blocks, order, phases, stack, stream, stacks, began, unused, is_recorded=history is not None)
     window = (int(events.time_ns[began]), int(events.time_ns[-1])) if len(events.bytes) > began else (0, 0)
     every = np.arange(len(blocks.alloc))
     shares = Shares(
@@ -434,13 +472,16 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     if failure is not None and failure_at is not None:
         allocated, held = int(curve.allocated[failure_at]), int(reserved[max(failure_at, 1) - 1])
         waits = _pending_after(failure_at - began, history, given, snapshot, of_device)
+        limit = max_split_bytes(snapshot.settings)
         failure = replace(
-            failure, allocated_bytes=allocated, reserved_bytes=held, unused_bytes=max(held - allocated - waits, 0)
-        )
+            failure, allocated_bytes=allocated, reserved_bytes=held, unused_bytes=max(held - allocated - waits, 0),
+            max_split_bytes=limit, expandable=snapshot.settings.get("expandable_segments") == "True",
+        )  # fmt: skip
     return _Device(
         name=label, number=number, snapshot=snapshot, row=row, history=history, module=module, blocks=blocks,
         whole=whole, curve=curve, state=state, moment=moment, phase=None if history is None else phase_at(state),
-        placing=placing, stack=stack, stream=stream, passes=passes, reserved=reserved, failure=failure, pools=pools,
+        placing=placing, trains=unused.trains, scores=_scores(blocks, placing, stack, stacks), stack=stack,
+        stream=stream, passes=passes, reserved=reserved, failure=failure, pools=pools,
         notes=tuple(_notes(snapshot, history, row, blocks, of_device, stacks, label)),
     )  # fmt: skip
 
@@ -554,7 +595,7 @@ def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, 
 
 def _placed(
     blocks: Blocks, order: Int64, parts: Passes, stack: Int64, stream: Int64, stacks: _Stacks, began: int,
-    *, is_recorded: bool,
+    unused: _Unused, *, is_recorded: bool,
 ) -> Placing:  # fmt: skip
     """Return phase and rule of each block: stack first, then its life, then its size."""
     whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
@@ -583,19 +624,108 @@ def _placed(
     if backwards and not (rule == Rule.GRADIENT).any():
         _by_number(blocks, rule, backwards)
     _broken_off(blocks, rule, whole, stack, order)
-    _casts(blocks, rule, whole, stacks.casts[stack])
+    casts = stacks.casts[stack]
+    if unused.results:
+        rule[rule == Rule.BROKEN_OFF] = Rule.FORWARD_KEPT
+    if unused.trains is False:
+        rule[unused.blocks & ~casts & np.isin(rule, (Rule.FORWARD_ONLY, Rule.FORWARD_KEPT))] = Rule.DROPPED
+    _casts(blocks, rule, unused, casts)
     return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
 
 
-def _casts(blocks: Blocks, rule: Int64, whole: Passes, casts: Bool) -> None:
-    """Tell autocast's copies of weights from those of activations: one a forward for each weight, half its size."""
-    of_weights = Counter(blocks.bytes[COMPONENT_OF[rule] == COMPONENTS.index(WEIGHTS)].tolist())
+#: The part of what forward allocates that outlives it at least, if autograd keeps it: measured are 0.4 to 0.7.
+_KEPT_OF_FORWARD: Final = 0.25
+#: Results of a forward, at most, that outlive it without autograd.
+_RESULTS: Final = 8
+
+
+class _Unused(Struct, frozen=True, kw_only=True):
+    """In a recording without backward and optimizer, what calls of modules allocated and code outside of them freed.
+
+    `trains` is `False` if it is so much that autograd kept it, `True` if a backward or an optimizer ran. If forward ran
+    more than once and all that it kept is too little for that, there are `results` alone: outputs, caches.
+    """
+
+    blocks: Bool
+    #: The number of the forward of each block.
+    forward: Int64
+    trains: bool | None
+    results: bool = False
+
+
+def _unused(blocks: Blocks, parts: Passes, stack_of_event: Int64, began: int, stacks: _Stacks) -> _Unused:
+    whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
+    unused = np.zeros(len(blocks.alloc), dtype=bool)
+    if np.isin(parts.phase, (BACKWARD, RECOMPUTE, OPTIMIZER)).any():
+        return _Unused(blocks=unused, forward=whole.at(blocks.alloc), trains=True)
+    phase = stacks.phase[stack_of_event]
+    outside = (phase == _NO_PHASE) & (stack_of_event >= 0)
+    outside[:began] = False
+    made = phase[blocks.alloc] == FORWARD
+    freed = np.flatnonzero(made & ~blocks.never_freed)
+    unused[freed[outside[blocks.free[freed]]]] = True
+    forward = (outside & np.append(~outside[1:], False)).cumsum()[blocks.alloc]
+    made &= ~stacks.casts[stack_of_event[blocks.alloc]]
+    several = len(np.unique(forward[made])) > 1
+    # What the last of several forwards keeps may be alive.
+    complete = made & (forward < forward[made].max()) if several else made
+    freed_outside, alive = int((complete & unused).sum()), int((made & blocks.never_freed).sum())
+    keeps = freed_outside > max(_RESULTS, _KEPT_OF_FORWARD * complete.sum())
+    results = several and freed_outside + alive <= max(_RESULTS, _KEPT_OF_FORWARD * made.sum())
+    return _Unused(blocks=unused, forward=forward, trains=False if keeps else None, results=results)
+
+
+def _scores(blocks: Blocks, placing: Placing, stack: Int64, stacks: _Stacks) -> Bool:
+    """Tell the scores of attention that is not fused: from the product before a softmax up to the one after it.
+
+    One function calls all three. Scores are as large as the softmax's result, in some data type; copies are none.
+    """
+    scores = np.zeros(len(blocks.alloc), dtype=bool)
+    both = set(stacks.caller[stacks.multiplies].tolist()) & set(stacks.caller[stacks.takes_softmax].tolist()) - {-1}
+    ours = np.isin(stacks.caller[stack], list(both)) & ~np.isin(placing.phase, (BACKWARD, OPTIMIZER))
+    ours &= stacks.rule[stack] < 0
+    copies = np.array([*((name or "").endswith("clone") for name in stacks.operator.values), False], dtype=bool)
+    ours &= ~copies[stacks.operator.codes[stack]]
+    since: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+
+    def of_scores(block: int, size: int) -> bool:
+        return int(blocks.bytes[block]) in (size // 4, size // 2, size, 2 * size, 4 * size)
+
+    for block in np.flatnonzero(ours)[np.argsort(blocks.alloc[ours], kind="stable")].tolist():
+        caller = int(stacks.caller[stack[block]])
+        if not stacks.multiplies[stack[block]]:
+            if caller in since:
+                since[caller].append(block)
+            continue
+        run = since.pop(caller, [])
+        size = max((int(blocks.bytes[one]) for one in run if stacks.takes_softmax[stack[one]]), default=0)
+        if not size:  # the product before a softmax
+            since[caller] = [block]
+        elif of_scores(run[0], size):
+            sizes[caller] = size
+            scores[[one for one in run if of_scores(one, size)]] = True
+    for caller, run in since.items():  # in which memory ran out, or the recording ended
+        if caller in sizes and of_scores(run[0], sizes[caller]):
+            scores[[one for one in run if of_scores(one, sizes[caller])]] = True
+    return scores
+
+
+def _casts(blocks: Blocks, rule: Int64, unused: _Unused, casts: Bool) -> None:
+    """Tell autocast's copies of weights from those of activations: one a forward for each weight, half its size.
+
+    Without a backward weights are not known from what else is older than the recording.
+    """
+    weights = COMPONENT_OF[rule] == COMPONENTS.index(WEIGHTS)
+    if not unused.trains:
+        weights |= (rule == Rule.BEFORE) & blocks.never_freed
+    of_weights = Counter(blocks.bytes[weights].tolist())
     seen: Counter[tuple[int, int]] = Counter()
-    forward = whole.at(blocks.alloc)
-    for block in np.flatnonzero(casts & np.isin(rule, (Rule.ACTIVATION, Rule.BROKEN_OFF, Rule.FORWARD_KEPT))).tolist():
+    kept = np.isin(rule, (Rule.ACTIVATION, Rule.BROKEN_OFF, Rule.FORWARD_KEPT)) | unused.blocks
+    for block in np.flatnonzero(casts & kept).tolist():
         size = int(blocks.bytes[block])
-        if seen[int(forward[block]), size] < of_weights[2 * size]:
-            seen[int(forward[block]), size] += 1
+        if seen[int(unused.forward[block]), size] < of_weights[2 * size]:
+            seen[int(unused.forward[block]), size] += 1
             rule[block] = Rule.WEIGHT_CAST
 
 
@@ -762,7 +892,10 @@ def _reserved(history: History | None, at_end: int, began: int) -> tuple[Int64, 
     change = np.where(grows, history.size, np.where(shrinks, -history.size, 0))
     after = at_end - (change.sum() - change.cumsum())
     before = int(after[0] - change[0]) if len(after) else at_end
-    held = np.concatenate((np.full(began, before, dtype=np.int64), after[_counted_rows(history)]))
+    rows = _counted_rows(history)
+    if not len(rows):  # the first request failed
+        return np.full(max(began, 1), at_end, dtype=np.int64), at_end
+    held = np.concatenate((np.full(began, before, dtype=np.int64), after[rows]))
     return held, max(before, int(after.max(initial=0)))
 
 
@@ -802,6 +935,14 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
         "phase": [PHASES[code].value for code in device.placing.phase[live].tolist()],
         "stream": [str(stream) for stream in device.stream[live].tolist()],
     }  # fmt: skip
+    functions = {"line": stacks.functions, "attention": {}}
+    if device.scores[live].any():
+        columns["attention"] = [
+            line if one else None for line, one in zip(columns["line"], device.scores[live].tolist(), strict=True)
+        ]
+        of_math = device.stack[live][device.scores[live] & stacks.in_math_attention[device.stack[live]]]
+        in_math = dict.fromkeys(filter(None, stacks.line.take(of_math).decoded()), MATH_ATTENTION)
+        functions["attention"] = stacks.functions | in_math
     size, whole = device.blocks.bytes[live].tolist(), device.whole[live].tolist()
     for of, names in columns.items():
         sums: dict[tuple[str | None, str], list[int]] = {}
@@ -812,7 +953,7 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
         for (name, part), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
             yield MemoryPart(
                 of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes),
-                function=stacks.functions.get(name or "") if of == "line" else None,
+                function=functions.get(of, {}).get(name or ""),
             )  # fmt: skip
 
 

@@ -84,6 +84,9 @@ class MemoryFailure(Record, frozen=True, kw_only=True):
     reserved_bytes: int | None = None
     unused_bytes: int | None = None
     device_free_bytes: int | None = None
+    #: The allocator's settings: the size from which on blocks are not split, and whether segments expand.
+    max_split_bytes: int | None = None
+    expandable: bool = False
 
 
 class MemoryTerm(Record, frozen=True, kw_only=True):
@@ -200,7 +203,8 @@ class MemoryPart(Record, frozen=True, kw_only=True):
     """The part of a snapshot's moment that one line, module, operator class, phase or stream allocated.
 
     `of` says which of these `name` is, `None` what no stack tells; of each the parts sum to `Memory.shown_bytes`. What
-    was given beyond the requests is a component of its own, `allocator_rounding`.
+    was given beyond the requests is a component of its own, `allocator_rounding`. Of "attention" a name is the line
+    that allocated scores of attention that is not fused, `None` all else; there are none of it without scores.
     """
 
     of: str
@@ -349,6 +353,8 @@ class Memory(Record, frozen=True, kw_only=True):
     needed_bytes: the step's need by theory, without temporary buffers.
     published: figures of a published run next to these.
     failure: where a step ran out of memory.
+    trains: of a memory snapshot, whether a backward or an optimizer ran; `False` if what autograd kept was freed
+        without one, `None` if that is not known.
     """
 
     peak_bytes: int | None = None
@@ -379,6 +385,7 @@ class Memory(Record, frozen=True, kw_only=True):
     needed_bytes: int | None = None
     published: tuple[PublishedFigure, ...] = ()
     failure: MemoryFailure | None = None
+    trains: bool | None = None
 
     @property
     def is_snapshot(self) -> bool:
