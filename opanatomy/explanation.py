@@ -23,6 +23,7 @@ from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.communication import Rank
 from opanatomy.records.comparison import Comparison, Part
 from opanatomy.records.experiment import Techniques
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -58,21 +59,21 @@ _LABEL, _WIDTH = 10, 100
 #: Longer text is no prose: a kernel's template arguments.
 _LONGEST: Final = 4000
 _LONGEST_SOURCE: Final = 24
-_NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
+_NUMBER: Final = regex(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 #: Labels of text that is shown unchanged at any length: code must not be wrapped.
 _CODE: Final = ("as written",)
 #: The mark for the middle of a name that was cut: the report's, a plain terminal's, what people write.
-_ELLIPSIS: Final = re.compile(r"…|\.\.\.|~")
+_ELLIPSIS: Final = regex(r"…|\.\.\.|~")
 _NEAR: Final = 3
 #: How much of a name must be equal to another for the two to be near, and how many letters at its beginning suffice.
 _ALIKE, _BEGUN = 0.7, 3
 _ATEN: Final = "aten::"
 #: Words alone: no kernel and no operator of a library has such a name.
-_WORDS: Final = re.compile(r"(?!mem(?:cpy|set) )[^\W\d_]+(?: [^\W\d_]+)+", re.IGNORECASE)
-_NAMESPACES: Final = re.compile(r"^(?:void )?(?:(?!aten::)\w+::|\(anonymous namespace\)::)*")
-_ARGUMENTS: Final = re.compile(r"[<(].*", re.DOTALL)
-_SPAN: Final = re.compile(r"\d+-\d+")
+_WORDS: Final = regex(r"(?!mem(?:cpy|set) )[^\W\d_]+(?: [^\W\d_]+)+", re.IGNORECASE)
+_NAMESPACES: Final = regex(r"^(?:void )?(?:(?!aten::)\w+::|\(anonymous namespace\)::)*")
+_ARGUMENTS: Final = regex(r"[<(].*", re.DOTALL)
+_SPAN: Final = regex(r"\d+-\d+")
 
 
 class Explanation(Struct, frozen=True):

@@ -38,6 +38,7 @@ from opanatomy.pipeline import analyze_traces, events_of_trace, replayed
 from opanatomy.records.anatomy import Advice, Anatomy, Replay, Span
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.formats.digest import digest
@@ -544,7 +545,7 @@ def _filtered(rows: Sequence[dict[str, Any]], wanted: str) -> tuple[list[dict[st
 
 
 #: Endings without which a word is found as well.
-_ENDING: Final = re.compile(r"(?<=\w{4})(?:ing|s)$")
+_ENDING: Final = regex(r"(?<=\w{4})(?:ing|s)$")
 
 
 def _letters(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -182,3 +183,15 @@ def test_a_term_is_explained_by_few_files() -> None:
 
     files = {file for file, _ in entered(lambda: explain(["MFU"]))}
     assert len(files) <= 15, sorted(files)
+
+
+def test_regular_expressions_compile() -> None:
+    """They do so when they are first used: an error in one would show then."""
+    written, of_module = 0, re.compile(r"^[A-Z_]\w*(?:: Final)? = (regex\((?:.|\n)*?\)$)", re.MULTILINE)
+    for path in sorted((ROOT / "opanatomy").rglob("*.py")):
+        for expression in of_module.findall(path.read_text(encoding="utf-8")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            made = eval(expression, vars(importlib.import_module(name)))
+            assert isinstance(made.pattern, (str, bytes))
+            written += 1
+    assert written > 100

@@ -34,6 +34,7 @@ from opanatomy.records.anatomy import (
     OperatorRow,
     Situation,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase, StrEnum
 from opanatomy.records.workload import RunClock, Workload
@@ -254,11 +255,9 @@ def _launches(view: View) -> Iterator[Advice]:
 #: Causes of a long gap that no other rule charges.
 _OF_GAPS: Final = (IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.UNKNOWN)
 #: What the name of a kernel has besides its function.
-_TEMPLATE: Final = re.compile(r"^void |(?<!^)[<(](?!anonymous).*$")
+_TEMPLATE: Final = regex(r"^void |(?<!^)[<(](?!anonymous).*$")
 #: Operators that make a tensor, which may run where the tensor is needed.
-_MAKES: Final = re.compile(
-    r"^aten::(?:normal_|uniform_|random_|bernoulli_|randn|rand|randint|randperm|fill_|zero_|arange)"
-)
+_MAKES: Final = regex(r"^aten::(?:normal_|uniform_|random_|bernoulli_|randn|rand|randint|randperm|fill_|zero_|arange)")
 #: A trace without steps in which the device works less than this part of the time is no recording of a step.
 _RECORDED: Final = 0.01
 
@@ -334,7 +333,7 @@ def _straggling(view: View) -> Gap | None:
 
 
 #: Functions, ranges and operators that prepare input.
-_PREPARES: Final = re.compile(
+_PREPARES: Final = regex(
     r"pre_?process|tokeniz|collat|__getitem__|read_|decode_|load_|\baugment|\btransforms?\b|resize|\bimread",
     re.IGNORECASE,
 )
@@ -388,7 +387,7 @@ def _framework(view: View) -> Iterator[Advice]:
 
 
 #: Ranges in which a batch is copied to the device, and calls that copy.
-_COPIES: Final = re.compile(r"copy|to_(?:gpu|device|cuda)|h2d|htod", re.IGNORECASE)
+_COPIES: Final = regex(r"copy|to_(?:gpu|device|cuda)|h2d|htod", re.IGNORECASE)
 #: Sending a batch from a worker costs about this much (tensors of 16 kB between two processes of one machine).
 _SENDING_NS: Final = 1_000_000
 _ON_A_STREAM: Final = "Copy the next batch on a stream of its own."
@@ -688,7 +687,7 @@ def _exposed(view: View) -> Iterator[Advice]:
 
 #: Causes of idle time around collectives that are called one by one.
 _OF_EXCHANGES: Final = (IdleCause.COLLECTIVE, IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.STREAM)
-_COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
+_COLLECTIVE: Final = regex(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
 
 
 def _is_one_by_one(view: View) -> bool:
@@ -950,7 +949,7 @@ def _blocks_per_sm(view: View, row: OperatorRow) -> float | None:
 
 _CHANNELS_LAST: Final = "Keep images channels-last: .to(memory_format=torch.channels_last) on model and inputs."
 #: Kernels of FlashAttention-2.
-_FLASH: Final = re.compile(r"pytorch_flash|flash_(?:fwd|bwd)_")
+_FLASH: Final = regex(r"pytorch_flash|flash_(?:fwd|bwd)_")
 #: Kernels with fewer blocks for each multiprocessor leave much of the device idle; persistent ones have about one.
 _FILLED: Final = 0.5
 #: A bound of a call below this is that of one too small for a GPU.
@@ -1204,7 +1203,7 @@ def _fusing(view: View) -> Iterator[str]:
         yield f"Use fused layers: {', '.join(layers)}."
 
 
-_ZEROES: Final = re.compile(r"^Optimizer\.zero_grad#")
+_ZEROES: Final = regex(r"^Optimizer\.zero_grad#")
 _FILLS: Final = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_")
 
 
@@ -1238,9 +1237,9 @@ def _updates(view: View) -> Iterator[int]:
                 yield place
 
 
-_UPDATE: Final = re.compile(r"^Optimizer\.step#")
+_UPDATE: Final = regex(r"^Optimizer\.step#")
 #: What an update that is launched piece by piece runs.
-_UPDATES: Final = re.compile(r"^Optimizer\.step#|^aten::_foreach_")
+_UPDATES: Final = regex(r"^Optimizer\.step#|^aten::_foreach_")
 
 
 def _idle_of_update(view: View) -> int:
@@ -1326,7 +1325,7 @@ def _update_ns(view: View, rows: Sequence[OperatorRow]) -> int:
     return round(7 * item * parameters / bandwidth * _NS)
 
 
-_LAYOUTS: Final = re.compile(r"nchwToNhwc|nhwcToNchw|NCHW_?to_?NHWC|transpose_nchw|batched_transpose", re.IGNORECASE)
+_LAYOUTS: Final = regex(r"nchwToNhwc|nhwcToNchw|NCHW_?to_?NHWC|transpose_nchw|batched_transpose", re.IGNORECASE)
 
 
 def _layout(view: View) -> Iterator[Advice]:
@@ -1381,7 +1380,7 @@ def _recomputation(view: View) -> Iterator[Advice]:
     )  # fmt: skip
 
 
-_REGION: Final = re.compile(r"^Torch-Compiled Region")
+_REGION: Final = regex(r"^Torch-Compiled Region")
 
 
 def _collections(view: View) -> Iterator[Advice]:

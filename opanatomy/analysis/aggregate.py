@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
@@ -14,6 +13,7 @@ from msgspec.structs import fields
 
 from opanatomy.records.anatomy import ChainRow, ClassRow, KernelRow, ModuleRow, OperatorRow
 from opanatomy.records.columns import Bool, CallTable, Categorical, Float64, Int64, KernelTable, unique
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import NO_SIGNATURE
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
@@ -179,8 +179,8 @@ def _texts(column: Categorical[str]) -> tuple[str, ...]:
 #: Classes of work that one kernel could do together.
 _FUSIBLE: Final = (OperatorClass.ELEMENTWISE, OperatorClass.STATISTICAL_NORMALIZATION)
 #: Copies that only convert or reorder, which a kernel does while it reads or writes.
-_CONVERTS: Final = re.compile(r"^aten::(?:copy_|_to_copy|to|clone|contiguous)$")
-_ONE_KERNEL: Final = re.compile(r"^triton|_fused_|_foreach_")
+_CONVERTS: Final = regex(r"^aten::(?:copy_|_to_copy|to|clone|contiguous)$")
+_ONE_KERNEL: Final = regex(r"^triton|_fused_|_foreach_")
 
 
 def is_fusible(operator_class: OperatorClass, operator: str) -> bool:

@@ -43,6 +43,7 @@ from opanatomy.records.anatomy import (
 from opanatomy.records.columns import Bool, CallTable, KernelTable
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import (
     Capture,
@@ -115,10 +116,10 @@ def _each(rows: Iterable[ClassRow], name: str, tokens: int) -> float | None:
 
 
 _PRODUCTS: Final = {"weight": 1, "input": 1, "both": 2, "none": 0}
-_ATTENTION: Final = re.compile(r"scaled_dot_product|(?:flash|efficient|cudnn)_attn|(?:flash|efficient|cudnn)_attention")
-_OF_ACTIVATIONS: Final = re.compile(r"^aten::(?:bmm|baddbmm)")
+_ATTENTION: Final = regex(r"scaled_dot_product|(?:flash|efficient|cudnn)_attn|(?:flash|efficient|cudnn)_attention")
+_OF_ACTIVATIONS: Final = regex(r"^aten::(?:bmm|baddbmm)")
 #: One call has products of several kinds: with the input, and with the output of the time step before.
-_RECURRENT: Final = re.compile(r"rnn|lstm|gru", re.IGNORECASE)
+_RECURRENT: Final = regex(r"rnn|lstm|gru", re.IGNORECASE)
 
 
 def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> float | None:

@@ -38,6 +38,7 @@ from opanatomy.records.columns import (
     starts_work,
     unique,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
 from opanatomy.trace.read import Trace
 
@@ -58,20 +59,20 @@ ROUNDED = "the clocks of host and device differ, by no more than they do in trac
 CUT_OFF = "the trace ends before their device work"
 PROCESSES = "the trace has the launches of several processes, whose streams are not told apart"
 
-_GRAPH: Final = re.compile(r"GraphLaunch|CommandBufferEnqueue")
-_ON_STREAM: Final = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
-_ON_DEVICE: Final = re.compile(r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize")
-_COPIES: Final = re.compile(r"Memcpy\w*Async")
+_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue")
+_ON_STREAM: Final = regex(r"(?:cuda|hip|cu)StreamSynchronize")
+_ON_DEVICE: Final = regex(r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize")
+_COPIES: Final = regex(r"Memcpy\w*Async")
 #: Copies that return when they are done; only those to the host are sure to.
-_BLOCKING: Final = re.compile(r"(?:cuda|hip)Memcpy(?:WithStream)?")
-_TO_HOST: Final = re.compile(r"DtoH|DeviceToHost")
-_WAITS: Final = re.compile(r"StreamWaitEvent|StreamWaitValue")
+_BLOCKING: Final = regex(r"(?:cuda|hip)Memcpy(?:WithStream)?")
+_TO_HOST: Final = regex(r"DtoH|DeviceToHost")
+_WAITS: Final = regex(r"StreamWaitEvent|StreamWaitValue")
 #: Launches of kernels that may begin before the previous one ends (programmatic dependent launch).
-_OVERLAPPING: Final = re.compile(r"LaunchKernelEx|^hip")
+_OVERLAPPING: Final = regex(r"LaunchKernelEx|^hip")
 #: The kind of work that NVIDIA's calls start, by their names.
-_STARTS: Final = ((re.compile(r"^cu\w*Launch(?!HostFunc)"), KERNEL), (re.compile(r"^cu\w*Memcpy"), MEMCPY),
-                  (re.compile(r"^cu\w*Memset"), MEMSET))  # fmt: skip
-_COMPILED: Final = re.compile(r"triton_\w+_fused_")
+_STARTS: Final = ((regex(r"^cu\w*Launch(?!HostFunc)"), KERNEL), (regex(r"^cu\w*Memcpy"), MEMCPY),
+                  (regex(r"^cu\w*Memset"), MEMSET))  # fmt: skip
+_COMPILED: Final = regex(r"triton_\w+_fused_")
 _PROJECTED: Final = tuple(
     CLASS_CODE[one]
     for one in (OperatorClass.ELEMENTWISE, OperatorClass.STATISTICAL_NORMALIZATION, OperatorClass.DATA_MOVEMENT)

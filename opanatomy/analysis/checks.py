@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -24,6 +23,7 @@ from opanatomy.records.anatomy import Anatomy, Check, Difference
 from opanatomy.records.columns import Bool, CallTable, Int64, mask_of, unique
 from opanatomy.records.communication import Communication, ExpectedCommunication, Waiting
 from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 from opanatomy.records.workload import Capture, ObservedCount
 
@@ -397,7 +397,7 @@ def _sources(observed: Mapping[Key, Observed]) -> str:
 
 
 PROFILER = "the profiler's event tree"
-_OPERATOR = re.compile(r"aten::\w+")
+_OPERATOR = regex(r"aten::\w+")
 
 
 def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) -> Check | None:

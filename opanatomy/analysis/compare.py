@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -31,6 +30,7 @@ from opanatomy.records.comparison import (
     Work,
 )
 from opanatomy.records.memory import MemoryPart
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import CLASSES, STEP_PHASES, OperatorClass, Phase
 
 # ----- matching the work of two steps: first the same, then moved or changed, then new or gone
@@ -40,7 +40,7 @@ from opanatomy.records.taxonomy import CLASSES, STEP_PHASES, OperatorClass, Phas
 # sides exchanged, whichever side comes first.
 
 
-_TRITON: Final = re.compile(r"^(triton_\w*?)_\d+$")
+_TRITON: Final = regex(r"^(triton_\w*?)_\d+$")
 
 
 class Key(NamedTuple):

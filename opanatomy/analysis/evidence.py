@@ -10,22 +10,23 @@ from typing import Any, Final
 from msgspec.structs import fields
 
 from opanatomy.records.anatomy import Anatomy, OperatorRow, Situation
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
-_DDP: Final = re.compile(r"DistributedDataParallel|distributed[.:]+ddp|\bReducer\b|\breducer::")
-_FSDP: Final = re.compile(r"\bFSDP|FullyShardedDataParallel|\bfsdp::|fully_shard")
-_TENSOR_PARALLEL: Final = re.compile(
+_DDP: Final = regex(r"DistributedDataParallel|distributed[.:]+ddp|\bReducer\b|\breducer::")
+_FSDP: Final = regex(r"\bFSDP|FullyShardedDataParallel|\bfsdp::|fully_shard")
+_TENSOR_PARALLEL: Final = regex(
     r"[Tt]ensor[_ ]?[Pp]arallel|(?:Row|Column)ParallelLinear|(?:Row|Col)wiseParallel|\bDTensor\b"
 )
-_COMPILED: Final = re.compile(r"Torch-Compiled Region|^CompiledFunction|TorchDynamo|CompiledFxGraph|^triton_\w+_fused_")
-_INDUCTOR: Final = re.compile(r"^triton_|CompiledFxGraph|^graph_\d+_cpp_fused|^cpp_fused")
-_WORKERS: Final = re.compile(r"_?MultiProcessing\w*Iter")
-_ALONE: Final = re.compile(r"_?SingleProcess\w*Iter")
-_SERVING: Final = re.compile(r"\b(vllm|sglang|sgl_kernel|tensorrt_llm|trtllm|lmdeploy|flashinfer)\b", re.IGNORECASE)
-_AUTOCAST: Final = re.compile(r"autocast|_amp_")
+_COMPILED: Final = regex(r"Torch-Compiled Region|^CompiledFunction|TorchDynamo|CompiledFxGraph|^triton_\w+_fused_")
+_INDUCTOR: Final = regex(r"^triton_|CompiledFxGraph|^graph_\d+_cpp_fused|^cpp_fused")
+_WORKERS: Final = regex(r"_?MultiProcessing\w*Iter")
+_ALONE: Final = regex(r"_?SingleProcess\w*Iter")
+_SERVING: Final = regex(r"\b(vllm|sglang|sgl_kernel|tensorrt_llm|trtllm|lmdeploy|flashinfer)\b", re.IGNORECASE)
+_AUTOCAST: Final = regex(r"autocast|_amp_")
 _HALVES: Final = ("float16", "bfloat16")
 _CASTS: Final = ("aten::copy_", "aten::_to_copy", "aten::to")
-_FUSED_UPDATE: Final = re.compile(
+_FUSED_UPDATE: Final = regex(
     r"_fused_(?:adam|sgd|adagrad|lamb)|optimizer_update|FusedAdam|fused_adam|multi_tensor_adam", re.IGNORECASE
 )
 #: Operators with a flag `training` at the index, and kernels that only run in training mode.
@@ -33,9 +34,9 @@ _TRAINING_FLAG: Final = {
     "aten::batch_norm": 5, "aten::native_batch_norm": 5, "aten::cudnn_batch_norm": 5, "aten::miopen_batch_norm": 5,
     "aten::native_dropout": 2, "aten::dropout": 2,
 }  # fmt: skip
-_TRAINING_KERNELS: Final = re.compile(r"bn_fw_tr_|batch_norm_collect_statistics|BatchNormFwdTrain|fused_dropout_kernel")
+_TRAINING_KERNELS: Final = regex(r"bn_fw_tr_|batch_norm_collect_statistics|BatchNormFwdTrain|fused_dropout_kernel")
 _TRAINS: Final = {Phase.BACKWARD, Phase.OPTIMIZER}
-_MASKS: Final = re.compile(r"masked_fill|::where$|::add_?$|::tril$|::triu$|::baddbmm$")
+_MASKS: Final = regex(r"masked_fill|::where$|::add_?$|::tril$|::triu$|::baddbmm$")
 
 
 def situation_of(anatomy: Anatomy, names: Collection[str] | None = None) -> Situation:

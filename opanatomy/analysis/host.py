@@ -14,13 +14,14 @@ from opanatomy.analysis.intervals import Intervals, length, overlap, union, with
 from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.records.anatomy import HostRow
 from opanatomy.records.columns import Bool, HostTable, Int64, Launches, at, isin, rows_named, starts_work, unique
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 #: Names with less than this part of the time are one row.
 _SMALL: Final = 0.001
-_STEP: Final = re.compile(r"^ProfilerStep")
+_STEP: Final = regex(r"^ProfilerStep")
 #: Ranges that say where the host is, not what it does.
-PLACES: Final = re.compile(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
+PLACES: Final = regex(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
 _PYTHON: Final = "between recorded events"
 #: Operators that only call another one, by that one.
 _CALLS: Final = {

@@ -34,6 +34,7 @@ from opanatomy.records.columns import (
     starts_work,
     unique,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import IdleCause
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
@@ -45,8 +46,8 @@ _HELD_UP_NS: Final = 100_000
 #: Work that starts within this time after its launch returned did not wait for the device.
 _LATENCY_NS: Final = 20_000
 #: Calls that give memory of the device back to the driver.
-FREES: Final = re.compile(r"^(?:cuda|hip)Free(?!Host)")
-_EXCHANGES: Final = re.compile(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
+FREES: Final = regex(r"^(?:cuda|hip)Free(?!Host)")
+_EXCHANGES: Final = regex(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
 #: A wait returns this soon after the device's last work; the longest delay in sixty real traces is 187 us.
 _RETURNS_NS: Final = 250_000
 #: What recording a Python function costs the host, at most: 0.15 us were measured (torch 2.13, CPython 3.11).
@@ -60,52 +61,48 @@ _KNOWN_LAUNCHES: Final = 0.95
 #: So many rows of the longest gaps are kept.
 LONGEST_GAPS: Final = 20
 
-_ALLOCATES: Final = re.compile(
+_ALLOCATES: Final = regex(
     r"^(?:cuda|hip|cu)(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
     r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|Address|Host))|^(?:ur|pi|ze)(?:USM|Mem)\w*(?:Alloc|Free)"
 )
 #: Operators that call cuBLAS, cuDNN and their like, which start with their first call.
-_LIBRARIES: Final = re.compile(
-    r"^aten::(?:\w*conv\w*|\w*mm|matmul|linear|baddbmm|\w*(?:cudnn|miopen|rnn|lstm|gru)\w*)$"
-)
+_LIBRARIES: Final = regex(r"^aten::(?:\w*conv\w*|\w*mm|matmul|linear|baddbmm|\w*(?:cudnn|miopen|rnn|lstm|gru)\w*)$")
 #: A call of the allocator that starts a library takes this many times the median of its name.
 _TIMES_USUAL: Final = 10
 _A_FEW: Final = 4
 #: Calls in which the host waits for the device.
-WAITS: Final = re.compile(
+WAITS: Final = regex(
     r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
 )
-_SYNCHRONIZES: Final = re.compile(r"^(?:cuda|hip|cu|ur|ze|aclrt)\w*Synchronize|^ur(?:EventWait|QueueFinish)")
-_ON_DEVICE: Final = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
-_ON_STREAM: Final = re.compile(r"^(?:cuda|hip|cu)StreamSynchronize")
-_GRAPH: Final = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
-_LOADS: Final = re.compile(
+_SYNCHRONIZES: Final = regex(r"^(?:cuda|hip|cu|ur|ze|aclrt)\w*Synchronize|^ur(?:EventWait|QueueFinish)")
+_ON_DEVICE: Final = regex(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_ON_STREAM: Final = regex(r"^(?:cuda|hip|cu)StreamSynchronize")
+_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
+_LOADS: Final = regex(
     r"(?:Module|Library|Kernel)(?:Load|GetFunction)|Func[GS]etAttribute|GraphInstantiate|StreamCreate"
     r"|GetDeviceProperties|Lazy Function Loading|Module Loading"
 )
-_COMPILES: Final = re.compile(
+_COMPILES: Final = regex(
     r"\(dynamo_timed\)|_compile\.compile_inner|compile_fx|entire_frame_compile|backend_compile|inductor_compile|fx_codegen|AOTAutograd"
     r"|aot_(?:module|function|dispatch|collect|trace)|create_aot_dispatcher|GraphLowering|PyCodeCache|AsyncCompile"
     r"|CachingAutotuner|async_compile|triton\.compile|dynamo_compile|bytecode_tracing|precompile"
 )
 #: Ranges in which the host makes or fetches a batch.
-LOADS_DATA: Final = re.compile(
+LOADS_DATA: Final = regex(
     r"DataLoader|data[ _.-]?load|load[ _.-]?(?:batch|data)|(?:get|next|fetch)[ _.-]?(?:batch|data)\b"
     r"|train_dataloader_next|DataFetcher|batch_to_(?:gpu|device)",
     re.IGNORECASE,
 )
-_COMMUNICATES: Final = re.compile(
-    r"^_?c10d(?:_functional)?::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):|^record_param_comms"
-)
+_COMMUNICATES: Final = regex(r"^_?c10d(?:_functional)?::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):|^record_param_comms")
 #: Ranges that some releases write as operators, and ranges around running compiled code.
-_RANGES: Final = re.compile(
+_RANGES: Final = regex(
     f"{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)}|ProfilerStep|autograd::engine::|Torch-Compiled|TorchDynamo"
     r"|Pregraph|## |Optimizer\.|enumerate\("
 )
 #: Ranges of an optimizer's update.
-_UPDATES: Final = re.compile(r"^Optimizer\.step#")
+_UPDATES: Final = regex(r"^Optimizer\.step#")
 #: Ranges that say nothing of what the host did.
-_SAYS_NOTHING: Final = re.compile(r"ProfilerStep|PyTorch Profiler|## Call CompiledFxGraph")
+_SAYS_NOTHING: Final = regex(r"ProfilerStep|PyTorch Profiler|## Call CompiledFxGraph")
 
 #: The causes that the host's records show, in the order of precedence.
 _ORDER: Final = (

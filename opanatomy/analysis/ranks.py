@@ -50,6 +50,7 @@ from opanatomy.records.anatomy import (
 from opanatomy.records.communication import Collective, Rank, Spread, numbers_in_short, span_in_short
 from opanatomy.records.comparison import BreakdownSums
 from opanatomy.records.memory import Memory
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.records.workload import Environment, RunClock, Workload
 
@@ -311,7 +312,7 @@ def _gaps(numbers: Sequence[int], world: int) -> list[str]:
 #: The most that the clocks of two hosts differ by, and the smallest gap that says anything.
 _SKEW_NS: Final = 60 * 10**9
 _MIN_GAP_NS: Final = 10**9
-_RANK: Final = re.compile(r"rank", re.IGNORECASE)
+_RANK: Final = regex(r"rank", re.IGNORECASE)
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -479,7 +480,7 @@ _COMPARED: Final[tuple[tuple[str, Callable[[Candidate], str | None]], ...]] = (
 )
 
 
-_NUMBERED: Final = re.compile(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
+_NUMBERED: Final = regex(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
 _CLASS_ORDER: Final = {name: place for place, name in enumerate(OperatorClass)}
 _PHASE_ORDER: Final = {name: place for place, name in enumerate(Phase)}
 

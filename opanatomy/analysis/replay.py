@@ -41,6 +41,7 @@ from opanatomy.records.columns import (
     starts_work,
     unique,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
 
 #: Gains are replayed if a replay with usual delays is off by less than this part of the steps, and less than this part
@@ -65,7 +66,7 @@ _SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
 #: the host's time shrinks below this part by it.
 EVENT_NS, _LEAST_PART = 2_000, 0.3
 
-_WAITS: Final = re.compile(
+_WAITS: Final = regex(
     r"^(?:cuda|hip|cu|ur|ze)\w*Synchronize|^ur(?:EventWait|QueueFinish)|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$"
 )
 _NEVER: Final = -(1 << 60)

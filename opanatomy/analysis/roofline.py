@@ -34,6 +34,7 @@ from opanatomy.records.anatomy import (
     OperatorRow,
     vector_name,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, OF_GENERATION, TF32, ExcessCause, OperatorClass, Phase
 from opanatomy.records.workload import Environment
@@ -45,7 +46,7 @@ from opanatomy.records.workload import Environment
 
 #: The name for one of two peaks that differ, so that none is taken.
 UNSURE: Final = "float32 or tf32"
-_CONVOLUTION: Final = re.compile(r"convolution|conv(?:_transpose)?[123]d|cudnn_conv|miopen_conv", re.IGNORECASE)
+_CONVOLUTION: Final = regex(r"convolution|conv(?:_transpose)?[123]d|cudnn_conv|miopen_conv", re.IGNORECASE)
 
 
 def peak_name(
@@ -83,9 +84,9 @@ QUANTITY: Final = "ceiling"
 #: A bound is exceeded from this margin on: clocks pass the data sheet's by a few percent.
 MARGIN: Final = 0.05
 _SOURCE: Final = "the ceilings of the device"
-_LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
-_FUSED: Final = re.compile(r"triton_(?:poi|red|per|unk)_")
-_UNRECORDED_MASK: Final = re.compile(r"triton_tem_fused_\w*flex_attention")
+_LOOK_UP: Final = regex(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
+_FUSED: Final = regex(r"triton_(?:poi|red|per|unk)_")
+_UNRECORDED_MASK: Final = regex(r"triton_tem_fused_\w*flex_attention")
 _MIB: Final = 1 << 20
 #: The multiplications of a convolution of 3 x 3 places over those of Winograd's for tiles of 4 x 4 (Lavin and Gray,
 #: "Fast Algorithms for Convolutional Neural Networks", 2016).

@@ -19,6 +19,7 @@ from opanatomy.cost.convolution import output_shape
 from opanatomy.cost.operands import flag, integer
 from opanatomy.records.anatomy import Check, Difference
 from opanatomy.records.columns import Bool, HostTable, Int64, isin, mask_of, rows_by_value, rows_named, unique
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
 
@@ -26,7 +27,7 @@ from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorC
 
 
 #: Ranges in which `torch.compile` traces and compiles, calling operators with tensors without data.
-_COMPILING = re.compile(r"\(dynamo_timed\)$|compile_inner|call_user_compiler|create_aot_dispatcher_function|compile_fx")
+_COMPILING = regex(r"\(dynamo_timed\)$|compile_inner|call_user_compiler|create_aot_dispatcher_function|compile_fx")
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
 PAIRED, UNNUMBERED, LOST, BEFORE, AMBIGUOUS, LATE = range(6)

@@ -48,6 +48,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.communication import Communication
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import (
     CLASS_CODE,
     CLASSES,
@@ -64,10 +65,10 @@ from opanatomy.records.taxonomy import (
 #: A launch costs the host and the device a few microseconds: a kernel that takes hardly longer is all overhead.
 TINY_NS = 10_000
 
-_LAUNCH = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
-_GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
+_LAUNCH = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
+_GRAPH = regex(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 #: Calls that wait for the device; copies without `Async` return when they are done.
-SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
+SYNCHRONIZE = regex(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 
 
 def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:

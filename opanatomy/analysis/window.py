@@ -33,6 +33,7 @@ from opanatomy.records.columns import (
     starts_work,
     unique,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment, MachineLoad
 from opanatomy.trace.devices import entries_of, has_accelerator, unlike, unused_gpu
@@ -44,16 +45,16 @@ from opanatomy.trace.read import Trace
 
 
 #: Kernels that no forward runs.
-_NO_FORWARD: Final = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
+_NO_FORWARD: Final = regex(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
 #: Launches of kernels and copies. Fills leave no event where the library has nothing to fill.
-_STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
+_STARTS_KERNEL: Final = regex(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
 #: The part of the device time without a launch record from which on a warning says so; the ledger always does.
 _MUCH_UNLAUNCHED: Final = 0.01
 #: Calls that wait for a device.
-_WAITS: Final = re.compile(r"Synchronize|StreamWaitEvent")
+_WAITS: Final = regex(r"Synchronize|StreamWaitEvent")
 #: FLOPs in a nanosecond that no CPU reaches.
 _NO_CPU: Final = 200_000
-_CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture"))
+_CAPTURE: Final = (regex(r"StreamBeginCapture"), regex(r"StreamEndCapture"))
 
 
 def environment_of(trace: Trace, calls: CallTable) -> Environment:
@@ -304,7 +305,7 @@ def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
 
 
 #: Launches of kernels and graphs.
-_RUNS: Final = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
+_RUNS: Final = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
 
 
 def step_window_of(names: Sequence[str], attribution: Attribution, calls: TraceCalls) -> StepWindow:

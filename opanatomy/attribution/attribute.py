@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -49,6 +48,7 @@ from opanatomy.records.columns import (
     rows_named,
     unique,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import Phase
 
 # Link device events to the host events that launched them, and tell why some have none.
@@ -270,7 +270,7 @@ def _at(column: Int64, index: Int64) -> Int64:
 
 
 #: Launches of whole graphs: CUDA, HIP, and Intel's command buffers.
-_GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue")
+_GRAPH = regex(r"GraphLaunch|CommandBufferEnqueue")
 
 
 class Attribution(Struct, frozen=True, kw_only=True):

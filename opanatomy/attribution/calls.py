@@ -33,6 +33,7 @@ from opanatomy.records.columns import (
     starts_work,
     unique,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import (
     Argument,
     Classification,
@@ -136,9 +137,9 @@ def redispatched(names: Int64, parents: Int64) -> Int64:
 
 
 #: The dispatcher's events for Python code that takes a call's place.
-_INTERCEPTS = re.compile(r"^Python(?:DispatchMode|Subclass)$")
+_INTERCEPTS = regex(r"^Python(?:DispatchMode|Subclass)$")
 #: Operators below one that only saves its inputs.
-_SAVES = re.compile(r"^(?:aten::)?detach$|^Python(?:DispatchMode|Subclass)$")
+_SAVES = regex(r"^(?:aten::)?detach$|^Python(?:DispatchMode|Subclass)$")
 
 
 class Dispatched(Struct, frozen=True, kw_only=True):
@@ -271,8 +272,8 @@ def named(rows: Dispatched, expression: re.Pattern[str]) -> Bool:
 # ----- operators in another's event that are not its work: derivative formulas, saved-tensor hooks
 
 
-_PRIMAL = re.compile(r"^aten::_fw_primal$")
-_FILLS = re.compile(r"^aten::(?:zeros|zero_|fill_)$")
+_PRIMAL = regex(r"^aten::_fw_primal$")
+_FILLS = regex(r"^aten::(?:zeros|zero_|fill_)$")
 
 
 def are_derivatives(rows: Dispatched) -> Bool:
@@ -709,7 +710,7 @@ def _unstacked(above: Signature | None, below: Signature | None) -> Signature | 
 # ----- element types of tensor lists, from kernel names
 
 
-_LISTED: Final = re.compile(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
+_LISTED: Final = regex(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
 
 
 def wants_element_type(operator: str) -> bool:

@@ -28,6 +28,7 @@ from opanatomy.records.columns import (
     rows_named,
     unique,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Argument, Signature, Tensor
 from opanatomy.records.taxonomy import BY_C10D_NAME, ITEM_SIZE, OperatorClass
 from opanatomy.trace.read import Trace
@@ -45,15 +46,15 @@ _RESULT_FIRST: Final = frozenset(
 #: Collectives whose output is as large as their input.
 _ONE_SIDE: Final = ("all_reduce", "broadcast", "reduce")
 #: Operators that are collectives, without products fused with one.
-_C10D: Final = re.compile(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
+_C10D: Final = regex(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
 #: The collective that a backend without reduce-scatter (gloo) runs instead.
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
 #: The range of FSDP around the collectives of a module.
-_SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")
+_SERVED: Final = regex(r"^FSDP::\w+ \((?P<module>.*)\)$")
 #: The part that activation checkpointing adds to module paths.
-_WRAPPED: Final = re.compile(r"\._checkpoint_wrapped_module\b")
+_WRAPPED: Final = regex(r"\._checkpoint_wrapped_module\b")
 #: The node that accumulates a gradient, after which DDP reduces a bucket that is now full.
-_OF_MANY: Final = re.compile(r"AccumulateGrad")
+_OF_MANY: Final = regex(r"AccumulateGrad")
 
 
 class Announced(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Check, Difference
 from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, isin, rows_by_value, unique
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import (
     BACKWARD,
     FORWARD,
@@ -79,46 +80,46 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
 
 _EVALUATION = "autograd::engine::evaluate_function: "
 #: Autograd's engine and nodes; until late 2021 the engine left no events, only nodes such as `AddmmBackward`.
-_NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
+_NODE = regex(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
 #: Nodes of torch's own formulas: their names end in a number, those of Python functions do not.
-_DERIVATIVE = re.compile(r"^\w+Backward\d+$")
+_DERIVATIVE = regex(r"^\w+Backward\d+$")
 #: Operators that compute a gradient: `aten::convolution_backward`, `aten::_softmax_backward_data`.
-_GRADIENT = re.compile(r"^(?!FSDP::)\w+::\w*_backward(?:_data)?$")
+_GRADIENT = regex(r"^(?!FSDP::)\w+::\w*_backward(?:_data)?$")
 #: Nodes of Python functions, but not those of checkpointing, which torch, DeepSpeed and Megatron call alike.
-_FUNCTION = re.compile(r"^(?!\w*[Cc]heckpoint)(\w+)Backward$")
-_OPTIMIZER = re.compile(
+_FUNCTION = regex(r"^(?!\w*[Cc]heckpoint)(\w+)Backward$")
+_OPTIMIZER = regex(
     r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
     r"|^aten::_fused_(?:adam|adamw|sgd|adagrad)_$"
 )
-_OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$|optimizer_zero_grad")
+_OTHER = regex(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$|optimizer_zero_grad")
 #: Work of DDP and FSDP when a gradient is ready and at the end of backward, on any thread. Compiled autograd runs no
 #: nodes but one region, whose number has a mark.
-_BACKWARD = re.compile(
+_BACKWARD = regex(
     r"^FSDP::(?:root_)?(?:pre|post)_backward|^FSDP::backward_prefetch|^FullyShardedDataParallel\._(?:pre|post)_backward"
     r"|^torch[.:]+distributed[.:]+(?:ddp\.)?reducer::(?:copy_|mul_out|copy_bucket_to_grad)"
     r"|^Torch-Compiled Region: !"
 )
 #: Work of FSDP before and after the forward of a module, without sequence numbers.
-_SHARDED = re.compile(
+_SHARDED = regex(
     r"^FSDP::(?:(?:root_)?(?:pre|post)_forward|forward_prefetch|cast_forward_|inputs_to_device)"
     r"|^FullyShardedDataParallel\._(?:root_)?(?:pre|post)_forward|^FullyShardedDataParallel\.(?:forward|_to_kwargs)"
 )
 #: Collectives and their annotations; in backward they sometimes have sequence numbers.
-_COMMUNICATION = re.compile(
+_COMMUNICATION = regex(
     r"^_?c10d(?:_functional)?::|^_?dtensor::|^fsdp::|^symm_mem::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):"
     r"|^record_param_comms$|^torch_ccl::|^deep_ep\b|^horovod"
 )
 #: Between pipeline stages a send belongs to the pass before it, a receive to the pass after it.
-_SENDS = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
-_RECEIVES = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
+_SENDS = regex(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
+_RECEIVES = regex(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
 #: The annotations that a communication backend leaves on its own threads.
-_BACKEND = re.compile(r"^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):")
+_BACKEND = regex(r"^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):")
 #: Annotations that frameworks leave inside and around operators; they name no part of a training loop.
-_MACHINERY = re.compile(
+_MACHINERY = regex(
     r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFxGraph|^TorchDynamo|^AOTDispatcher|^Pregraph"
     r"|^FSDP::|^FullyShardedDataParallel|^DistributedDataParallel\.|^DataParallel\.|^(?:nccl|gloo|ucc|mpi|xccl):"
 )
-_STEP = re.compile(r"^ProfilerStep#?(\d{1,18})$")
+_STEP = regex(r"^ProfilerStep#?(\d{1,18})$")
 
 
 class NameKinds(Struct, frozen=True):
@@ -996,19 +997,19 @@ _BEHIND = (
 )
 #: The spellings of phases, without decoration and case; `forward_head` and `forward_backward` do not match.
 _SPELLINGS = {
-    FORWARD: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:forward|fwd){_BEHIND}"),
-    BACKWARD: re.compile(
+    FORWARD: regex(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:forward|fwd){_BEHIND}"),
+    BACKWARD: regex(
         rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:(?:backward|backwards|bwd|backprop){_BEHIND}|bwd_allreduce_microstep"
         r"|weight_chunk|[dw]grad|weight[ _-]?grad(?:s|ients?)?)"
     ),
-    OPTIMIZER: re.compile(
+    OPTIMIZER: regex(
         rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:optimizer|optimiser|optim|opt){_BEHIND}|step_microstep|\w*engine\.step"
     ),
 }
 #: The prefix of Lightning's method names; its `training_step` ends with the loss.
-_LIGHTNING = re.compile(r"\[pl\]\[profile\](?:\[\w+\]\w+\.)?")
+_LIGHTNING = regex(r"\[pl\]\[profile\](?:\[\w+\]\w+\.)?")
 #: Pipeline schedules: `attn(F)`, `PP:0F3`, `F`, `B`, gradients of inputs (`I`) and of weights (`W`).
-_LETTER = re.compile(r".*\(([FBW])\)(?:[ _#-]*\d{1,9})?|(?:PP:\d+)?([FBW])\d{0,9}|PP:\d+(I)\d{0,9}")
+_LETTER = regex(r".*\(([FBW])\)(?:[ _#-]*\d{1,9})?|(?:PP:\d+)?([FBW])\d{0,9}|PP:\d+(I)\d{0,9}")
 #: Phases as users annotate them: recomputation lies inside backward, and a generation goes forward.
 _AS_ANNOTATED = np.array(
     [BACKWARD if code == RECOMPUTE else FORWARD if code in FORWARDS else code for code in range(len(PHASES))]

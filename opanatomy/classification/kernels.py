@@ -28,6 +28,7 @@ from opanatomy.classification.operators import (
     compiled,
     first_match,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import BY_CPP_NAME, FLOAT32, TF32, THREE_TF32
 
@@ -448,7 +449,7 @@ KERNEL_TABLES: tuple[RuleTable, ...] = (
 
 
 #: C++ decorations of a kernel's own name, and the suffix of Triton in 2023: `_0d1d2de` for its arguments.
-_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$|_0d1[\ddec]*$")
+_NOISE = regex(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$|_0d1[\ddec]*$")
 
 
 @lru_cache(maxsize=65536)
@@ -506,7 +507,7 @@ TENSOR_CORE_RULES: Final[tuple[tuple[str, bool], ...]] = (
 #: Classes for which a name without a matching rule leaves the use of tensor cores open.
 _OPEN: Final = (CONTRACTION, UNKNOWN)
 #: NVIDIA before Volta, Turing without tensor cores (GTX, MX, T400 to T2000), AMD before CDNA and RDNA 3.
-_WITHOUT: Final = re.compile(
+_WITHOUT: Final = regex(
     r"\bGTX\b|\bGT \d|\bMX ?[1-5][0-5]0\b|\bTITAN (?:X|Xp|Z|Black)\b|\b(?:Tesla )?[KMP]\d{1,3}[a-z]?\b|\bP10[04]\b"
     r"|Quadro (?:[KMPT]\d|GP100)|\bT(?:[456]\d0|1000|1200|2000)\b|\bMI(?:6|8|25|50|60)\b|Radeon (?:VII|Pro VII)"
     r"|\bRX (?:Vega|[456]\d{3})|gfx(?:8\d\d|90[0269]|10\d\d)",
@@ -571,7 +572,7 @@ def compute_type(kernel: str) -> str | None:
 
 #: An opaque type gives its size, which is what counts.
 _OPAQUE: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
-_KERNEL: Final = re.compile(
+_KERNEL: Final = regex(
     r"(?:CatArrayBatchedCopy\w*|multi_tensor_apply_kernel<.*?TensorListMetadata<\d+>, .*?Functor)<\s*"
     r"(?:[\w:() ]*?OpaqueType<(\d+)u?>|([\w: ]+?))\s*[,>]"
 )
@@ -590,7 +591,7 @@ def element_type(kernel: str) -> str | None:
 
 #: Copies between host and device as CUPTI, roctracer and Intel's PTI name them (M is pageable memory on the host, H
 #: pinned memory).
-_HOST_LINK = re.compile(
+_HOST_LINK = regex(
     r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost|[MH]2D|D2[MH])|^(?:Copy)?(?:HostToDevice|DeviceToHost)"
 )
 

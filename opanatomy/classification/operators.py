@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 
 from msgspec import Struct
 
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
 
@@ -550,17 +551,17 @@ def _find(base: str) -> tuple[Family, str] | None:
 # --- kernels written by torch.compile, by the operators in their names ---
 
 
-_NAME = re.compile(
+_NAME = regex(
     r"^(?:void )?(?:graph_\d+_)?(?:kernel_)?"
     r"(?P<kind>cpp|triton(?:_(?:poi|red|per|pem|tem|for|spl|coo|mix|use|fix|sca))?)_fused_?(?P<operators>\w*?)"
     r"(?:_\d+)?(?:_\d[\ddec]*)?(?:\.kd)?$"
 )
-_TEMPLATE = re.compile(
+_TEMPLATE = regex(
     r"^triton_(?:tem_|template_|mm|bmm|addmm|flex_attention)"
     r"|^cpp_\w*(?:gemm|Gemm|GEMM|flex_attention)"
 )
-_UNNAMED = re.compile(r"^triton_(?:_[\ddec]*)?$")
-_ATTENTION = re.compile(r"attention|attn|softmax")
+_UNNAMED = regex(r"^triton_(?:_[\ddec]*)?$")
+_ATTENTION = regex(r"attention|attn|softmax")
 
 #: Kinds of Triton kernels that reduce; other kinds without an entry in the tables are maps (`poi`, `for`).
 _REDUCTIONS = frozenset({"red", "per", "pem", "spl", "coo", "mix"})

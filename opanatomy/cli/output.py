@@ -22,6 +22,7 @@ from opanatomy.options import ANALYZE, TOP, Choice, as_flag, choice_of, instead_
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Page
 from opanatomy.trace.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 #: Names of files that this process alone has open.
-_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
+_DESCRIPTOR: Final = regex(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
 
 
 def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequence[Path]) -> Page:

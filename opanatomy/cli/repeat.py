@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from opanatomy.capture.run.progress import Progress
 from opanatomy.errors import CaptureError, OutputError, TraceError, UsageError
 from opanatomy.options import RUNS_FOLDER, as_flag
 from opanatomy.pipeline import analyze_traces
+from opanatomy.records.patterns import regex
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
 from opanatomy.report.units import noun
@@ -29,7 +29,7 @@ from opanatomy.trace.files import TRACES_FOLDER, temporary
 
 #: The last lines of a failed run that are shown.
 _LINES: Final = 12
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
+_ASSIGNMENT: Final = regex(r"[A-Za-z_]\w*=")
 
 
 class Command(Struct, frozen=True, kw_only=True):

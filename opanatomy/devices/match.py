@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from opanatomy.devices.sheets import GIB, SHEETS, Mig, Sheet
 from opanatomy.records.anatomy import Ceilings
+from opanatomy.records.patterns import regex
 
 # --- parts of a device: MIG slices, and partitions in AMD's compute modes, with their share of the sheet ---
 #
@@ -24,7 +25,7 @@ from opanatomy.records.anatomy import Ceilings
 # the trace's count takes precedence over the profile's.
 
 
-_PROFILE: Final = re.compile(
+_PROFILE: Final = regex(
     r"(?P<whole>.+?)\s+MIG\s+(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?:[+-][a-z.]+)*\s*",
     re.IGNORECASE,
 )
@@ -142,15 +143,15 @@ def _multiprocessors(sheet: Sheet, mig: Mig, profile: Profile, slices: int, give
     return documented
 
 
-_BRANDS: Final = re.compile(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
+_BRANDS: Final = regex(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
 #: Their clocks follow from the power that the laptop's maker allows: no two laptops' are the same. Up to the RTX 20
 #: series `Super` is a laptop's, and a desktop's is `SUPER`.
-_LAPTOP: Final = re.compile(r".*(Laptop GPU|with Max-Q Design|Embedded GPU|RTX 20\d0 Super)")
-_PART: Final = re.compile(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
+_LAPTOP: Final = regex(r".*(Laptop GPU|with Max-Q Design|Embedded GPU|RTX 20\d0 Super)")
+_PART: Final = regex(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
 #: Names of virtual GPUs: `GRID A100D-80C`, `NVIDIA A40-8Q`, and of MIG slices `GRID A100-1-5C`.
-_VIRTUAL: Final = re.compile(r".*\S-\d+(-\d+)?[ABCQ]", re.IGNORECASE)
+_VIRTUAL: Final = regex(r".*\S-\d+(-\d+)?[ABCQ]", re.IGNORECASE)
 #: ROCm's names for a device whose marketing name it lacks.
-_NAMELESS: Final = re.compile(r"(?:Radeon Graphics|gfx(?P<architecture>908|90a|942|950)\S*)?", re.IGNORECASE)
+_NAMELESS: Final = regex(r"(?:Radeon Graphics|gfx(?P<architecture>908|90a|942|950)\S*)?", re.IGNORECASE)
 #: Devices that are identified by multiprocessors and memory alone, as no other device shares them.
 _BY_SIZE: Final = {
     "908": ("Instinct MI100",),

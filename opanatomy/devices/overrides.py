@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import BANDWIDTH, Ceilings, GivenCeiling
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import PEAK_TYPES, peak_type_of
 
-_QUANTITY: Final = re.compile(
+_QUANTITY: Final = regex(
     r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<prefix>[kMGTPE]?)(?P<unit>[A-Za-z/]*)", re.ASCII
 )
 _PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}

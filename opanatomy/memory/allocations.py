@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from opanatomy.errors import TraceError
 from opanatomy.records.columns import Bool, Categorical, HostCalls, Int64, MemoryEvents, isin, unique
 from opanatomy.records.memory import MemoryBlocks, MemoryPoint
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
 
 # --- memory events: order by device, check against the allocator's totals ---
@@ -306,7 +306,7 @@ def _last_before(address: Int64, alloc: Int64, at: Int64, event: Int64) -> Int64
 
 #: The most groups of blocks, and of activations, that are listed.
 LISTED: Final = 100
-_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+_NUMBER: Final = regex(r"(?<![^.])\d+(?![^.])")
 
 
 def alike(path: str) -> str:

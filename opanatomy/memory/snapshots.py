@@ -58,6 +58,7 @@ from opanatomy.records.memory import (
     MemoryPool,
     MemorySpan,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.snapshot import (
     ALLOC,
     ALLOCATED,
@@ -82,24 +83,24 @@ from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, OTHER, PHAS
 
 #: A frame of a library that is installed, or of Python itself.
 _OURS: Final = r"[\\/]opanatomy[\\/](?:capture|predict|cli|api\.py|trainer\.py)"
-_INSTALLED: Final = re.compile(
+_INSTALLED: Final = regex(
     rf"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d|^<frozen |^<string>$|^<__array|{_OURS}"
 )
-_OF_TORCH: Final = re.compile(rf"[\\/](?:torch|einops|functorch|triton)[\\/]|{_OURS}")
-_OF_PYTHON: Final = re.compile(r"\.py$|^<")
-_MODULE_CALL: Final = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/]module\.py$")
-_OPERATOR: Final = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)\b")
-_ENGINE: Final = re.compile(r"^torch::autograd::(?:Engine::|python::PythonEngine::|Node::operator\(\))")
-_HANDLE: Final = re.compile(r"setWorkspaceForHandle|getCUDABlasLtWorkspace|getCurrentCUDABlasHandle|getWorkspace")
-_EXCHANGE: Final = re.compile(r"^c10d::|ncclMem|NCCLSymmetricMemory")
-_OF_EXCHANGE: Final = re.compile(r"[\\/]torch[\\/]distributed[\\/]")
-_OPTIMIZERS: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
-_CHECKPOINT: Final = re.compile(r"[\\/]torch[\\/]utils[\\/]checkpoint\.py$")
+_OF_TORCH: Final = regex(rf"[\\/](?:torch|einops|functorch|triton)[\\/]|{_OURS}")
+_OF_PYTHON: Final = regex(r"\.py$|^<")
+_MODULE_CALL: Final = regex(r"[\\/]torch[\\/]nn[\\/]modules[\\/]module\.py$")
+_OPERATOR: Final = regex(r"^at::_ops::(\w+)::(?:call|redispatch)\b")
+_ENGINE: Final = regex(r"^torch::autograd::(?:Engine::|python::PythonEngine::|Node::operator\(\))")
+_HANDLE: Final = regex(r"setWorkspaceForHandle|getCUDABlasLtWorkspace|getCurrentCUDABlasHandle|getWorkspace")
+_EXCHANGE: Final = regex(r"^c10d::|ncclMem|NCCLSymmetricMemory")
+_OF_EXCHANGE: Final = regex(r"[\\/]torch[\\/]distributed[\\/]")
+_OPTIMIZERS: Final = regex(r"[\\/]torch[\\/]optim[\\/]")
+_CHECKPOINT: Final = regex(r"[\\/]torch[\\/]utils[\\/]checkpoint\.py$")
 _STEP: Final = "Optimizer.step#"
 _CASTS: Final = "at::autocast::cached_cast"
 #: Softmax as an operator of torch and as a function in Python, but no logarithm of it.
-_SOFTMAX: Final = re.compile(r"^(?:_|_safe_|_masked_)?softmax(?:_int|_out)?$")
-_SOFTMAX_IN_PYTHON: Final = re.compile(r"^(?!log_)\w*softmax$")
+_SOFTMAX: Final = regex(r"^(?:_|_safe_|_masked_)?softmax(?:_int|_out)?$")
+_SOFTMAX_IN_PYTHON: Final = regex(r"^(?!log_)\w*softmax$")
 _PRODUCTS: Final = frozenset({"bmm", "bmm_out", "baddbmm", "baddbmm_", "baddbmm_out"})
 #: The part of `scaled_dot_product_attention` that writes its scores, where no fused kernel runs.
 MATH_ATTENTION: Final = "_scaled_dot_product_attention_math"

@@ -20,13 +20,14 @@ from opanatomy.predict.experiment import advice_of, predicted_figures
 from opanatomy.predict.techniques import AND, Situation, Variant, situation_of, variants_of
 from opanatomy.predict.workers import JobFailed
 from opanatomy.records.experiment import Limit, SimulatedStep, TechniqueRow, Techniques
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import Environment
 from opanatomy.report.units import size
 from opanatomy.version import __version__
 
-_SIZE: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\s*", re.IGNORECASE)
+_SIZE: Final = regex(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\s*", re.IGNORECASE)
 #: The memory in the name of a device, `A100 80GB`.
-_MEMORY: Final = re.compile(r"(\d)(gb)\b")
+_MEMORY: Final = regex(r"(\d)(gb)\b")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 #: Less is no memory for a model, and a sign that the unit was left out.
 _LEAST: Final = 1 << 20

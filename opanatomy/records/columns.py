@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: Runtime or driver calls that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
-_STARTS_WORK: Final = re.compile(
+_STARTS_WORK: Final = regex(
     r"Launch(?!HostFunc)|Mem(?:cpy|set)(?!\w*Node)|USMFill|EnqueueMem|CommandBufferEnqueue", re.IGNORECASE
 )
 

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import field
 
 from opanatomy.records.codec import Record
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import Phase
 
 
@@ -422,7 +423,7 @@ class Memory(Record, frozen=True, kw_only=True):
 #: of cuBLAS, cuSOLVER and cuDNN by its name and that of cuSPARSE by its text; cuDNN 9's own two; hipBLAS, rocBLAS,
 #: MIOpen and cuFFT by name; NCCL's `alloc.h`; Level Zero and the unified runtime below XPU; AMD's device driver;
 #: numpy's and TensorFlow's allocators.
-_SAYS: Final = re.compile(
+_SAYS: Final = regex(
     r"out of memory\b|outofmemory|out_of_memory|not enough memory|bad_alloc|\bcan(?:'|no)t allocate memory"
     r"|(?:cublas|cudnn|cusolver|cusparse|cutensor|cudss|curand|hipblas|hipblaslt|hipsolver|hipsparse|hiprand|hipdnn|rocblas|rocsparse)"
     r"_status_(?:alloc|allocation)_failed"
@@ -435,9 +436,7 @@ _SAYS: Final = re.compile(
 )
 #: Messages with these words but another meaning: the loader's block for thread-local variables of libraries (glibc),
 #: the on-chip memory of one kernel (Triton: "out of resource: shared memory", older: "out of memory: shared memory").
-_IS_NOT: Final = re.compile(
-    r"static TLS block|shared memory, required|out of (?:memory|resource)s?: shared memory", re.I
-)
+_IS_NOT: Final = regex(r"static TLS block|shared memory, required|out of (?:memory|resource)s?: shared memory", re.I)
 #: Errors of a program, whatever their text: more memory would not help.
 _OF_PROGRAMS: Final = (
     ValueError,
@@ -458,10 +457,10 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, 
 #: "you tried to allocate 400000000 bytes" on the CPU, "Tried to allocate 2.00 GiB" on CUDA; Apple's allocator wrote MB
 #: for 2^20 B until torch 2.6. "Tried to allocate more than 1EB memory" gives no number.
 _REQUESTS: Final = (
-    re.compile(r"tried to allocate ([\d.]+) ([KMGTP]?)(?:i?B|bytes)\b", re.IGNORECASE),
-    re.compile(r"unable to allocate ([\d.]+) ([KMGTP]?)i?B for an array", re.IGNORECASE),
-    re.compile(r"memory not available to allocate buffer: (\d+)()", re.IGNORECASE),
-    re.compile(r"failed to (?:cuda|hip) (?:host )?[cm]alloc (?:async )?(\d+)() bytes", re.IGNORECASE),
+    regex(r"tried to allocate ([\d.]+) ([KMGTP]?)(?:i?B|bytes)\b", re.IGNORECASE),
+    regex(r"unable to allocate ([\d.]+) ([KMGTP]?)i?B for an array", re.IGNORECASE),
+    regex(r"memory not available to allocate buffer: (\d+)()", re.IGNORECASE),
+    regex(r"failed to (?:cuda|hip) (?:host )?[cm]alloc (?:async )?(\d+)() bytes", re.IGNORECASE),
 )
 
 

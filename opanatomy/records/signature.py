@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass, is_floating, is_integer
 
 
@@ -158,12 +159,12 @@ class Cost(Struct, frozen=True, kw_only=True):
 # --- text of a signature ---
 
 
-_TENSOR: Final = re.compile(
+_TENSOR: Final = regex(
     r"(?P<dtype>\?|\w+)\[(?P<shape>(?:\d{1,18}(?:,\d{1,18})*)?\])"
     r"(?P<stored> without strides| sparse (?P<elements>\d{1,18}))?",
     re.ASCII,
 )
-_INTEGER: Final = re.compile(r"-?\d{1,18}", re.ASCII)
+_INTEGER: Final = regex(r"-?\d{1,18}", re.ASCII)
 #: The deepest nesting of lists that is read; a call's lists have one level.
 _DEEPEST: Final = 8
 

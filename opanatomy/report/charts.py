@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from opanatomy.records.anatomy import FIRST, Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.memory import MemoryPoint
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import PHASES, IdleCause, OperatorClass, Phase
 from opanatomy.report import units
@@ -1115,7 +1115,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
 # ----- still pictures, and the library that draws live ones
 
 
-_IDS: Final = re.compile(r'(id="|url\(#)([a-z]+_?)(\d+)')
+_IDS: Final = regex(r'(id="|url\(#)([a-z]+_?)(\d+)')
 
 
 def still_of(chart: Chart, prefix: str = "") -> str:

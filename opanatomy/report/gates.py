@@ -21,6 +21,7 @@ from opanatomy.analysis.statistics import RUNS_NEEDED
 from opanatomy.errors import GateError, UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
+from opanatomy.records.patterns import regex
 from opanatomy.report import units
 from opanatomy.report.metrics import definition_of, metric_named, metrics_of
 from opanatomy.trace.redact import Texts
@@ -65,11 +66,11 @@ COMPARISONS: Final[Mapping[str, Callable[[Fraction, Fraction], bool]]] = {
 }  # fmt: skip
 _EXAMPLES: Final = "such as 'time > +5%', 'memory > 16 GB' or 'idle_share > 40%'"
 _PLAIN_SIGNS: Final = str.maketrans({"≥": ">=", "≤": "<=", "\N{MINUS SIGN}": "-"})
-_GATE: Final = re.compile(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
+_GATE: Final = regex(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
 #: A number of no more digits than any figure has: the length of exactly parsed numbers must be limited.
 _NUMBER: Final = r"(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?(?!e?[+-]?[0-9.,])"
-_VALUE: Final = re.compile(rf"([+-]?) ?({_NUMBER}) ?(.*)", re.IGNORECASE)
-_SIGNIFICANT: Final = re.compile(r" if significant$", re.IGNORECASE)
+_VALUE: Final = regex(rf"([+-]?) ?({_NUMBER}) ?(.*)", re.IGNORECASE)
+_SIGNIFICANT: Final = regex(r" if significant$", re.IGNORECASE)
 _LONGEST: Final = 120
 _PERCENT: Final = Fraction(1, 100)
 _DECIMAL: Final = {prefix: Fraction(1000**power) for power, prefix in enumerate(("", "k", "m", "g", "t", "p"))}

@@ -20,6 +20,7 @@ from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, Measured
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report.formats.json import read_anatomy, read_comparison, read_techniques
 from opanatomy.trace.redact import Texts
@@ -36,7 +37,7 @@ _GZIP: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 #: Written by Windows' shells.
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
-_TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*(?:"|\Z))(\s*:)?|[{}\[\]]', re.DOTALL)
+_TOKEN: Final = regex(rb'("(?:[^"\\]|\\.)*(?:"|\Z))(\s*:)?|[{}\[\]]', re.DOTALL)
 
 _EVENTS: Final = "traceEvents"
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.section import LABEL, Cell, Name, Phrase, printable
@@ -17,7 +18,7 @@ from opanatomy.report.section import LABEL, Cell, Name, Phrase, printable
 
 
 #: Text that Markdown would interpret anywhere, and that GitHub (and GitLab) would.
-_ACTIVE: Final = re.compile(
+_ACTIVE: Final = regex(
     r"""
     [\\`*\[\]|~] | <(?=[A-Za-z/!?]) | &(?=[#A-Za-z])     # emphasis, links, tables, tags, entities
     | (?<![A-Za-z0-9])_ | _(?![A-Za-z0-9])               # emphasis, which the middle of a word is not
@@ -30,10 +31,10 @@ _ACTIVE: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 #: Beginnings of a line that make a heading, a quotation, a list, an underline or a rule.
-_BLOCK: Final = re.compile(r"(?:[#>].*|[-+]|[-=:]+|\d+[.)])$")
+_BLOCK: Final = regex(r"(?:[#>].*|[-+]|[-=:]+|\d+[.)])$")
 #: A name between these is code: spaces, a bracket before, punctuation after.
-_BEFORE: Final = re.compile(r"(?:^| )\(?$")
-_BEHIND: Final = re.compile(r"[,;:.)]*(?: |$)")
+_BEFORE: Final = regex(r"(?:^| )\(?$")
+_BEHIND: Final = regex(r"[,;:.)]*(?: |$)")
 #: A bar ends a cell, in code too.
 _BAR: Final = "&#124;"
 

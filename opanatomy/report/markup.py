@@ -6,11 +6,11 @@ base units as `data-v`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from html import escape
 from typing import Final
 
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.section import (
@@ -39,7 +39,7 @@ _NAME_WIDTH: Final = 100
 _TITLE_MOST: Final = 2000
 
 #: What stands between backticks in a text is code.
-_CODE: Final = re.compile("`([^`]+)`")
+_CODE: Final = regex("`([^`]+)`")
 
 #: Returns the meaning of a word in a section, for those who point at it; "" if it needs none.
 Meaning = Callable[[Section, str], str]

@@ -22,6 +22,7 @@ from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
 from opanatomy.records.communication import Waiting
 from opanatomy.records.comparison import Comparison, Decomposition
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.report.section import total
 
@@ -32,7 +33,7 @@ from opanatomy.report.section import total
 
 
 _COUNTED: Final = ("bytes", "token_read_bytes", "token_written_bytes")
-_PLACEHOLDER: Final = re.compile(r"\\\{(\w+)\\\}")
+_PLACEHOLDER: Final = regex(r"\\\{(\w+)\\\}")
 
 
 class Definition(Struct, frozen=True, kw_only=True):
@@ -275,15 +276,13 @@ def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
 
 #: Figures that are at most so much larger as time is not recorded, and what of device work lost launches add to.
 _BUSY_AND_IDLE: Final = ("busy_ns", "idle_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")
-_OF_WORK: Final = re.compile(
+_OF_WORK: Final = regex(
     r"mfu|hfu|flops|bytes|(?:tiny_)?kernels|(?:kernel_time|busy|computation|communication|memcpy|headroom)_ns"
     rf"|(?:{'|'.join(STEP_PHASES)})_time_ns|tensor_core_(?:unknown_)?ns|utilization|sm_efficiency"
     r"|(?:class|phase)\.\w+\.(?:time_ns|flops|bytes|headroom_ns)"
 )
 #: What lost launches may make larger or smaller.
-_NO_BOUND: Final = re.compile(
-    r"exposed_\w+|bound_share|occupancy|class\.\w+\.time_share|ratio\.\w+\.(?:time|flops|bytes)"
-)
+_NO_BOUND: Final = regex(r"exposed_\w+|bound_share|occupancy|class\.\w+\.time_share|ratio\.\w+\.(?:time|flops|bytes)")
 
 
 def _bounded(anatomy: Anatomy, metrics: dict[str, Metric]) -> Iterator[tuple[str, Metric]]:

@@ -18,6 +18,7 @@ from opanatomy.analysis.costs import Costs, steps_of
 from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 
@@ -157,7 +158,7 @@ class Name(Struct, frozen=True):
     name: str
 
 
-_LOADER: Final = re.compile(r"^enumerate\(DataLoader\)#_(Single|Multi)Process\w*\.__next__$")
+_LOADER: Final = regex(r"^enumerate\(DataLoader\)#_(Single|Multi)Process\w*\.__next__$")
 
 
 def said(name: str) -> Name:
@@ -621,7 +622,7 @@ class Format(Struct, frozen=True, kw_only=True):
 
 _MARK: Final = "\N{REPLACEMENT CHARACTER}"
 #: Printable by their category, but invisible (Unicode's Default_Ignorable_Code_Point, without Cf).
-_UNSEEN: Final = re.compile(
+_UNSEEN: Final = regex(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 

@@ -15,20 +15,21 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, rows_by_value, unique
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.
 _CPU: Final = 0
 #: Operators for which torch has no CPU kernel, and the collectives of GPU libraries.
-_OF_ACCELERATOR: Final = re.compile(
+_OF_ACCELERATOR: Final = regex(
     r"^aten::_?(?:cudnn_(?!is_acceptable)|miopen_|flash_attention_|efficient_attention_|thnn_fused_|fused_dropout$"
     r"|record_stream$|cslt_sparse_mm|scaled_dot_product_(?:flash|efficient|cudnn)_attention(?!_for_cpu))|^(?:nccl|rccl|hccl|xccl):"
     r"|^flash_attn::|^(?:npu|hpu|mtia|mlu|musa)::|^aclnn[A-Z]"
 )
 #: Operators that torch has for the CPU alone.
-_OF_CPU: Final = re.compile(r"^aten::_?(?:mkldnn_|mkl_linear|nnpack_)|_for_cpu$|^(?:mkldnn|fbgemm)::")
+_OF_CPU: Final = regex(r"^aten::_?(?:mkldnn_|mkl_linear|nnpack_)|_for_cpu$|^(?:mkldnn|fbgemm)::")
 #: Words by which processes and categories of an accelerator's rows are called.
-_ACCELERATOR: Final = re.compile(
+_ACCELERATOR: Final = regex(
     r"(?<![a-z])(?:ascend|npu|gpu|xpu|hpu|tpu|ipu|vpu|dpu|mtia|mps|metal|mlu|gcu|dcu|musa|neuron|neuroncore|habana|gaudi"
     r"|cuda|hip|rocm|sycl|hccl|accelerator|hardware|device|kernel)s?(?![a-z])",
     re.IGNORECASE,

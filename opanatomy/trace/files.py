@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from opanatomy.errors import OutputError, TraceError, UsageError
+from opanatomy.records.patterns import regex
 
 #: Far more than the trace of one step takes.
 NEEDED_BYTES: Final = 64 << 20
@@ -30,9 +31,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: The errors of `link` on a file system without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
 #: The end of a name; a number goes before it.
-_ENDING: Final = re.compile(
-    r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
-)
+_ENDING: Final = regex(r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$")
 #: The environment variable with the folder into which the recorders of a script write, wherever they were told to.
 TRACES_FOLDER: Final = "OPANATOMY_TRACES_FOLDER"
 #: The hidden folder in which a file is made, and the age at which it must be left from a killed run.
@@ -276,9 +275,9 @@ def cache_folder(name: str) -> Path | None:
 
 
 #: A scheme has at least two letters (`C:/` is a drive); a normalized path keeps only one slash.
-_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,3}(?=[^/])(.*)", re.DOTALL)
-_HUB: Final = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?:models/)?([^/?#]+/[^/?#]+)/?$")
-_FILE: Final = re.compile(r"(?i:file):(?://([^/]*))?(/.*)", re.DOTALL)
+_ADDRESS: Final = regex(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,3}(?=[^/])(.*)", re.DOTALL)
+_HUB: Final = regex(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?:models/)?([^/?#]+/[^/?#]+)/?$")
+_FILE: Final = regex(r"(?i:file):(?://([^/]*))?(/.*)", re.DOTALL)
 #: The command that copies from and to each store.
 _COPY: Final = {
     "s3": "aws s3 cp {source} {target}",
@@ -387,7 +386,7 @@ _PACKAGES: Final = {
     "http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub", "github": "requests", "sftp": "paramiko",
 }  # fmt: skip
 _IN_ZIP: Final = "zip://::"
-_GLOB: Final = re.compile(r"[*?\[]")
+_GLOB: Final = regex(r"[*?\[]")
 
 
 class Address(Struct, frozen=True):

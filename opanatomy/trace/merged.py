@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from opanatomy.records.columns import Int64, rows_by_value, rows_named, starts_work
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import METADATA_KEY
 from opanatomy.trace.files import temporary
 from opanatomy.trace.read import Trace
@@ -25,11 +26,11 @@ from opanatomy.trace.write import raw_events
 Process: TypeAlias = "int | str | None"
 
 #: A rank in the name of a process (`Rank 3 - GPU`), and the text that a merger puts before a process (`[TP03] 7`).
-_NAMED_RANK: Final = re.compile(r"\brank[ _:#-]*(\d{1,9})\b", re.IGNORECASE)
-_LABELLED: Final = re.compile(r"^(\[[^\]]+\]) ")
+_NAMED_RANK: Final = regex(r"\brank[ _:#-]*(\d{1,9})\b", re.IGNORECASE)
+_LABELLED: Final = regex(r"^(\[[^\]]+\]) ")
 #: What another merger puts before the name of every event.
-_NAME_LABEL: Final = re.compile(rb'(?<="name")(\s*:\s*")\[R\d+\] ')
-_STEP: Final = re.compile(r"^ProfilerStep#\d")
+_NAME_LABEL: Final = regex(rb'(?<="name")(\s*:\s*")\[R\d+\] ')
+_STEP: Final = regex(r"^ProfilerStep#\d")
 #: The most ranks to take apart: each is an open file.
 _MAX_PROCESSES: Final = 500
 #: A process's device work is that of the host that can have launched at least this part of it, if every other can have

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
@@ -37,6 +36,7 @@ from opanatomy.records.columns import (
     isin,
     starts_work,
 )
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Signature
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment
 from opanatomy.trace.devices import UnreadRows, devices_of, environment_of, unread_rows
@@ -208,7 +208,7 @@ def nanoseconds(us: float | Decimal | None) -> int:
 
 #: Python functions are named that take so many microseconds.
 LONG_PYTHON_US: Final = 1_000
-_ADDRESS: Final = re.compile(r" object at 0x[0-9a-f]+")
+_ADDRESS: Final = regex(r" object at 0x[0-9a-f]+")
 #: Raw JSON of "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
 #: "Process Group Ranks", "Seq".
 RawCollective: TypeAlias = "tuple[bytes, ...]"

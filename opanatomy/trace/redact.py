@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass, Phase
 from opanatomy.records.workload import METADATA_KEY
 
@@ -30,9 +31,9 @@ def words(text: str) -> frozenset[str]:
 
 # --- names under which a secret stands ---
 
-_PARTS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z]+")
+_PARTS: Final = regex(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z]+")
 #: Searched for in the joined words of a name: `db_password`, `PGPASSWORD`, `authToken`, `secretkey`.
-_SECRET: Final = re.compile(
+_SECRET: Final = regex(
     r"secret|passw(?:or)?d|passphrase|credential|authorization|bearer|cookie|oauth|(?:ssh|db|pg|mysql)pass"
     r"|(?:access|auth|api|refresh|session|user|bot|git(?:hub|lab))token"
     r"|(?:api|access|private|ssh|auth|signing|encryption|session|account|license|service|wandb)key"
@@ -101,18 +102,16 @@ _VALUE: Final = (
     r"|\\*[\"']?[^\s\"',;&)}\]<]*[^\s\"',;&)}\]<:.])"
 )
 #: `key=value`, `"key": "value"`, `--key value`.
-_PAIR: Final = re.compile(
-    rf"(?is){_NAME}(?:\\*[\"']?\s{{0,8}}(?:=>?|:(?![:/]))\s{{0,8}}|(?(dash)\s+(?!-)|(?!))){_VALUE}"
-)
+_PAIR: Final = regex(rf"(?is){_NAME}(?:\\*[\"']?\s{{0,8}}(?:=>?|:(?![:/]))\s{{0,8}}|(?(dash)\s+(?!-)|(?!))){_VALUE}")
 _PAIRS: Final = (
     # `'key=a value in quotes'`, and a setting's `key before -> after`
-    re.compile(rf"(?is)(?<=(?P<open>[\"'])){_NAME}=(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))"),
-    re.compile(rf"(?is){_NAME} (?P<value>\S.{{0,200}}? -> [^\n]*)"),
+    regex(rf"(?is)(?<=(?P<open>[\"'])){_NAME}=(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))"),
+    regex(rf"(?is){_NAME} (?P<value>\S.{{0,200}}? -> [^\n]*)"),
     _PAIR,
 )
 _FORMS: Final = (
     # Access tokens with no letter or digit before them, except of an escape (`\n`, `%3D`, `\x0a`); private keys.
-    re.compile(
+    regex(
         r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4}))(?P<value>"
         r"(?:hf_|gh[pousr]_|npm_|gsk_|r8_|pplx-|lin_api_|dapi|do[opr]_v1_|shp(?:at|ca|pa|ss)_|AKIA|ASIA)"
         r"(?=[a-z]*[0-9A-Z])[A-Za-z0-9]{6,}"
@@ -122,19 +121,19 @@ _FORMS: Final = (
         r"|(?P<block>-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?"
         r"(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|$))"
     ),
-    re.compile(r"\b(?i:bearer|basic)\s+(?P<value>(?=\S*[0-9A-Z=])[\w.~+/-]{8,}=*)"),
-    re.compile(
+    regex(r"\b(?i:bearer|basic)\s+(?P<value>(?=\S*[0-9A-Z=])[\w.~+/-]{8,}=*)"),
+    regex(
         r"(?i)\b(?:(?:set-)?cookie|(?:proxy-)?authorization|x-[\w-]{0,40}(?:key|token|auth))\"?:\s{0,8}"
         r"(?!\s|(?:\w+ )?<redacted>)(?P<value>[^\r\n\"']+)"
     ),
     # The login in a URL; what Azure's stores have before the host is a container.
-    re.compile(
+    regex(
         r"(?i)(?<![a-z0-9+.-])(?!(?:abfs|wasb)s?:[^\s:@]*@)[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}(?P<value>[^\s/@\"']{1,1024})(?=@)"
     ),
-    re.compile(r"(?i)(?:hooks\.slack\.com/services/|/api/webhooks/|api\.telegram\.org/bot)(?P<value>\S+)"),
-    re.compile(r"(?i)[?&](?:sig|signature|x-amz-[\w-]{1,40})=(?P<value>[^&\s\"'<]+)"),
+    regex(r"(?i)(?:hooks\.slack\.com/services/|/api/webhooks/|api\.telegram\.org/bot)(?P<value>\S+)"),
+    regex(r"(?i)[?&](?:sig|signature|x-amz-[\w-]{1,40})=(?P<value>[^&\s\"'<]+)"),
 )
-_PLAIN_VALUE: Final = re.compile(
+_PLAIN_VALUE: Final = regex(
     r"(?i)(?:[-+]?[\d.]+(?:e[-+]?\d+)?|none|null|true|false|bearer|basic|<redacted>.*|)", re.DOTALL
 )
 
@@ -202,21 +201,21 @@ _WORDS: Final = words(
     " root user users admin ubuntu nobody localhost localdomain host hostname python default none true false null"
     " worker main node rank linux"
 )
-_KNOWN_NAME: Final = re.compile(
+_KNOWN_NAME: Final = regex(
     r"(?:aten|prims?|c10d|_c10d_functional|torch|torchvision|inductor|quantized)::[A-Za-z]\w*|[A-Z]\w*Backward\d"
 )
 _TERMS: Final = frozenset({*ITEM_SIZE, *map(str, OperatorClass), *map(str, Phase)})
-_WORD_NAME: Final = re.compile(r"[A-Za-z_-]+(?:(?:\.|::|#|_)(?:[A-Za-z_]+|\d{1,4}))*")
-_WORD_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-_NO_VALUE: Final = re.compile(
+_WORD_NAME: Final = regex(r"[A-Za-z_-]+(?:(?:\.|::|#|_)(?:[A-Za-z_]+|\d{1,4}))*")
+_WORD_PART: Final = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_WORD: Final = regex(r"[A-Z]?[a-z]+|[A-Z]+")
+_NO_VALUE: Final = regex(
     r"[-+]?[\d.,_]+(?:[eE][-+]?\d+)?|0[xX][0-9a-fA-F]{1,16}"
     r"|(?:~[\w.-]*|\.{1,2})?/(?:home|root|tmp|var|etc|usr|opt|run|mnt|data|srv|dev|proc|workspace|Users)(?:/.*)?"
     r"|(?:~[\w.-]*|\.{1,2})?/[^\s:]*\.[A-Za-z]\w{0,7}|~/.*|[A-Za-z]:[\\/].*",
     re.DOTALL,
 )
 #: The password of a URL, a token in the place of its user, the `Pwd=` of a connection string.
-_LOGINS: Final = re.compile(
+_LOGINS: Final = regex(
     r"://[^\s/@:\"']{0,256}:([^\s/@\"']{1,1024})@|https?://(?=[^\s/@:]*[0-9])(?=[^\s/@:]*[a-z])([^\s/@:\"']{12,1024})@"
     r"|;\s*pwd\s*=\s*([^;]{1,1024})",
     re.IGNORECASE,
@@ -226,7 +225,7 @@ _LOGINS: Final = re.compile(
 _BETWEEN: Final = (
     r"(?:[^A-Za-z0-9]|[\\/](?:[bfnrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})|%[0-9a-f]{2}|&#?\w{2,5};){1,64}[bfnrt]?"
 )
-_SPLIT: Final = re.compile(r"(?:\\[bfnrt]|[^A-Za-z0-9])+")
+_SPLIT: Final = regex(r"(?:\\[bfnrt]|[^A-Za-z0-9])+")
 
 #: What was once a secret of the process stays one: code that reads its token may remove it from the environment.
 _seen: Final[set[str]] = set()
@@ -316,14 +315,14 @@ def _search(secrets: frozenset[str]) -> tuple[re.Pattern[str] | None, tuple[str,
 
 # --- people, hosts and files ---
 
-_ADDRESSES: Final = re.compile(
+_ADDRESSES: Final = regex(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])"
     r"|(?<![\w:])(?:(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|(?:[0-9A-Fa-f]{1,4}:){2,6}(?::[0-9A-Fa-f]{1,4}){1,5}"
     r"|(?:[0-9A-Fa-f]{1,4}:){1,6}(?::[0-9A-Fa-f]{1,4}){2,5})(?![\w:])"
 )
-_MAILBOX: Final = re.compile(r"(?<![\w.+/-])[A-Za-z][\w.+-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
-_HOME: Final = re.compile(r"((?:/home/|/Users/|[A-Za-z]:\\Users\\))[^/\\\s\"']+")
-_DOMAIN: Final = re.compile(
+_MAILBOX: Final = regex(r"(?<![\w.+/-])[A-Za-z][\w.+-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
+_HOME: Final = regex(r"((?:/home/|/Users/|[A-Za-z]:\\Users\\))[^/\\\s\"']+")
+_DOMAIN: Final = regex(
     r"(?<![\w.])(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}(?:com|net|org|edu|gov|io|dev|local|internal|cluster|corp|lan|localdomain|"
     r"intra|cloud)(?!\w)"
 )
@@ -332,7 +331,7 @@ _ENDINGS: Final = (
     "pyc?|pyx|so(?:\\.\\d+)*|cuh?|cpp|cc|cxx|hpp|json|ya?ml|toml|txt|sh|csv|pth?|safetensors|ckpt|ipynb|onnx|parquet|"
     "whl|zip|gz"
 )
-_PATHS: Final = re.compile(
+_PATHS: Final = regex(
     r"(?i:[a-z][a-z0-9+.-]{0,30})://[^\s\"'<>|)\]},]+"
     rf"|(?<![\w.)\]>])(?:~[\w.-]*|\.{{1,2}})?/(?:{_PART}/)*{_PART}/?"
     rf"|(?<!\w)[A-Za-z]:[\\/](?:{_PART}[\\/])*{_PART}"
@@ -342,8 +341,8 @@ _PATHS: Final = re.compile(
 )
 _WHO: Final = words("user username logname login host hostname nodename fqdn")
 _MODULE: Final = "opanatomy.module/"
-_OWN_RANGE: Final = re.compile(r"opanatomy\.(?:phase|module)/[\w.\[\]-]*")
-_SCALARS: Final = re.compile(
+_OWN_RANGE: Final = regex(r"opanatomy\.(?:phase|module)/[\w.\[\]-]*")
+_SCALARS: Final = regex(
     r"(?:[\[\]\s,]|\b(?:None|True|False)\b|(?<![\w.])[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)j?(?![\w.]))*"
 )
 #: Constants of operators that decide their FLOPs or say where they ran.

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.columns import is_packed
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import SignatureText
 from opanatomy.trace.redact import PATH, REDACTED, Texts, is_plain_constant, words
 
@@ -34,8 +35,8 @@ PLACES: Final = {"command": REDACTED, "trace": PATH, "max_trace": PATH, "file": 
 #: Fields with the arguments of a call.
 ARGUMENTS: Final = words("signature signatures")
 
-_RANKS: Final = re.compile(r"(\d+ ranks): .*", re.DOTALL)
-_TENSOR: Final = re.compile(r"(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without strides)?\]*")
+_RANKS: Final = regex(r"(\d+ ranks): .*", re.DOTALL)
+_TENSOR: Final = regex(r"(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without strides)?\]*")
 
 
 def redacted(record: Record, texts: Texts) -> Record:

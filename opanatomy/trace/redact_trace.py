@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.trace.redact import PATH, REDACTED, Texts, is_plain_constant, is_secret_name, words
 from opanatomy.trace.redact_records import redacted
@@ -36,12 +37,12 @@ _ENVIRONMENT: Final = words("env environ environment")
 #: Never deeper than this.
 _DEEPEST: Final = 32
 
-_PYTHON_FRAME: Final = re.compile(r"^.*?\((\d+)\): ")
-_PROCESS: Final = re.compile(r"python[\d.]*|CPU|[A-Z]{2,5}(?: \d+)?|Spans|Traces|opanatomy")
-_THREAD: Final = re.compile(r"((?:thread|stream) -?\w+)(?: .*)?")
+_PYTHON_FRAME: Final = regex(r"^.*?\((\d+)\): ")
+_PROCESS: Final = regex(r"python[\d.]*|CPU|[A-Z]{2,5}(?: \d+)?|Spans|Traces|opanatomy")
+_THREAD: Final = regex(r"((?:thread|stream) -?\w+)(?: .*)?")
 
 #: The strings of JSON. With escapes in the text, quotes alone do not tell where one ends.
-_STRINGS: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_STRINGS: Final = regex(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 #: The number of clean strings to remember, and their greatest length.
 _REMEMBERED, _REMEMBERED_LENGTH = 200_000, 1000
 #: With more strings than this, decoding every event is as fast as searching.

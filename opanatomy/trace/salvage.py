@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, Union, cast
 import msgspec
 from msgspec import Raw, Struct, field
 
+from opanatomy.records.patterns import regex
 from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent, event_of_category
 
 #: Text that is not copied for reading.
@@ -22,13 +23,13 @@ Buffer: TypeAlias = "bytes | memoryview"
 #: The errors of msgspec on text that is not JSON, does not fit, is not UTF-8 or nests too deep.
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_NOT_JSON = re.compile(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]}\s])")
+_NOT_JSON = regex(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]}\s])")
 #: The same, or a whole string, inside which the word is only text.
-_STRING_OR_NOT_JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|' + _NOT_JSON.pattern, re.DOTALL)
+_STRING_OR_NOT_JSON = regex(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|' + _NOT_JSON.pattern, re.DOTALL)
 _CONTROL = bytes(32 if code < 32 else code for code in range(256))
 #: A backslash that begins no escape of JSON, and one half of a surrogate pair.
-_NO_ESCAPE = re.compile(rb'(?<!\\)((?:\\\\){0,50})\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_HALF_PAIR = re.compile(
+_NO_ESCAPE = regex(rb'(?<!\\)((?:\\\\){0,50})\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_HALF_PAIR = regex(
     rb"(?<!\\)((?:\\\\){0,50})\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
@@ -230,10 +231,10 @@ def _fitting(raw: msgspec.Struct, decoders: dict[str, msgspec.json.Decoder[Any]]
 #: A larger event is damage.
 LONGEST_EVENT: Final = 8 << 20
 #: Events are separated by `}, {`, but so are the objects of a list inside one.
-_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-_GAP = re.compile(rb"[\s,]*")
+_BOUNDARY = regex(rb"\}\s*,\s*\{")
+_GAP = regex(rb"[\s,]*")
 #: A name up to the next key, whatever quotes it contains.
-_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:)', re.DOTALL)
+_NAME = regex(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:)', re.DOTALL)
 _scan: Final = json.JSONDecoder(strict=False).raw_decode
 
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from opanatomy.records.columns import HostEvents, isin
+from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 from opanatomy.records.workload import ObservedCall
 from opanatomy.trace.salvage import NOT_DECODABLE
@@ -34,7 +35,7 @@ DTYPES = {
 }  # fmt: skip
 
 #: A tensor of a list as a capture recorded it: `float32[2,3]`.
-_RECORDED = re.compile(r"^(\w*)\[((?:\d{1,15},)*\d{1,15})?\]$", re.ASCII)
+_RECORDED = regex(r"^(\w*)\[((?:\d{1,15},)*\d{1,15})?\]$", re.ASCII)
 #: More dimensions than torch has (64), elements than any memory, elements of argument lists than real traces have.
 _MAX_DIMENSIONS: Final = 64
 _MAX_ELEMENTS: Final = 1 << 50

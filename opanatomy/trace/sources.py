@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import struct
@@ -18,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError, TraceError
+from opanatomy.records.patterns import regex
 from opanatomy.trace.files import Address, fetch, files_at, is_folder, is_full, temporary
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
 #: How many skipped members to name; files that an operating system adds are not named.
 _NAMED: Final = 5
 _OF_SYSTEMS: Final = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}
-_DIGITS: Final = re.compile(r"(\d+)")
+_DIGITS: Final = regex(r"(\d+)")
 
 
 class Source(Struct, frozen=True):

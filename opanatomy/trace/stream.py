@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
 from opanatomy.records.columns import Bool, DeviceWork, HostEvents, Int64, Launches, isin
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import (
     Capture,
     Compilation,
@@ -345,9 +345,9 @@ CHUNK = 1 << 18
 _MAX_PACKED: Final = 200
 _PACKED_FROM: Final = 16 << 20
 
-_EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_EVENTS_KEY = regex(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: The beginning of our JSON reports.
-_REPORT_KEYS: Final = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*\d+\s*,\s*"(?:caveats|provenance)"\s*:|sides"\s*:\s*\[)')
+_REPORT_KEYS: Final = regex(rb'\s*\{\s*"(?:schema"\s*:\s*\d+\s*,\s*"(?:caveats|provenance)"\s*:|sides"\s*:\s*\[)')
 _SEPARATORS: Final = b", \t\r\n"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -18,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.columns import Float64, Int64, Overlay
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.trace.redact_trace import Redaction
 from opanatomy.trace.salvage import NOT_DECODABLE, Buffer, EventDecoder, listed, mend
@@ -195,7 +195,7 @@ def _us(ns: int) -> str:
     return f"{sign}{whole}.{rest:03d}" if rest else f"{sign}{whole}"
 
 
-_PROCESS: Final = re.compile(rb'"pid"\s*:\s*"?(\d{1,18})')
+_PROCESS: Final = regex(rb'"pid"\s*:\s*"?(\d{1,18})')
 #: The first process number to try: no operating system and no profiler gives one so large.
 FIRST_PROCESS: Final = 1_000_000_000
 #: The first digits of it and the next ones: a text without this has none of them.

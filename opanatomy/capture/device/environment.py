@@ -17,22 +17,23 @@ from msgspec import Struct
 from opanatomy.capture.device import accelerators, nvml
 from opanatomy.capture.device.start import architecture_of
 from opanatomy.errors import CaptureError
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import Environment
 
 # Explain why torch uses no GPU on a machine that has one.
 
 
 #: "CUDA initialization: The NVIDIA driver on your system is too old ..." (c10/cuda/CUDAFunctions.cpp).
-_WARNED: Final = re.compile(r"(?:CUDA|HIP) initialization: (.*)", re.DOTALL)
+_WARNED: Final = regex(r"(?:CUDA|HIP) initialization: (.*)", re.DOTALL)
 #: `cudaGetErrorString` after its number, used if torch has no sentence for it.
-_ERROR: Final = re.compile(r"Error (\d+): (.+)")
+_ERROR: Final = regex(r"Error (\d+): (.+)")
 #: `cudaErrorSystemNotReady`, `cudaErrorSystemDriverMismatch`, `cudaErrorCompatNotSupportedOnDevice` of CUDA's runtime.
 _ERRORS: Final = {
     "802": "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
     "803": "restart after an update of the driver",
     "804": "take the folder of CUDA's compatibility libraries out of LD_LIBRARY_PATH",
 }
-_ORDINAL: Final = re.compile(r"[+-]?\d+")
+_ORDINAL: Final = regex(r"[+-]?\d+")
 _GIVE: Final = "and start a container with its GPUs (--gpus all)"
 _PROC: Final = Path("/proc/driver/nvidia/gpus")
 _KFD: Final = Path("/dev/kfd")

@@ -20,16 +20,15 @@ from msgspec import Struct
 
 from opanatomy.capture.device import accelerators
 from opanatomy.errors import CaptureError
+from opanatomy.records.patterns import regex
 
 #: From this level on CUPTI's failures are printed: they are warnings.
 _WARNING: Final = 2
 #: `Logger::Logger` of kineto: the level, the time, the process and thread, the place in its source.
-_LINE: Final = re.compile(
+_LINE: Final = regex(
     rb"^(?:VERBOSE|INFO|WARNING|STAGE|USDT|ERROR):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ [\w.]+:\d+\] (.*)$"
 )
-_FAILED: Final = re.compile(
-    r"CUPTI_|CUPTI |ROCM|roctracer|rocprof|XPUPTI|Exceeded max GPU buffer|Dropped", re.IGNORECASE
-)
+_FAILED: Final = regex(r"CUPTI_|CUPTI |ROCM|roctracer|rocprof|XPUPTI|Exceeded max GPU buffer|Dropped", re.IGNORECASE)
 
 _heard: list[str] = []
 

@@ -19,14 +19,15 @@ from opanatomy.capture.silence import first_line
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 from opanatomy.options import as_asked
 from opanatomy.records.memory import is_out_of_memory
+from opanatomy.records.patterns import regex
 
-_NO_KERNELS: Final = re.compile(
+_NO_KERNELS: Final = regex(
     r"no kernel image is available|invalid device function|unsupported gpu architecture|unsupported toolchain"
     r"|device kernel image is invalid",
     re.IGNORECASE,
 )
-_BUSY: Final = re.compile(r"busy or unavailable|device is already in use", re.IGNORECASE)
-_ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)([af]?)")
+_BUSY: Final = regex(r"busy or unavailable|device is already in use", re.IGNORECASE)
+_ARCHITECTURE: Final = regex(r"(sm|compute)_(\d+)([af]?)")
 #: The architectures of Jetson and DRIVE.
 _INTEGRATED: Final = frozenset({53, 62, 72, 87, 101})
 #: The most processes named in a line.

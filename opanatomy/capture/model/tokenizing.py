@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from opanatomy.capture.model.configuration import hub_answers
 from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.errors import UsageError
 from opanatomy.options import TEXTS, TOKENIZER
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import ObservedTokenizer
 
 # Train a tokenizer on the texts, for a model without its own: WordPiece for models like BERT, else BPE.
@@ -152,7 +152,7 @@ def _ends(config: Any) -> tuple[str | None, str | None]:
 
 #: The number of texts to time a tokenizer on; a slow one takes a second for some 50,000 tokens.
 _TIMED_TEXTS: Final = 256
-_FILES: Final = re.compile(r"(tokenizer|vocab|merges|spiece|sentencepiece).*|.*\.(model|tiktoken)")
+_FILES: Final = regex(r"(tokenizer|vocab|merges|spiece|sentencepiece).*|.*\.(model|tiktoken)")
 #: The Python WordPiece tokenizer: its name in transformers 5, in transformers 4.
 _PYTHON_WORDPIECE: Final = ("BertTokenizerLegacy", "BertTokenizer")
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opanatomy.capture.silence import one_line
 from opanatomy.errors import ModelError
 from opanatomy.records.memory import is_out_of_memory
+from opanatomy.records.patterns import regex
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 # Import a user's Python file with the imports that `python FILE` would find, and locate failures of its code.
 
 
-_FILE: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>.*))?", re.DOTALL)
-_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_FILE: Final = regex(r"(?P<file>.+\.py)(?::(?P<function>.*))?", re.DOTALL)
+_NAME: Final = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 #: Modules imported by files, by the folder that they were imported from.
 _BROUGHT: Final[dict[str, str]] = {}
@@ -225,7 +226,7 @@ def _shown(name: str) -> str:
 
 #: Functions of a module are named up to this many.
 _NAMED: Final = 8
-_PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_PATTERN = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def is_function(model: str) -> bool:

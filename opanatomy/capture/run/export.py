@@ -26,6 +26,7 @@ from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.options import as_asked
+from opanatomy.records.patterns import regex
 from opanatomy.records.workload import METADATA_KEY, Capture, MachineLoad, RunClock
 from opanatomy.trace.files import OutputFile
 from opanatomy.trace.redact import know_secrets, of_process
@@ -36,18 +37,18 @@ _END_BYTES: Final = 256
 _CHUNK: Final = 1 << 20
 #: Kineto writes its own keys, and those of `add_metadata`, before the events.
 _LONGEST_HEAD: Final = 64 << 20
-_EVENTS: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_EVENTS: Final = regex(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: Kineto's separator of two events; no string of JSON has a line end in it.
 _BETWEEN: Final = b"\n  },\n  {"
 _END: Final = b"\n  }"
 #: Kineto writes names unescaped, even quotes and backslashes; nothing else in an event is a user's own text.
 _NAMES: Final = tuple(
-    re.compile(rb'^(.*?"name": ")(.*)(' + end + rb")$", re.MULTILINE) for end in (rb'",', rb'", "p(?:id|h)": .*')
+    regex(rb'^(.*?"name": ")(.*)(' + end + rb")$", re.MULTILINE) for end in (rb'",', rb'", "p(?:id|h)": .*')
 )
-_END_OF_ALL: Final = re.compile(rb"(?<=\n  \})\s*\]")
+_END_OF_ALL: Final = regex(rb"(?<=\n  \})\s*\]")
 
 #: The nodes of autograd's graph.
-_NODE: Final = re.compile(r"\w+Backward\d*|torch::autograd::\w+")
+_NODE: Final = regex(r"\w+Backward\d*|torch::autograd::\w+")
 
 NO_NAMES: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 _texts: Final = msgspec.json.Decoder(list[msgspec.Raw])

@@ -23,6 +23,7 @@ from opanatomy.capture.run.restore import SavedState
 from opanatomy.capture.silence import one_line
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.records.memory import is_out_of_memory
+from opanatomy.records.patterns import regex
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +54,9 @@ class Instrument(Enum):
 
 #: torch's messages about an instrument that it cannot handle, rather than the model.
 _SAYS: Final = (
-    (Instrument.SAVES, re.compile(r"saved[ _]tensors?[ _](un)?(pack[ _])?hooks?", re.IGNORECASE)),
-    (Instrument.SAVES, re.compile(r"saved tensor pack hook", re.IGNORECASE)),
-    (Instrument.OBSERVER, re.compile(r"torch_dispatch|dispatch ?mode|\bmode\b.*\bobserver\b", re.IGNORECASE)),
+    (Instrument.SAVES, regex(r"saved[ _]tensors?[ _](un)?(pack[ _])?hooks?", re.IGNORECASE)),
+    (Instrument.SAVES, regex(r"saved tensor pack hook", re.IGNORECASE)),
+    (Instrument.OBSERVER, regex(r"torch_dispatch|dispatch ?mode|\bmode\b.*\bobserver\b", re.IGNORECASE)),
 )
 #: The files of instrument code that runs inside the model's.
 _CODE: Final = (

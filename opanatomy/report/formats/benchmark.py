@@ -6,7 +6,6 @@ nothing new: samples a second are the inverse of the step time, and so is MFU of
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -15,13 +14,14 @@ import msgspec
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison, FigureRow
 from opanatomy.records.experiment import Techniques
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.section import Format
 
 #: The headline figures, and for those in parts the time of each class: each is a chart.
-_CHARTED: Final = re.compile(r"[^.]+|class\.\w+\.time_ns")
+_CHARTED: Final = regex(r"[^.]+|class\.\w+\.time_ns")
 #: Behind what ran, if the figure is at least the value.
 _LOWER_BOUND: Final = "; a lower bound"
 

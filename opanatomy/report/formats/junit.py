@@ -6,13 +6,13 @@ time of each suite: it is the start of the newest run, so that the same runs giv
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from opanatomy.records.comparison import Comparison, GateResult
 from opanatomy.records.experiment import Techniques
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Format, Page
 
@@ -24,7 +24,7 @@ _NO_GATES: Final = "no gate was given: each --fail-if is a test case"
 #: A gate takes no time.
 _SECONDS: Final = "0"
 #: Characters that no XML 1.0 document may have, not even as a reference.
-_NO_CHARACTER: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NO_CHARACTER: Final = regex("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_report(report: Report, page: Page) -> str:

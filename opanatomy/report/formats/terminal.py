@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
@@ -14,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 #: The namespaces of torch's own operators, left out if there is little room.
-_OF_TORCH: Final = re.compile(r"^(?:aten|c10d)::")
+_OF_TORCH: Final = regex(r"^(?:aten|c10d)::")
 #: From this width on, classes and operators have their full names.
 _ROOMY: Final = 100
 _LABEL_WIDTH: Final = 11
@@ -308,11 +308,11 @@ _GAP: Final = 2
 #: The least cells of names that are shown whole or not at all.
 WHOLE: Final = sys.maxsize
 #: A share in brackets.
-_SHARE: Final = re.compile(r"\([\d.<>,]+ %(?:, replayed)?\)")
+_SHARE: Final = regex(r"\([\d.<>,]+ %(?:, replayed)?\)")
 #: The words of a command as a shell reads them, quotes and all.
-_ARGUMENT: Final = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
+_ARGUMENT: Final = regex(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
 #: The space after a number, and the character that replaces it while lines are broken.
-_NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
+_NUMBER: Final = regex(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 _BLOCKS: Final = " ▏▎▍▌▋▊▉"
 _BAR_LEAST, _BAR_MOST = 8, 24

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
 from opanatomy.records.anatomy import FIRST, WORTH, Advice, Anatomy, Evidence, Replay
+from opanatomy.records.patterns import regex
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -42,7 +42,7 @@ _LINES: Final = 2
 _ABOUT: Final = 0.9
 #: Commands below them.
 _COMMANDS: Final = 1
-_PLACE: Final = re.compile(r"\{(\w+)\}")
+_PLACE: Final = regex(r"\{(\w+)\}")
 
 
 def first_advice(anatomy: Anatomy, page: Page) -> Section | None:

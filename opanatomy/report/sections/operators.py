@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import Anatomy, HostRow, KernelRow, OperatorRow
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.section import (
     ByteRate,
@@ -118,7 +118,7 @@ def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
 
 
 #: The namespaces of torch's own kernels.
-_BEFORE: Final = re.compile(r"\b(at::native::|\(anonymous namespace\)::|at_cuda_detail::)")
+_BEFORE: Final = regex(r"\b(at::native::|\(anonymous namespace\)::|at_cuda_detail::)")
 
 
 def kernels(anatomy: Anatomy, page: Page) -> Section | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import ceil, inf
@@ -11,6 +10,7 @@ from typing import Final
 
 from opanatomy.analysis.costs import Costs, costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
+from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
 from opanatomy.records.workload import SlowStep
 from opanatomy.report.section import (
@@ -281,7 +281,7 @@ _FEW: Final = 2
 #: A data type other than the main one is named from this part of the FLOPs on.
 _OTHER_TYPES: Final = 0.01
 #: The address of a data sheet; the JSON report has it.
-_ADDRESS: Final = re.compile(r",? ?https?://[^\s;]+")
+_ADDRESS: Final = regex(r",? ?https?://[^\s;]+")
 
 
 def one_step(anatomy: Anatomy, page: Page) -> Section:

@@ -8,7 +8,6 @@ from the file, which `opanatomy catalog` lists. Adding a model is adding its fil
 from __future__ import annotations
 
 import json
-import re
 from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any, Final
@@ -16,10 +15,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from opanatomy.records.patterns import regex
+
 #: The key that is not part of the published configuration.
 _OWN_KEY: Final = "catalog"
 #: A word of a name, without its numbers.
-_LETTERS: Final = re.compile(r"[a-z]{3,}")
+_LETTERS: Final = regex(r"[a-z]{3,}")
 
 
 class Entry(Struct, frozen=True, kw_only=True):
