@@ -140,12 +140,14 @@ PLACED = {
     """,
     # The last node before an optimizer's step is that of the step before: what lies between is no clipping.
     "what follows a closure is not of the next update": """
-        [Optimizer.step#AdamW.step] @100+500; forward @120 #0; gradient @200 #0; other @700 aten::copy_;
-        [Optimizer.step#AdamW.step] @1100+500; forward @1120 #1; gradient @1200 #1; other @1700 aten::copy_
+        [ProfilerStep#1] @0+2000; [Optimizer.step#AdamW.step] @100+500; forward @120 #0; gradient @200 #0;
+        other @700 aten::copy_; [Optimizer.step#AdamW.step] @1100+500;
+        forward @1120 #1; gradient @1200 #1; other @1700 aten::copy_
     """,
     # Evaluation under `no_grad`, loading on another thread; clipping and unscaling are part of the update.
     "what is not differentiated is other outside of the forward": """
-        other @5 aten::copy_; forward @30 #0 aten::embedding; forward @60 #1; other @90 #0 !3 aten::stack;
+        [ProfilerStep#1] @0+3000; other @5 aten::copy_; forward @30 #0 aten::embedding; forward @60 #1;
+        other @90 #0 !3 aten::stack;
         forward @120 aten::arange; forward @150 #2; backward @180 aten::ones_like; gradient @210 #2;
         gradient @260 #1; optimizer @310 aten::_amp_foreach_non_finite_check_and_unscale_;
         optimizer @340 aten::linalg_vector_norm; [Optimizer.step#AdamW.step] @400+50;
@@ -470,10 +472,10 @@ LOOPS: dict[str, Callable[[], Step]] = {
 @pytest.mark.parametrize("flows", [True, False])
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_are_placed_as_they_ran(name: str, flows: bool, tmp_path: Path) -> None:
-    """Two steps, whose own ranges are taken out of the trace: the phase is that of the innermost of them."""
+    """Two iterations in one step, whose own ranges are taken out: the phase is that of the innermost of them."""
     step, path = LOOPS[name](), tmp_path / "t.json"
     step()
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler, record_function("ProfilerStep#0"):
         for _ in range(2):
             step()
     profiler.export_chrome_trace(str(path))

@@ -101,3 +101,18 @@ def test_kernel_names_agree_with_operators() -> None:
             known += kernel.time_ns
             agreed += kernel.time_ns if kernel.operator_class in classes else 0
     assert agreed >= 0.97 * known
+
+
+@pytest.mark.skipif(not FOLDER.exists(), reason="the folder of shared traces is not next to the checkout")
+@pytest.mark.parametrize(
+    ("name", "steps", "counted", "wall_ns", "busy"),
+    [
+        ("traces/train_mi300_resnet18", 5, 2, 116_893_042, 0.618),
+        ("more_traces/advice/loader_and_cold_start_2080ti", 30, 29, 333_595_655, 0.471),
+    ],
+)
+def test_steps_by_the_optimizers_updates(name: str, steps: int, counted: int, wall_ns: int, busy: float) -> None:
+    """From the events of the file: from one update's end to the next, with the union of the work launched between."""
+    step = anatomy_of(FOLDER.parent / f"{name}.json.gz").step
+    assert ([row.number for row in step.steps], step.count) == (list(range(1, steps + 1)), counted)
+    assert (step.wall_ns, round((step.busy_ns or 0) / wall_ns, 3)) == (wall_ns, busy)

@@ -5,7 +5,11 @@ Times in the traces are in microseconds.
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -542,6 +546,116 @@ def test_a_trace_without_steps_is_from_its_first_device_work_to_the_last(tmp_pat
     assert (step.number, anatomy.step.wall_ns, timeline.window_ns) == (None, 2_000 * US, 2_000 * US)
     assert (timeline.busy_ns, timeline.around_ns, timeline.idle_ns) == (2_000 * US, 9_120 * US, 0)
     assert anatomy.device.sm_efficiency == anatomy.device.utilization == 1
+
+
+UNLIKE = "it makes other calls"
+PARAMETER = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def loop(*updates: tuple[int, int, str], begin: int = 0, behind: int = 30) -> TraceBuilder:
+    """A loop without annotated steps: for each update how many backwards of 100 us it has, of how many parameters, and
+    the optimizer's name; `begin` cuts off what was launched before, and `behind` the last one comes a kernel."""
+    trace, at = on_gpu(), 0
+    for backwards, parameters, optimizer in updates:
+        for _ in range(backwards):
+            if at >= begin:
+                trace.host("aten::mm", at, 20)
+                trace.run(GEMM, at + 10, at + 20, 40)
+            for place in range(parameters if at >= begin else 0):
+                trace.host(PARAMETER, at + 70 + place, 1, thread=2)
+            at += 100
+        if optimizer:
+            trace.annotation(f"Optimizer.step#{optimizer}.step", at, 30)
+            trace.host("aten::add_", at + 5, 20)
+            trace.run(MAP, at + 10, at + 15, 10)
+        at += 30
+    trace.host("aten::item", at, 20)
+    trace.run(MAP, at + 10, at + 15, behind)
+    return trace
+
+
+ONE, D, G = (1, 2, "SGD"), (2, 2, "Adam"), (1, 5, "Adam")
+LOOPS: dict[str, tuple[tuple[tuple[int, int, str], ...], list[int]]] = {
+    "one optimizer": ((ONE, ONE, ONE), [130, 130, 130]),
+    "gradients of four batches": (((4, 2, "SGD"),) * 2, [430, 430]),
+    "two in turns": (((1, 2, "SGD"), (1, 2, "AdamW")) * 2, [260, 260]),
+    "two of one name in turns": ((D, G) * 2, [360, 360]),
+    "a critic five times": (((*(D,) * 5, G) * 2), [1280, 1280]),
+    "the last cycle is not over": ((D, G, D, G, D), [360, 360]),
+    "graphs that differ": (((1, 3, "SGD"), (2, 1, "SGD"), (1, 3, "SGD"), (3, 1, "SGD")), []),
+    "no order": (((1, 2, "SGD"), (1, 2, "SGD"), (1, 2, "Adam"), (1, 2, "SGD")), []),
+    "two without a second turn": ((D, G), []),
+    "one update": ((ONE, (1, 2, "")), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_steps_that_are_not_annotated_end_with_the_optimizers_updates(name: str, tmp_path: Path) -> None:
+    """What follows the last update is in none; without a regular order of updates the trace is one step."""
+    updates, walls = LOOPS[name]
+    anatomy = loop(*updates).analyze(tmp_path)
+    rows = [(row.number, row.wall_ns) for row in anatomy.step.steps]
+    if not walls:
+        assert [number for number, _ in rows] == [None]
+        assert "the whole trace is taken for one" in page(anatomy)
+        assert ("steps" in anatomy.conventions, anatomy.ledger.outside_window_ns) == (False, 0)
+        return
+    assert rows == [(number, wall * US) for number, wall in enumerate(walls, 1)]
+    assert anatomy.step.count == len(walls)
+    assert anatomy.conventions["steps"] == "none is annotated: each ends with Optimizer.step"
+    assert f"{len(walls)} steps by Optimizer.step" in page(anatomy, brief=True)
+    assert "no step is annotated, steps end with Optimizer.step" in page(anatomy)
+    assert anatomy.ledger.outside_window_ns >= 30 * US
+
+
+def test_steps_of_a_real_loop_end_with_the_second_of_its_optimizers() -> None:
+    """Two Adams over networks of as many parameters; `loss.item()` follows each update of the generator."""
+    path = Path(__file__).parent / "traces" / "gan_cpu.json.gz"
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)["traceEvents"]
+    updates = sorted(
+        int(1000 * (event["ts"] + event["dur"])) for event in events if event["name"] == "Optimizer.step#Adam.step"
+    )
+    ends = updates[1::2]
+    anatomy = opanatomy.analyze(path)
+    walls = [row.wall_ns for row in anatomy.step.steps]
+    assert (len(updates), len(walls)) == (8, 4)
+    assert walls[1:] == [after - before for before, after in pairwise(ends)]
+    assert (set_aside(anatomy), anatomy.step.wall_ns) == ([UNLIKE, None, None, None], (ends[3] - ends[0]) // 3)
+
+
+def test_updates_of_single_parameters_in_backward_end_no_step(tmp_path: Path) -> None:
+    """Nor does an optimizer that another one calls; an annotated step is what it says."""
+    trace = loop(ONE, ONE)
+    for at in (70, 200):
+        trace.host(PARAMETER, at, 20)
+        trace.annotation("Optimizer.step#SGD.step", at + 5, 10)
+        trace.annotation("Optimizer.step#Inner.step", at + 31, 5)
+    assert [row.wall_ns for row in trace.analyze(tmp_path).step.steps] == [130 * US, 130 * US]
+    trace.step(0, 200, 4)
+    anatomy = trace.analyze(tmp_path)
+    assert ([row.number for row in anatomy.step.steps], "steps" in anatomy.conventions) == ([4], False)
+
+
+@pytest.mark.parametrize(
+    ("updates", "begin", "expected"),
+    [
+        # It lacks the call that follows the update before, cut off in its last of four backwards it lacks more.
+        ((ONE, ONE), 0, [None, None]),
+        (((4, 2, "SGD"),) * 3, 300, [UNLIKE, None, None]),
+        (((4, 0, "SGD"),) * 2, 300, [UNLIKE, None]),
+        # An evaluation before the loop, longer than all of it.
+        (((40, 0, ""), ONE, ONE), 0, [UNLIKE, None]),
+    ],
+)
+def test_the_first_step_counts_if_it_is_a_whole_one(
+    updates: tuple[tuple[int, int, str], ...], begin: int, expected: list[str | None], tmp_path: Path
+) -> None:
+    trace = loop(*updates, begin=begin)
+    ends = [event["ts"] + event["dur"] for event in trace.events if event["name"].startswith("Optimizer.step")]
+    for end in ends[:-1]:
+        trace.host("aten::item", end + 1, 4)
+        trace.run(MAP, end + 2, end + 3, 1)
+    assert set_aside(trace.analyze(tmp_path)) == expected
 
 
 def steps(lengths: list[int], *, busy: int = 800, before: int = 0) -> TraceBuilder:

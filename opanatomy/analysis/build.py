@@ -269,6 +269,8 @@ CONVENTIONS: dict[str, str | int] = {
     "causal": "full",
     "multiply_add": 2,
 }
+#: Added if the steps of a trace are not annotated.
+STEPS_BY_UPDATES: Final[dict[str, str | int]] = {"steps": "none is annotated: each ends with Optimizer.step"}
 
 
 class MeasuredSteps(Struct, frozen=True, kw_only=True):
@@ -303,7 +305,7 @@ def measured_steps(
         time = DeviceTime(device_steps(step_window, launched), launched, kernels)
     rows = host_step_rows(step_window, calls, spans) if time is None else device_step_rows(step_window, time)
     kinds = step_kinds(step_window, calls, time)
-    reasons = why_set_aside(rows, kinds)
+    reasons = why_set_aside(rows, kinds, may_begin_within=step_window.by_updates)
     if numbers is not None:
         reasons = [
             reason or (None if row.number in numbers else OTHER_RANKS)
@@ -367,7 +369,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         breakdown=steps.breakdown,
         device=_device_figures(steps.time, timeline.window_ns - (timeline.outside_ns or 0)),
         ledger=_ledger(calls, inputs.linked),
-        conventions=CONVENTIONS,
+        conventions=CONVENTIONS | STEPS_BY_UPDATES if steps.window.by_updates else CONVENTIONS,
         generation=generation_of(capture, classes, step.count),
         run=capture.run if capture else None,
         compilation=capture.compilation if capture else None,

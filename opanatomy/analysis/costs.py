@@ -26,8 +26,13 @@ def steps_of_window(anatomy: Anatomy) -> float:
 
 
 def is_whole_trace(anatomy: Anatomy) -> bool:
-    """Return whether the whole trace is taken for one step because it has no annotated steps."""
+    """Return whether the whole trace is taken for one step because it shows none."""
     return any(row.number is None for row in anatomy.step.steps)
+
+
+def are_by_updates(anatomy: Anatomy) -> bool:
+    """Return whether no step is annotated, and the optimizers' updates end them."""
+    return "steps" in anatomy.conventions
 
 
 def nothing_recorded(anatomy: Anatomy) -> bool:
@@ -39,7 +44,7 @@ def nothing_recorded(anatomy: Anatomy) -> bool:
 class Costs(Struct, frozen=True, kw_only=True):
     """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
 
-    If no step is annotated it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
+    Without steps it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
     times of framework and profiler have parts of their own, as has the part of the framework's that is spent in ranges
     of loaders (`input_ns`). `unrecorded_ns` is time whose records are missing.
     `exposed_ns` is communication while no other work runs, `waiting_ns` its part that waits for another rank, if that

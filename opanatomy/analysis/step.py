@@ -105,13 +105,21 @@ def _idle_ns(row: StepRow) -> int:
     return row.wall_ns - (row.busy_ns or 0) - (row.outside_ns or 0) - (row.unrecorded_ns or 0) - waited_ns
 
 
-def why_set_aside(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
+def why_set_aside(
+    rows: Sequence[StepRow], kinds: Sequence[Sequence[int]], *, may_begin_within: bool = False
+) -> list[str | None]:
     """Return why each step does not count; `None` if it does.
 
     Besides disturbed steps those that do hardly anything are set aside (on the CPU if by other calls), and if most make
     the same calls those that make others. If these have a phase that most lack (every fourth step updates the weights)
-    all count.
+    all count. If the trace `may_begin_within` the first step, that does not count if it makes other calls and does
+    far less work than the others, or more.
     """
+    if may_begin_within and [0] in kinds and len(rows) > 1:
+        first, *works = (row.kernel_time_ns or 0 for row in rows)
+        if first < _AS_MUCH * min(works) or max(works) < _AS_MUCH * first:
+            later = [[place - 1 for place in kind] for kind in kinds if kind != [0]]
+            return [UNLIKE, *why_set_aside(rows[1:], later)]
     reasons = disturbed(rows, kinds)
     left = [place for place, reason in enumerate(reasons) if reason is None]
     longest = max(left, key=lambda place: rows[place].kernel_time_ns or 0, default=0)

@@ -140,6 +140,8 @@ class StepWindow(Struct, frozen=True, kw_only=True):
     spans: tuple[tuple[int, int, Phase], ...]
     #: The number in the trace of each step.
     numbers: tuple[int, ...] = ()
+    #: Whether no step is annotated, and these end with the optimizers' updates: the trace may begin within the first.
+    by_updates: bool
     #: When the host loaded data, in ranges that say so.
     loading: Intervals
     #: The part of what the profiler adds to a step on the CPU that lies outside operators.
@@ -295,7 +297,7 @@ def longest_gaps(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
 def device_steps(step_window: StepWindow, launched: LaunchedWork) -> DeviceSteps:
     """Assign the work of the window to steps: a step lasts until its device work is done.
 
-    Without annotated steps there is one, from the first to the last device work.
+    Without steps there is one, from the first to the last device work.
     """
     work, inside = launched.work, launched.inside
     start, end = work.start_ns, work.start_ns + work.duration_ns

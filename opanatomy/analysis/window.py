@@ -317,6 +317,7 @@ def step_window_of(names: Sequence[str], attribution: Attribution, calls: TraceC
         window=attribution.window,
         steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
         numbers=tuple(step.number for step in attribution.steps),
+        by_updates=attribution.by_updates,
         spans=attribution.spans,
         recording_outside=_recording_outside(calls),
     )
@@ -359,7 +360,7 @@ def calls_of_steps(calls: TraceCalls, steps: MeasuredSteps) -> TraceCalls:
 
 
 def counted_spans(steps: MeasuredSteps, window: tuple[int, int]) -> Intervals:
-    """Return when the host was in a step that counts, without annotated steps in the window."""
+    """Return when the host was in a step that counts, without steps in the window."""
     spans = steps.window.steps or (window,)
     counted = steps.counted if len(steps.counted) == len(spans) else np.ones(len(spans), dtype=bool)
     begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64)[counted] for edge in (0, 1))

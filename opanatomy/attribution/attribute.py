@@ -26,6 +26,7 @@ from opanatomy.attribution.phases import (
     kinds_of,
     own_ranges,
     place,
+    steps_by_updates,
     steps_of,
 )
 from opanatomy.records.anatomy import Check
@@ -279,6 +280,8 @@ class Attribution(Struct, frozen=True, kw_only=True):
     host: HostTable
     work: WorkTable
     steps: tuple[Step, ...]
+    #: Whether no step is annotated, and these end with the optimizers' updates.
+    by_updates: bool
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
     #: The phases compared with the trace's own annotations, or replaced by them; `None` without annotations.
@@ -309,7 +312,8 @@ def attribute(
     )  # fmt: skip
     kinds = kinds_of(names, rules)
     placed = place(rows, kinds, flows)
-    steps = steps_of(rows, kinds)
+    annotated_steps = steps_of(rows, kinds)
+    steps = annotated_steps or steps_by_updates(names, rows, placed.nodes)
     links = _link(names, host.external_id[order], (thread, start, duration, parent), launches, work)
     window = _window(steps, start, duration, work)
     table = HostTable(
@@ -328,6 +332,7 @@ def attribute(
         host=table,
         work=work_table,
         steps=steps,
+        by_updates=bool(steps) and not annotated_steps,
         window=window,
         spans=placed.spans,
         annotated=annotated,
@@ -368,7 +373,7 @@ def _link(
 
 
 def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: DeviceWork) -> tuple[int, int]:
-    """Return the span from the first annotated step to the end of the last, or the whole trace without steps."""
+    """Return the span from the first step to the end of the last, or the whole trace without steps."""
     if steps:
         return steps[0].start_ns, max(step.end_ns for step in steps)
     begins = [int(column.min()) for column in (start, work.start_ns) if len(column)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +15,18 @@ from opanatomy.attribution.nesting import NEVER, HostRows, contains, last_starte
 from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Check, Difference
-from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, isin, rows_by_value, unique
+from opanatomy.records.columns import (
+    NO_FLOWS,
+    Bool,
+    Categorical,
+    Flows,
+    Int64,
+    at,
+    isin,
+    rows_by_value,
+    rows_named,
+    unique,
+)
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import (
     BACKWARD,
@@ -850,7 +862,7 @@ def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
 
 
 class Step(Struct, frozen=True):
-    """One annotated step on the host clock."""
+    """One step on the host clock."""
 
     number: int
     start_ns: int
@@ -981,6 +993,46 @@ def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
         else:
             steps.append(Step(number, start, end))
     return tuple(sorted(steps, key=lambda step: step.start_ns))
+
+
+#: The range that torch puts around each update of the weights, and the node that ends a parameter's gradient.
+_UPDATE = regex(r"^Optimizer\.step#")
+_ACCUMULATES = regex(r"AccumulateGrad$")
+
+
+def steps_by_updates(names: Sequence[str], rows: HostRows, nodes: Nodes) -> tuple[Step, ...]:
+    """Return steps that end with an update of the weights; empty if there are not two, or they have no regular order.
+
+    Optimizers that step in turns (a GAN) share a step, as in `opanatomy run`. Each step begins where the one before
+    ended, the first with the first event of the thread, so that it may be a part of one. What follows the last one is
+    in none. Updates inside an autograd node, one for each parameter, end no step.
+    """
+    marked = rows_named(_UPDATE, names, rows.name) & (nodes.enclosing < 0)
+    updates = np.flatnonzero(marked & (at(nearest_above(marked, rows.parent), rows.parent) < 0))
+    if len(unique(rows.thread[updates]).values) != 1:
+        return ()
+    ends, optimizers = rows.end_ns[updates], rows.name[updates].tolist()
+    # Two optimizers may have one name, but their backwards differ. If no two are alike, only gradients are counted.
+    for of_backward in (nodes.is_node, rows_named(_ACCUMULATES, names, rows.name)):
+        backward = np.diff(np.searchsorted(np.sort(rows.start_ns[of_backward]), ends), prepend=0)
+        if length := _turns(optimizers, backward.tolist()):
+            break
+    else:
+        return ()
+    edges = [int(rows.start_ns[rows.thread == rows.thread[updates[0]]].min()), *ends[length - 1 :: length].tolist()]
+    return tuple(Step(number, *edge) for number, edge in enumerate(pairwise(edges), 1))
+
+
+def _turns(optimizers: list[int], backward: list[int]) -> int:
+    """Return after how many updates the optimizers, and how much ran backward, repeat; 0 if they never do.
+
+    Of more than two updates the trace may begin within the first step: how much ran backward in it says nothing.
+    """
+    backward = backward[1:] if len(backward) > 2 else backward
+    for length in range(1, len(optimizers) // 2 + 1):
+        if optimizers[length:] == optimizers[:-length] and backward[length:] == backward[:-length]:
+            return length
+    return 0
 
 
 # ----- a trace's own annotations of phases, such as `## forward ##` or `mlp(B)`

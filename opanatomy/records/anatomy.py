@@ -147,7 +147,7 @@ class Launching(Record, frozen=True, kw_only=True):
 
 
 class Timeline(Record, frozen=True, kw_only=True):
-    """Wall clock of the steps that count; without annotated steps from the first to the last device event.
+    """Wall clock of the steps that count; without steps from the first to the last device event.
 
     window = busy + outside + unrecorded + idle, and idle = host_idle + stream_idle + other_idle = the sum of `causes`,
     exactly. `busy_ns` is the union of the steps' device work, `outside_ns` the time in which the device only did work
@@ -781,7 +781,7 @@ class Span(Record, frozen=True, kw_only=True):
     phase: its phase, and `module` its module.
     rank: its rank, in a report of several.
     step: the number of its step.
-    begin_ns: when it began, from the beginning of that step; without annotated steps from the first device work (on
+    begin_ns: when it began, from the beginning of that step; without steps from the first device work (on
         the CPU from the beginning of the window), before that below 0.
     duration_ns: how long it lasted.
     own_ns: on the host the part of that without recorded events below it.
@@ -992,13 +992,14 @@ class Provenance(Record, frozen=True, kw_only=True):
 class StepRow(Record, frozen=True, kw_only=True):
     """One step as it went.
 
-    On an accelerator it begins with its annotation, or at the end of the step before if that is later, and lasts until
-    the last device work launched in it ends: the steps together cover the window. wall = busy + outside + unrecorded +
-    host_idle + stream_idle + other_idle, exactly; the terms are those of `Timeline`. `kernel_time_ns` is the sum of the
-    `work` device events launched in the step, and for kernels, copies and fills kernel_ns + memcpy_ns + memset_ns =
-    kernel_time_ns. On the CPU wall = busy + framework, and the rest is not known.
+    On an accelerator it begins with its annotation (without one, with the end of the update before), or at the end of
+    the step before if that is later, and lasts until the last device work launched in it ends: the steps together cover
+    the window. wall = busy + outside + unrecorded + host_idle + stream_idle + other_idle, exactly; the terms are those
+    of `Timeline`. `kernel_time_ns` is the sum of the `work` device events launched in the step, and for kernels, copies
+    and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU wall = busy + framework, and the rest is
+    not known.
 
-    number: the number of the step in the trace.
+    number: the number of the step in the trace, from 1 if it ends with an update; `None` if it is the whole trace.
     set_aside: why the step does not count in any figure; `None` if it does.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
@@ -1041,8 +1042,8 @@ class Step(Record, frozen=True, kw_only=True):
     the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates what the profiler adds to a step:
     profiled less unprofiled time, `None` if that is lost in the differences among the steps. On the CPU it is the part
     of that outside operators, by the number of events in and outside them, and wall = busy + framework + profiler,
-    exactly; if it is `None`, `framework_ns` includes it. `steps` has each annotated step of the trace, also those that
-    do not count; a trace without annotations is one step.
+    exactly; if it is `None`, `framework_ns` includes it. `steps` has each step of the trace, also those that do not
+    count; without annotations they end with the optimizers' updates (`conventions.steps`), else the trace is one step.
 
     count: how many profiled steps count, over all ranks.
     wall_min_ns: the shortest of them; `wall_max_ns` the longest.

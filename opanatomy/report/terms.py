@@ -1192,7 +1192,9 @@ STEP: Final = Chapter(
              formula="step.profiler_ns / step.wall_ns", paths="step.profiler_ns, step.wall_ns"),
         term("samples of a step", "batch of all ranks that have data of their own", paths="workload.batch"),
         term("window", "from the start of the first step to the end of the last one",
-             "A trace without annotations is one step. With several devices times are means over those that ran"
+             "Without annotations each step ends with an optimizer's update, of several that step in turns with that of"
+             " the last: the first begins with the trace, what follows the last update is in none. Without a regular"
+             " order of updates the trace is one step. With several devices times are means over those that ran"
              " kernels.",
              formula="timeline.window_ns / step.count (of several ranks / the steps of one); window = busy + outside +"
              " unrecorded + idle, idle = host-bound + stream waits + other, exactly",
@@ -1200,7 +1202,7 @@ STEP: Final = Chapter(
         term("the step without other steps' work | without it",
              "the window less other steps' work: the whole of all shares", formula=_OF_STEP,
              paths="timeline.window_ns, timeline.outside_ns"),
-        term("from the first to the last device work", "stands for the step if none is annotated",
+        term("from the first to the last device work", "stands for the step if there is none",
              "timeline.around_ns is the time before and after all device work.",
              formula="timeline.window_ns - .outside_ns", paths="timeline.window_ns, timeline.outside_ns"),
         term("device", "busy and idle shares of the step", formula=f"timeline.busy_ns, .idle_ns / {_OF_STEP}",

@@ -10,7 +10,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.costs import costs_of, is_whole_trace, nothing_recorded, steps_of, steps_of_window
+from opanatomy.analysis.costs import (
+    are_by_updates,
+    costs_of,
+    is_whole_trace,
+    nothing_recorded,
+    steps_of,
+    steps_of_window,
+)
 from opanatomy.records.anatomy import Anatomy, Gap, Span, Step
 from opanatomy.records.communication import Collective
 from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, figures_of, within_noise
@@ -165,7 +172,8 @@ def _rank(anatomy: Anatomy) -> Phrase | None:
 
 def _step(anatomy: Anatomy, room: Room) -> Facts:
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
-    yield "profiled steps", phrase("{}", Count(step.count))
+    ends = ": none is annotated, each ends with Optimizer.step" if are_by_updates(anatomy) else ""
+    yield "profiled steps", phrase("{}{}", Count(step.count), ends)
     yield "steps that do not count", joined(left_out(anatomy))
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, taken for one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)

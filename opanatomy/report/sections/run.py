@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.analysis.costs import costs_of, is_whole_trace, nothing_recorded, steps_of_window
+from opanatomy.analysis.costs import are_by_updates, costs_of, is_whole_trace, nothing_recorded, steps_of_window
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import PaddingFlops, TextBatchRow, TextFigures, TokenizerRow, Workload
 from opanatomy.report.section import (
@@ -64,6 +64,7 @@ def in_short(anatomy: Anatomy) -> Section | None:
     else:
         long = phrase("{} a step{}", Time(step.wall_ns), phrase(", {} unprofiled", Time(plain)) if plain else "")
     steps = round(steps_of_window(anatomy))
+    ends = " by Optimizer.step" if are_by_updates(anatomy) else ""
     busy: tuple[tuple[str, float], ...] = ()
     if not recorded or nothing_recorded(anatomy):
         device: Name | str = "GPU not recorded"
@@ -78,7 +79,7 @@ def in_short(anatomy: Anatomy) -> Section | None:
     rate = step.samples_per_second
     text = joined(
         (
-            long, phrase("{}", Count(steps, "step")) if steps > 1 else None,
+            long, phrase("{}{}", Count(steps, "step"), ends) if steps > 1 or ends else None,
             *((*shares, *where) if on_cpu and recorded else (*where, *shares)),
             None if rate is None else phrase("{}", Rate(rate, "samples")),
         )

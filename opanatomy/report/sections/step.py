@@ -8,7 +8,7 @@ from math import ceil, inf
 from statistics import median
 from typing import Final
 
-from opanatomy.analysis.costs import Costs, costs_of, is_whole_trace, steps_of, steps_of_window
+from opanatomy.analysis.costs import Costs, are_by_updates, costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
@@ -387,6 +387,8 @@ def _wall(anatomy: Anatomy) -> Phrase | None:
     if step.wall_ns is None or step.unprofiled_wall_ns is None:
         if step.unprofiled_wall_ns is not None:
             return phrase("{} unprofiled", Time(step.unprofiled_wall_ns))
+        if step.wall_ns is not None and are_by_updates(anatomy):
+            return phrase("{}: no step is annotated, steps end with Optimizer.step", Time(step.wall_ns))
         return None if step.wall_ns is None else phrase("{} under the profiler", Time(step.wall_ns))
     both = phrase("{} unprofiled, {} under the profiler", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
     if step.profiler_ns is not None:
