@@ -59,7 +59,10 @@ def _alike(step: Int64, call: Int64, count: int) -> list[list[int]]:
 
 
 def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
-    """Return why each step's times are not its own, `None` if they are; at least one step of each kind has none."""
+    """Return why each step's times are not its own, `None` if they are; at least one step of each kind has none.
+
+    A pause is one only if no more than half of the steps have it.
+    """
     reasons: list[str | None] = [None] * len(rows)
     for kind in kinds:
         foreign = [place for place in kind if (rows[place].outside_ns or 0) > _FOREIGN * rows[place].wall_ns]
@@ -78,6 +81,8 @@ def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[s
             as_much = bisect_left(works, _AS_MUCH * (rows[place].kernel_time_ns or 0))
             if _holds_pause(rows[place], own) or _holds_pause(rows[place], shortest[as_much]):
                 reasons[place] = PAUSE
+    if 2 * reasons.count(PAUSE) > len(rows):  # what most steps do is no pause
+        reasons = [None if reason == PAUSE else reason for reason in reasons]
     return reasons
 
 
