@@ -146,6 +146,28 @@ def exposed(trace: Trace, advice: dict[str, Any]) -> float:
     return communication(trace, steps)[1] / max(len(steps), 1)
 
 
+def reduced(trace: Trace, advice: dict[str, Any]) -> float:
+    """Give exposed collectives, of gradients that are reduced one by one with the idle time on either side of them."""
+    raw = exposed(trace, advice)
+    if "one by one" not in advice["why"]:
+        return raw
+    steps = like(trace) or trace.steps
+    edges = {edge for s in steps for e in s.own if re.match("nccl|rccl", e.name, re.I) for edge in (e.begin, e.end)}
+    idle = sum(end - begin for s in steps for begin, end in s.idle.tolist() if begin in edges or end in edges)
+    return raw + idle / max(len(steps), 1)
+
+
+def host_time(fits: Callable[[str], object]) -> Callable[[Trace, dict[str, Any]], float]:
+    """Add up the time of the host in such events."""
+
+    def raw(trace: Trace, advice: dict[str, Any]) -> float:
+        spans = union(event for event in trace.events if event.kind != "device" and fits(event.name))
+        steps = np.array(host_steps(trace))
+        return length(cut(spans, steps)) / len(steps)
+
+    return raw
+
+
 def optimizer(trace: Trace, advice: dict[str, Any]) -> float:
     """Give the work launched in ranges of the optimizer; on the CPU these ranges."""
     ranges = [e for e in trace.events if re.match(r"Optimizer\.step|opanatomy\.(loop/)?phase/optimizer", e.name)]
@@ -192,7 +214,9 @@ RAW: dict[str, Callable[[Trace, dict[str, Any]], float]] = {
     "profiler": idle_under(
         lambda event: event.kind in ("overhead", "python_function") or PROFILER.search(event.name)
     ),
-    "communication": exposed, "waiting": exposed,
+    "communication": reduced,
+    "waiting": lambda trace, advice: exposed(trace, advice) + (idle(trace, advice) if "idles" in advice["why"] else 0),
+    "zero_grad": host_time(lambda name: "zero_grad" in name or name.endswith("AccumulateGrad")),
     "pageable_copies": work_named(lambda name: "HtoD" in name and "Pageable" in name),
     "far_from_bound": operator, "float32": work_named(PRODUCT.search),
     "attention": attention, "chains": work_named(lambda name: NORMAL.search(name) or SOFTMAX.search(name)),

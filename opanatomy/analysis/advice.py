@@ -929,6 +929,8 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
         yield "Use a larger batch: its calls are too small to fill the device."
     if "attention" in largest.operator:
         fused = any(_FLASH.search(kernel.kernel) for kernel in view.anatomy.kernels)
+        if "cudnn" in largest.operator:
+            return
         if not fused:
             yield 'Try another attention kernel: attn_implementation="flash_attention_2" or "flex_attention".'
         elif re.search(r"\bG?[HB][123]00", view.anatomy.environment.device or ""):
