@@ -332,6 +332,7 @@ def reducing(start: float, within: str | None = None, kernel: str = NCCL) -> Tra
     trace.host("aten::mm", 2, 16, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     busy(trace, 10, 400, 5, GEMM)
     called = {"AllGather": "c10d::_allgather_base_", "ReduceScatter": "c10d::_reduce_scatter_base_"}
+    called["Broadcast"] = "c10d::broadcast_"
     trace.host(next((name for part, name in called.items() if part in kernel), "c10d::allreduce_"), 30, 20)
     busy(trace, start, 300, 35, kernel, stream=9)
     trace.host("aten::relu", 60, 20)
@@ -369,6 +370,46 @@ def test_cures_of_fsdp_need_its_ranges(within: str, kernel: str, cure: str | Non
     )
 
 
+def test_other_cures_of_collectives_need_their_evidence(tmp_path: Path) -> None:
+    """Buffers are DDP's, sequence parallelism is that of tensor parallelism; a mere range says neither."""
+    broadcast = "ncclDevKernel_Broadcast_RING_LL"
+    for within, kernel, cure in (
+        ("DistributedDataParallel.forward", broadcast, "broadcast_buffers=False"),
+        ("RowParallelLinear.forward", NCCL, "sequence parallelism"),
+    ):
+        tries = advised(reducing(410, within, kernel), tmp_path)["communication"].tries
+        assert any(cure in text for text in tries)
+        others = advised(reducing(410, "my range", kernel), tmp_path)["communication"].tries
+        assert not any(cure in text for text in others)
+
+
+def one_by_one(calls: int) -> TraceBuilder:
+    """A backward whose gradients are reduced in calls of 20 us, with 10 us of idle time on either side of each."""
+    trace = on_gpu()
+    trace.step(0, 50 * calls)
+    for place in range(calls):
+        begin = 50 * place
+        trace.host("autograd::engine::evaluate_function: MmBackward0", begin, 45, sequence=5 + place, forward_thread=1)
+        trace.host("aten::mm", begin, 8, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+        busy(trace, begin + 2, 8, begin + 1, GEMM)
+        trace.host("c10d::allreduce_", begin + 10, 30)
+        busy(trace, begin + 20, 20, begin + 18, stream=9, name=NCCL)
+    return trace
+
+
+def test_gradients_that_are_reduced_one_by_one(tmp_path: Path) -> None:
+    """30 calls: 600 us exposed, and 590 + 2 us of idle time beside them, which launches are not promised again."""
+    advice = advised(one_by_one(30), tmp_path)
+    reduced = advice["communication"]
+    assert (reduced.figures["gain"].value, reduced.figures["calls"].value) == (600 * US, 30)
+    assert reduced.gain_ns == 600 * US + (reduced.figures["idle"].value or 0)
+    assert reduced.figures["idle"].value == pytest.approx(30 * 22 * US, rel=0.05)
+    assert reduced.tries[0].startswith("Reduce gradients together")
+    assert "launches" not in advice
+    few = advised(one_by_one(10), tmp_path)["communication"]
+    assert "one by one" not in few.why
+
+
 def copying(name: str) -> TraceBuilder:
     trace = on_gpu()
     trace.step(0, 1000)
@@ -384,6 +425,9 @@ def test_copies_from_memory_that_is_not_pinned(tmp_path: Path) -> None:
     assert advice.gain_ns == 100 * US
     assert "pin_memory=True" in advice.tries[0]
     assert "pageable_copies" not in advised(copying(PINNED), tmp_path)
+    back = advised(copying("Memcpy DtoH (Device -> Pageable)"), tmp_path)["pageable_copies"]
+    assert (back.gain_ns, "to pageable memory" in back.why) == (100 * US, True)
+    assert back.tries == ("Copy with non_blocking=True, from and to pinned memory.",)
 
 
 def product(m: int, n: int, k: int, duration: float, dtype: str = "c10::BFloat16") -> TraceBuilder:

@@ -71,9 +71,72 @@ def two_streams() -> TraceBuilder:
     return trace
 
 
+def across(late: float) -> TraceBuilder:
+    """A collective of 600 us, and a map of 98 that waits for it and begins `late` us after its end."""
+    trace = made(40)
+    trace.host("c10d::allreduce_", 0, 8)
+    trace.run(NCCL, 2, 10, 600, stream=20)
+    trace.host("aten::relu", 20, 10)
+    trace.run(MAP, 22, 610 + late, 98)
+    return trace
+
+
+def first_launch() -> TraceBuilder:
+    """Nine maps of 20 us; the launch of the first takes 5,000 us, and its work begins as it returns."""
+    trace = made(5_500)
+    trace.host("aten::relu", 0, 5_010)
+    trace.launch(2, 900, duration=5_000)
+    trace.kernel(MAP, 5_002, 20, 900)
+    for begin in range(5_100, 5_500, 50):
+        trace.host("aten::relu", begin, 10)
+        trace.run(MAP, begin + 2, begin + 10, 20)
+    return trace
+
+
+def ranged() -> TraceBuilder:
+    """300 us of a range before the launch of the only kernel, of 50."""
+    trace = made(410)
+    trace.host("augment", 100, 300, category="user_annotation")
+    trace.host("aten::relu", 400, 10)
+    trace.run(MAP, 402, 410, 50)
+    return trace
+
+
+def two_threads() -> TraceBuilder:
+    """The main thread launches a product of 100 us, then waits, and autograd's launches another after 200 us."""
+    trace = made(410)
+    trace.host("aten::mm", 0, 20)
+    trace.run(GEMM, 2, 10, 100)
+    trace.host("MmBackward0", 200, 200, thread=2)
+    trace.run(GEMM, 380, 388, 30, thread=2)
+    return trace
+
+
+def blocking_copy() -> TraceBuilder:
+    """A copy of 500 us whose call lasts until it is done, and a map of 20 us that the host launches 50 us later."""
+    trace = made(600)
+    trace.host("aten::copy_", 0, 520)
+    trace.launch(2, 900, name="cudaMemcpyAsync", duration=510)
+    trace.kernel("Memcpy DtoH (Device -> Pageable)", 10, 500, 900, category="gpu_memcpy")
+    trace.host("aten::relu", 562, 10)
+    trace.run(MAP, 564, 572, 20)
+    return trace
+
+
 @pytest.mark.parametrize(
     ("build", "change", "gain_us"),
     [
+        (lambda: across(9), "communication x0.5", 300),  # by a delay longer than usual, which stays
+        (lambda: across(-2), "communication x0.5", 300),  # by clocks that differ
+        (lambda: across(9), "host 0", 2),
+        (first_launch, "slow_launch 0", 5_000),
+        (first_launch, "aten::relu x0.5", 0),  # the host ends the step
+        (ranged, "augment x0.5", 150),
+        (ranged, "aten::relu 0", 50),
+        (two_threads, "host x0.5", 190),  # launched at 190, not at 380
+        (two_threads, "contraction 0", 8),  # the host ends it then
+        (blocking_copy, "copies x0.1", 450),
+        (blocking_copy, "copies 0", 500),
         (serial, "aten::mm x0.5", 0),  # the host decides
         (serial, "device 0", 0),
         (serial, "host x0.5", 492),  # the tenth is launched at 480, begins 8 us later and takes 20

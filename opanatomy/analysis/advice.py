@@ -915,6 +915,10 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
         if not compiled and not any(True for _ in _in_chains(view)):  # which have the same cure
             yield "Fuse it with its neighbours: torch.compile(model)."
         return
+    narrow = min((size for tensor in tensors if len(tensor.shape) == 3 for size in tensor.shape[1:]), default=_TILE)
+    if "bmm" in largest.operator and narrow < _TILE and not view.on_cpu:
+        yield f"Join its small matrices: one side has {narrow}, and tensor cores work on {_TILE} at least."
+        return
     odd = _misaligned(tensors)
     if odd is not None and not view.on_cpu:
         size, to = odd
@@ -950,6 +954,8 @@ def _blocks_per_sm(view: View, row: OperatorRow) -> float | None:
 
 
 _CHANNELS_LAST: Final = "Keep images channels-last: .to(memory_format=torch.channels_last) on model and inputs."
+#: The side of the smallest tile of tensor cores' products.
+_TILE: Final = 16
 #: Kernels of FlashAttention-2.
 _FLASH: Final = regex(r"pytorch_flash|flash_(?:fwd|bwd)_")
 #: Kernels with fewer blocks for each multiprocessor leave much of the device idle; persistent ones have about one.
@@ -1642,8 +1648,9 @@ RULES: Final = (
     ),
     Rule(
         id="communication", title="exposed communication", find=_exposed,
+        takes=lambda view: None if _is_one_by_one(view) else Takes.BUSY,
         looks_for="collectives while no other work runs, without what waits for another rank",
-        bound="that time", silent="in a run without collectives",
+        bound="that time; of gradients that are reduced one by one with the idle time beside the calls", silent="in a run without collectives",
     ),
     Rule(
         id="outside", title="outside", find=_outside,
