@@ -1650,7 +1650,8 @@ RULES: Final = (
         id="communication", title="exposed communication", find=_exposed,
         takes=lambda view: None if _is_one_by_one(view) else Takes.BUSY,
         looks_for="collectives while no other work runs, without what waits for another rank",
-        bound="that time; of gradients that are reduced one by one with the idle time beside the calls", silent="in a run without collectives",
+        bound="that time; of gradients that are reduced one by one with the idle time beside the calls",
+        silent="in a run without collectives",
     ),
     Rule(
         id="outside", title="outside", find=_outside,

@@ -145,7 +145,8 @@ class StepGraph:
         of_host = isin(calls.thread, unique(calls.thread[launching]).values)
         of_host &= (calls.start_ns >= host_begin) & (calls.start_ns <= host_end)
         returned = calls.start_ns + calls.duration_ns
-        is_launched = own & (launch >= 0) & of_host[launch]
+        # Work of another step that these steps launch, such as the copy of its batch, moves with their host too.
+        is_launched = (launch >= 0) & of_host[launch]
         launched_ns = np.where(launch >= 0, calls.start_ns[launch], start)
         queue = (
             np.sort(calls.start_ns[launched.launch[launched.launch >= 0]]),
@@ -165,10 +166,12 @@ class StepGraph:
         place_of = {int(call[place]): int(place) for place in of_start}
         issue = np.maximum(np.searchsorted(points, start, side="right") - 1, 0)
         issue[is_launched] = [place_of[one] for one in launch[is_launched].tolist()]
-        issue[~own] = 0
+        moves = own | is_launched
+        issue[~moves] = 0
         order = np.lexsort((start, issue))
         events, start, stop, issue = (each[order] for each in (events, start, stop, issue))
-        own, is_launched, launch = own[order], is_launched[order], launch[order]
+        own, is_launched, launch, moves = own[order], is_launched[order], launch[order], moves[order]
+        self._own, self._launched_ns = own, launched_ns[order]
         self._events, self._issue = events, issue
         self._points = np.arange(len(points)) + np.searchsorted(issue, np.arange(len(points)))
         self._nodes = np.arange(len(events)) + issue + 1
@@ -195,7 +198,7 @@ class StepGraph:
         issued = points[issue]
         until_done = np.clip(returned[launch], issued, np.maximum(start, issued))
         self._slow = np.where(is_launched, within(self._host_kinds[IdleCause.SLOW_LAUNCH], issued, until_done), 0)
-        source, target, kind, usual = self._edges(waited, is_return, call, issue, own, is_launched)
+        source, target, kind, usual = self._edges(waited, is_return, call, issue, moves, is_launched)
         delay = self._begun[target] - self._ended[source]
         chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
         reached = np.full(count, _NEVER)
@@ -212,10 +215,10 @@ class StepGraph:
         decided = np.maximum(decided, reached)
         # What began before the steps, and what only unrecorded work before it explains, begins when it did.
         late = start - np.maximum(decided[self._nodes], begin)
-        heads = own & ~_mask(target[kind == _STREAM], count)[self._nodes]
+        heads = moves & ~_mask(target[kind == _STREAM], count)[self._nodes]
         self.backlog_ns = int(late[heads].max(initial=0))
         early = decided[self._nodes] < begin
-        fixed = ~own | (start < begin) | (heads & early & (start - decided[self._nodes] > _UNEXPLAINED_NS))
+        fixed = ~moves | (start < begin) | (heads & early & (start - decided[self._nodes] > _UNEXPLAINED_NS))
         self._fixed: Bool = np.zeros(count, dtype=bool)
         self._fixed[self._nodes[fixed]] = True
         free = ~self._fixed[target]
@@ -231,7 +234,7 @@ class StepGraph:
         self.window_ns = self._length(stop - points[0], stop - start, float(points[-1] - points[0]))
 
     def _edges(
-        self, waited: dict[int, list[tuple[int, int]]], is_return: Bool, call: Int64, issue: Int64, own: Bool,
+        self, waited: dict[int, list[tuple[int, int]]], is_return: Bool, call: Int64, issue: Int64, moves: Bool,
         is_launched: Bool,
     ) -> tuple[Int64, Int64, Int64, Int64]:  # fmt: skip
         """Return the edges besides the host's chain: source, target, kind and usual delay of each."""
@@ -245,12 +248,12 @@ class StepGraph:
         ended_before = np.where(before >= 0, stop[before], _NEVER)
         issued = self._begun[points[issue]]
         latency = _usual((start - issued)[is_launched & (ended_before < issued)], _LAUNCHED_NS)
-        queued = own & (issued + latency < ended_before)
+        queued = moves & (issued + latency < ended_before)
         gap = _usual((start - ended_before)[queued], _QUEUED_NS)
         # Work that begins as another stream's ends, and that neither its launch nor its own stream explains.
         explained = np.maximum(ended_before + gap, issued + latency + self._slow)
         late = start - explained
-        across = own & (late > _ACROSS_NS)
+        across = moves & (late > _ACROSS_NS)
         other, by_end = np.full(len(nodes), -1), np.argsort(stop, kind="stable")
         is_long = late > _UNEXPLAINED_NS
         last = np.searchsorted(stop[by_end], start + np.where(is_long, _AT_ONCE_NS, 0), side="right") - 1
@@ -258,6 +261,7 @@ class StepGraph:
             found = by_end[np.maximum(last - place, 0)]
             reached = start - stop[found] < np.where(is_long, _SKEW_NS, _AT_ONCE_NS)
             fits = across & (other < 0) & reached & (stream[found] != stream) & (nodes[found] < nodes)
+            fits &= self._launched_ns[found] <= issued  # not of a later step
             other = np.where(fits, found, other)
         across &= other >= 0
         crossing = _usual((start - stop[other])[across], _ACROSS_NS)
@@ -268,16 +272,16 @@ class StepGraph:
         from_work, into, kinds = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         late = self._ended[into] - self._ended[from_work]
         returning = _usual(late[(late >= 0) & (late < _LATE_NS) & (kinds == _WAIT)], _RETURNED_NS)
-        behind = np.flatnonzero((before >= 0) & own)
-        sources = (points[issue[own]], nodes[before[behind]], nodes[other[across]], from_work)
-        targets = (nodes[own], nodes[behind], nodes[across], into)
+        behind = np.flatnonzero((before >= 0) & moves)
+        sources = (points[issue[moves]], nodes[before[behind]], nodes[other[across]], from_work)
+        targets = (nodes[moves], nodes[behind], nodes[across], into)
         sizes = [len(each) for each in targets]
         return (
             np.concatenate(sources), np.concatenate(targets),
             np.concatenate((np.repeat((_LAUNCH, _STREAM, _ACROSS), sizes[:3]), kinds)),
             # What waits for work of before the steps returns when it did.
             np.concatenate((
-                latency + self._slow[own], np.repeat((gap, crossing), sizes[1:3]),
+                latency + self._slow[moves], np.repeat((gap, crossing), sizes[1:3]),
                 np.where(from_work == points[0], late, returning),
             )),
         )  # fmt: skip
@@ -387,6 +391,7 @@ class StepGraph:
 
     def _length(self, ended: Float64 | Int64, duration: Float64 | Int64, of_host: float) -> int:
         """Return how long the steps take: from the first event to the last, if none is annotated."""
+        ended, duration = ended[self._own], duration[self._own]
         if not self._is_annotated and len(ended):
             return round(float(ended.max() - (ended - duration).min()))
         begin = int(self._begin_ns - self._begun[0])
@@ -510,7 +515,9 @@ class StepGraph:
         of_host[self._points[1:]] = np.arange(len(self._points) - 1)
         edge_of[(of_host >= 0) & (latest < begins)] = -1
         chain, edges, sources = of_host.tolist(), edge_of.tolist(), self._source.tolist()
-        node = int(np.lexsort((np.arange(count), ends))[-1])
+        own_ends = ends.copy()
+        own_ends[self._nodes[~self._own]] = _NEVER
+        node = int(np.lexsort((np.arange(count), own_ends))[-1])
         if self._is_annotated or not len(self._nodes):
             origin = int(ends[node]) - self.window_ns
         else:
