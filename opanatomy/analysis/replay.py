@@ -69,6 +69,7 @@ EVENT_NS, _LEAST_PART = 2_000, 0.3
 _WAITS: Final = regex(
     r"^(?:cuda|hip|cu|ur|ze)\w*Synchronize|^ur(?:EventWait|QueueFinish)|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$"
 )
+_RECORDS, _STREAM_WAITS = regex(r"EventRecord"), regex(r"StreamWaitEvent")
 _NEVER: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
@@ -263,6 +264,11 @@ class StepGraph:
             fits = across & (other < 0) & reached & (stream[found] != stream) & (nodes[found] < nodes)
             fits &= self._launched_ns[found] <= issued  # not of a later step
             other = np.where(fits, found, other)
+        # Else the work before the event that was recorded, and waited for, right before its launch.
+        left = np.flatnonzero(across & is_long & (other < 0))
+        found = self._recorded_before(issued[left])
+        fits = (found >= 0) & (stream[found] != stream[left]) & (stop[found] <= start[left])
+        other[left[fits]] = found[fits]
         across &= other >= 0
         crossing = _usual((start - stop[other])[across], _ACROSS_NS)
         returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
@@ -285,6 +291,31 @@ class StepGraph:
                 np.where(from_work == points[0], late, returning),
             )),
         )  # fmt: skip
+
+    def _recorded_before(self, issued: Int64) -> Int64:
+        """Return the last event that had been launched when the host recorded what each of these launches waits for.
+
+        -1 where the host's last such calls are no record and a wait for it.
+        """
+        calls, names = self._launched.launches, self._launched.names
+        recorded, waited, launched = (
+            np.sort(calls.start_ns[rows])
+            for rows in (
+                rows_named(_RECORDS, names, calls.name), rows_named(_STREAM_WAITS, names, calls.name),
+                starts_work(names, calls),
+            )
+        )  # fmt: skip
+
+        def last(moments: Int64, before: Int64) -> Int64:
+            place = np.searchsorted(moments, before) - 1
+            return np.where(place >= 0, moments[place] if len(moments) else _NEVER, _NEVER)
+
+        wait = last(waited, issued)
+        record = last(recorded, wait)
+        known = (wait > last(launched, issued)) & (record > last(launched, wait))
+        order = np.argsort(self._launched_ns, kind="stable")
+        place = np.searchsorted(self._launched_ns[order], record) - 1
+        return np.where(known & (place >= 0), order[place], -1)
 
     def _edges_behind(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
         """Return the nodes with edges besides those from the host's chain and from the event before on the stream.
