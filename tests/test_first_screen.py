@@ -134,8 +134,8 @@ def test_a_reason_ends_at_a_clause_and_keeps_its_figures(tmp_path: Path) -> None
     lines = screen(anatomy)
     begin = next(place for place, line in enumerate(lines) if line.startswith("launches"))
     assert lines[begin : begin + 3] == [
-        "launches   up to 300 us (30.0 %): 1,234 calls of aten::add(int, long) take",
-        "           300 us, each on what the one before wrote, all of them on one stream.",
+        "launches   up to 300 us (30.0 %): 1,234 calls of add(int, long) take 300 us,",
+        "           each on what the one before wrote, all of them on one stream.",
         "           Try torch.compile(model, mode='reduce-overhead').",
     ]
     whole = " ".join(terminal_report(anatomy, width=80).split())

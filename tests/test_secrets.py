@@ -312,7 +312,9 @@ def test_the_figures_stay(planted: Path) -> None:
     trace = planted / "sources" / f"trace-{NAMED}.json"
     before, after = analyze_trace(trace), opanatomy.analyze(trace)
     timelines = [
-        replace(side.timeline, gaps=tuple(replace(gap, name=None, before=None) for gap in side.timeline.gaps))
+        replace(
+            side.timeline, gaps=tuple(replace(gap, name=None, before=None, after=None) for gap in side.timeline.gaps)
+        )
         for side in (before, after)
     ]
     assert (before.ledger, timelines[0], before.step) == (after.ledger, timelines[1], after.step)

@@ -257,7 +257,7 @@ def _copies(anatomy: Anatomy, work_ns: float) -> Phrase | None:
     steps, sized = steps_of(anatomy), [row for row in called if row.written_bytes is not None and not row.uncosted_ns]
     moved, time_ns = sum(row.written_bytes or 0 for row in sized), sum(row.time_ns for row in rows)
     figures = (
-        phrase("{} copies", calls_of(sum(row.count for row in rows) / steps)), _part(time_ns / steps, work_ns),
+        phrase("{}", Count(sum(row.count for row in rows) / steps, "copy")), _part(time_ns / steps, work_ns),
         phrase("{}", Bytes(moved / steps, at_least=len(sized) < len(called))) if sized else None,
         phrase("{}", ByteRate(moved * 1e9 / time_ns)) if moved and time_ns and len(sized) == len(called) else None,
     )  # fmt: skip
