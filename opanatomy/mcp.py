@@ -287,8 +287,9 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         """Single events of an interval of the trace: what ran, when, how long, on which thread or stream, on what.
 
         from, to: milliseconds from the beginning of the step (default: all of it); step: its number (default: the
-        first that counts). filter: part of a name, or a regular expression. The longest events come, in the order of
-        time; `left_out` counts the others, `names` sums up all: name, events, ms (on the host without those below).
+        first that counts). filter: part of a name, or a regular expression. The longest events come, at most three of a
+        name, in the order of time; `left_out` counts the others, `names` sums up all: name, events, ms (on the host
+        without those below).
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 
@@ -432,6 +433,10 @@ _COLUMNS: Final = (
 )
 
 
+#: So many events of one name are shown.
+_OF_ONE_NAME: Final = 3
+
+
 def _interval(interval: Interval) -> str:
     """Return as many of the longest events as fit, in the order of their begins; unknown values at a row's end go."""
     names = [[cut(printable(each.name), _NAME), each.count, _ms(each.spent_ns)] for each in interval.names[:_NAMES]]
@@ -439,7 +444,11 @@ def _interval(interval: Interval) -> str:
         "step": interval.step, "from_ms": _ms(interval.begin_ns), "to_ms": _ms(interval.end_ns),
         "events": interval.count, "names": names, "more_names": len(interval.names) - len(names), "columns": _COLUMNS,
     }  # fmt: skip
-    longest = sorted(interval.spans, key=lambda span: -span.spent_ns)
+    longest, seen = [], dict[str, int]()
+    for span in sorted(interval.spans, key=lambda span: -span.spent_ns):
+        seen[span.name] = seen.get(span.name, 0) + 1
+        if seen[span.name] <= _OF_ONE_NAME:
+            longest.append(span)
     for kept in range(len(longest), -1, -1):
         shown = set(map(id, longest[:kept]))
         rows = [_event(span) for span in interval.spans if id(span) in shown]

@@ -127,6 +127,7 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
     situation = anatomy.situation or situation_of(anatomy)
     view = View(anatomy=anatomy, costs=costs_of(anatomy), situation=situation)
     found: list[tuple[Takes | None, Advice]] = []
+    starved = False
     for rule in RULES:
         of_run: list[Advice] = []
         of_step: list[Advice] = []
@@ -136,6 +137,9 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
             (of_step if each.step_ns is None else of_run).append(replace(each, id=rule.id))
         worth = ordered(replace(each, step_ns=view.step_ns) for each in of_step)
         takes = rule.takes if isinstance(rule.takes, Takes) else rule.takes(view)
+        if starved and takes in (Takes.BUSY, Takes.KERNELS):  # a device that is faster waits longer for the loader
+            worth = tuple(replace(each, why=f"{each.why}; it gains once the loader keeps up") for each in worth)
+        starved |= rule.id == "input" and situation.loader == "workers" and bool(worth)
         found += [(None, each) for each in ordered(of_run)] + [(takes, each) for each in worth]
         if worth:
             view = replace(view, covered=view.covered | {*rule.covers(view)})
@@ -173,8 +177,15 @@ def ordered(advice: Iterable[Advice]) -> tuple[Advice, ...]:
     return tuple(sorted(worth, key=_rank))
 
 
+#: A trace that is so many times as long as what the device does in it is first of all the wrong recording.
+_MOSTLY_OUTSIDE: Final = 10
+
+
 def _rank(advice: Advice) -> tuple[Any, ...]:
     saved = -(advice.gain_bytes or 0)
+    around = advice.figures.get("around")
+    if around is not None and (around.value or 0) > _MOSTLY_OUTSIDE * (advice.step_ns or 0):
+        return 0, 0, saved
     if advice.id == OUT_OF_MEMORY:
         return 0, advice.fits is False, saved
     if advice.gain_ns is not None:  # what only the measurement takes comes after what the step does
@@ -231,9 +242,9 @@ def _launches(view: View) -> Iterator[Advice]:
     if launching.kernel_ns / launching.kernels >= _SMALL_KERNEL_NS:
         return
     compiled = view.situation.compiled
-    # A graph cannot wait: where the step does, again and again, less is left to it.
+    # A graph cannot wait, as the host does in such a step.
     waits = view.per_step(sum(row.calls for row in view.anatomy.host if row.waits and row.caller is not None))
-    graphs = () if view.situation.cuda_graphs else (_GRAPHS,)
+    graphs = () if view.situation.cuda_graphs or waits >= _SEVERAL_LAUNCHES else (_GRAPHS,)
     tries = (
         *((_IN_PYTHON,) if python > operators else ()), *((_LARGER,) if waits >= _SEVERAL_LAUNCHES else ()), *graphs,
         *(() if compiled else (_FUSES,)), *(() if waits >= _SEVERAL_LAUNCHES else (_LARGER,)),
@@ -286,7 +297,7 @@ def _gap(view: View) -> Iterator[Advice]:
         before = ", before {before}" if longest.before and len(gaps) == 1 else ""
         if longest.name is None and longest.cause is IdleCause.UNKNOWN:
             behind = " behind copies to the host" if _behind_copies(gaps) else ""
-            before += f"{behind}; the trace shows nothing on the host"
+            before += f"{behind}; no event of the host is recorded"
         yield Advice(
             id="", gain_ns=gain, subject=longest.name or _own_name(longest.before) or None, why=idles + before,
             changes=tuple(dict.fromkeys(f"gap before {_own_name(gap.before)} x0" for gap in gaps if gap.before)),
@@ -548,18 +559,22 @@ def _allocator(view: View) -> Iterator[Advice]:
         if FREES.match(freed.name):
             callers[freed.caller] = callers.get(freed.caller, 0) + freed.total_ns
     caller = max(callers, key=lambda name: callers[name], default=None)
-    if frees and caller and "::" in caller and calls < _UNCACHED:
-        cached = "Leave memory free: use a smaller batch, or what lowers the peak; here it runs full."
+    tries: tuple[str, ...] = cached, _EXPANDABLE
+    if frees:
+        tries = _CACHING if calls >= _UNCACHED else _EXPANDABLE, cached
+    if frees and caller and "::" in caller:
+        full = "Leave memory free: use a smaller batch, or what lowers the peak; here it runs full."
+        tries = (_CACHING,) if calls >= _UNCACHED else (_EXPANDABLE, full)
     yield Advice(
         id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.ALLOCATOR} x0",),
-        why=f"the allocator calls the driver {_often(view, calls)} ({{call}}"
+        why=f"the allocator calls the driver {{every}}{'' if like == 1 else ' in {steps}'} ({{call}}"
         + (" in {caller}" if frees and caller else "") + "), {gain} of idle time",
         figures={
-            "calls": count(calls, "time"), "times": count(calls, "time"), "steps": count(1 / max(calls, 1e-9), "step"),
-            "ranks": count(view.situation.ranks, "rank"), "call": name(row.name or "?"),
+            "calls": count(calls, "time"), "every": count(row.events or 0, "time"), "steps": count(like, "step"),
+            "call": name(row.name or "?"),
             "caller": name((caller or "").removeprefix("aten::")), "gain": ns(gain),
         },
-        tries=(_CACHING if frees and calls >= _UNCACHED else _EXPANDABLE, cached) if frees else (cached, _EXPANDABLE),
+        tries=tries,
         section="idle",
     )  # fmt: skip
 
@@ -634,6 +649,8 @@ _OVERLAP: Final = {
 _ALL_RANKS: Final = "Give the traces of all ranks, which tell waiting from transfer: opanatomy analyze FOLDER."
 #: A twentieth of the slowest link between devices in use (PCIe 3.0 x16, 15.75 GB/s): below it a collective waits.
 _WAITS_BELOW: Final = 15.75e9 / 20
+#: Collectives with this part of what is exposed in a phase have their cures too.
+_SOME: Final = 0.2
 #: So many all-reduces a step are gradients one by one.
 _ONE_BY_ONE: Final = 20
 
@@ -659,15 +676,20 @@ def _exposed(view: View) -> Iterator[Advice]:
     where = phase.phase.value if 2 * phase.exposed_ns > sum(row.exposed_ns for row in communication.phases) else ""
     where = "" if phase.phase is Phase.OTHER else where
     launched = ", most of it launched in {phase}" if where else ", most of it in {collective}" if collective else ""
-    if where and collective:
+    if where and longest is not None and 2 * longest.exposed_ns > phase.exposed_ns:
         launched += " ({collective})"
     asks = (_ALL_RANKS,) if alone else ()
-    tries = () if mostly_waits else tuple(_hides(view, collective, phase.phase, gain))
+    exposed: dict[str, int] = {}
+    for row in rows:
+        exposed[row.collective] = exposed.get(row.collective, 0) + row.exposed_ns
+    ranked = sorted(exposed, key=lambda each: -exposed[each])
+    some = [each for each in ranked if exposed[each] >= _SOME * sum(exposed.values())]
+    tries = () if mostly_waits else tuple(cure for each in some for cure in _hides(view, each, phase.phase, gain))
     if not asks and not tries:
         tries = ("Start other work between the collective and its wait.",)
     yield Advice(
         id="", gain_ns=gain + idle, subject=collective,
-        changes=() if one_by_one else ("communication x0",), is_bound=True,
+        changes=("communication x0", *(f"host {name} x0" for name in _called(view) if one_by_one)), is_bound=True,
         why=(
             "gradients are reduced one by one: {calls} a step take {gain}, and the device idles {idle} around them"
             if one_by_one else "{gain} of communication is exposed" + launched
@@ -683,6 +705,13 @@ def _exposed(view: View) -> Iterator[Advice]:
         tries=(*asks, *tries) if rate is None and not one_by_one else (*tries, *asks),
         section="communication",
     )  # fmt: skip
+
+
+def _called(view: View) -> Iterator[str]:
+    """Yield the operators that call collectives."""
+    yield from dict.fromkeys(
+        row.operator for row in view.anatomy.operators if row.operator_class is OperatorClass.COMMUNICATION
+    )
 
 
 #: Causes of idle time around collectives that are called one by one.
@@ -740,8 +769,8 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
         yield from _of_fsdp(view, collective, gain)
     elif collective == "reduce_scatter" and phase is Phase.OPTIMIZER:
         yield "Start each reduce-scatter in backward, as soon as its gradients are there."
-    elif phase is Phase.OPTIMIZER:  # what is gathered there is needed by the next step at the earliest
-        yield "Wait for it (async_op=True) where its result is first used, in the next forward."
+    elif collective and phase is Phase.OPTIMIZER:  # what is gathered there is needed by the next step at the earliest
+        yield f"Wait for the {collective.replace('_', '-')} where its result is first used (async_op=True)."
     elif collective in _OVERLAP:
         yield _OVERLAP[collective]
 
@@ -792,7 +821,7 @@ def _waiting(view: View) -> Iterator[Advice]:
     computes = straggler.computing_longer_ns >= straggler.idle_longer_ns
     if early:
         alone = steps_of(view.anatomy) <= view.situation.ranks
-        again = ("Record several steps: in the first, recordings begin at different times.",) if alone else ()
+        again = ("Record several steps: ranks begin to record at different times.",) if alone else ()
         why = ", mostly because it starts its step late"
         tries = "Look at what it does between steps: input, logging, checkpoints.", *again
     elif gap is not None:
@@ -917,7 +946,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
         return
     narrow = min((size for tensor in tensors if len(tensor.shape) == 3 for size in tensor.shape[1:]), default=_TILE)
     if "bmm" in largest.operator and narrow < _TILE and not view.on_cpu:
-        yield f"Join its small matrices: one side has {narrow}, and tensor cores work on {_TILE} at least."
+        yield f"Pad the side of {narrow} to {_TILE}: it is too narrow for tensor cores."
         return
     odd = _misaligned(tensors)
     if odd is not None and not view.on_cpu:
@@ -1164,12 +1193,13 @@ def _chains(view: View) -> Iterator[Advice]:
     attention = sum(view.anatomy.operators[place].time_ns for place in _scores(view))
     saved = sum(row.time_ns * row.saved_bytes / row.moved_bytes for row in rows)
     spent = sum(row.time_ns for row in rows)
-    gain = view.per_step(saved * max(1 - attention / spent, 0)) if spent else 0
+    share = max(1 - attention / spent, 0) if spent else 0
+    saved, spent = saved * share, round(spent * share)
+    gain = view.per_step(saved)
     if not gain:
         return
     longest = max(rows, key=lambda row: row.time_ns)
     compiled = view.situation.compiled
-    share = max(1 - attention / spent, 0)
     kept = {row.phase: share * row.saved_bytes / row.moved_bytes for row in rows}
     chained = ((view.anatomy.operators[place], kept) for place in _in_chains(view))
     yield Advice(
@@ -1180,7 +1210,7 @@ def _chains(view: View) -> Iterator[Advice]:
             "calls": count(view.per_step(sum(row.calls for row in rows)), "unfused element-wise call"),
             "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),
             "time": ns(view.per_step(spent)), "share": part(saved / spent),
-            "saved": Evidence(value=view.per_step(sum(row.saved_bytes for row in rows)), unit="bytes"),
+            "saved": Evidence(value=view.per_step(share * sum(row.saved_bytes for row in rows)), unit="bytes"),
             "operator": name(longest.operator),
         },
         tries=tuple(_fusing(view)),
@@ -1218,8 +1248,9 @@ _FILLS: Final = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_")
 def _zero_grad(view: View) -> Iterator[Advice]:
     ranges = [row for row in view.anatomy.host if _ZEROES.match(row.name)]
     filled = [row for row in view.anatomy.operators if row.operator in _FILLS]
+    by_name = {row.name: row.calls for row in view.anatomy.host if row.name in _FILLS}
     added = [row for row in view.anatomy.host if row.name == "torch::autograd::AccumulateGrad"]
-    calls = view.per_step(sum(row.calls for row in filled))
+    calls = view.per_step(max(by_name.values(), default=sum(row.calls for row in filled)))
     # Gradients that are None are not filled, and nothing is added to them: backward keeps what it has made.
     if view.on_cpu or not ranges or not added or calls < _SEVERAL_LAUNCHES:
         return
@@ -1233,7 +1264,7 @@ def _zero_grad(view: View) -> Iterator[Advice]:
         why="zero_grad fills gradients with zeros ({calls} a step, {spent} of the host), and backward adds to them in"
         " {adding}",
         figures={"calls": count(calls, "call"), "spent": ns(spent), "adding": ns(adding)},
-        tries=("Call zero_grad(set_to_none=True), the default: backward keeps what it makes.",), section="host",
+        tries=("Call zero_grad(set_to_none=True): backward keeps what it makes.",), section="host",
     )  # fmt: skip
 
 

@@ -511,10 +511,7 @@ class _Host:
         ranges = self._layer(IdleCause.PYTHON, thread)
         named = overlap(silent, ranges) if len(ranges[0]) and len(silent[0]) else (silent[0][:0], silent[1][:0])
         yield _Charged(IdleCause.PYTHON, thread, named)
-        silent = without(silent, named) if len(named[0]) else silent
-        of_functions = overlap(silent, self._in_functions(thread))
-        yield _Charged(IdleCause.PYTHON, _NOBODY, of_functions)
-        start, end = without(silent, of_functions) if len(of_functions[0]) else silent
+        start, end = without(silent, named) if len(named[0]) else silent
         short = (end - start <= _SILENCE_NS) & (len(self._of_rows[IdleCause.OPERATORS]) > 0)
         yield _Charged(IdleCause.PYTHON, _NOBODY, (start[short], end[short]))
         yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
@@ -595,11 +592,6 @@ class _Host:
         most = int(sums.argmax()) if len(sums) else -1
         return self._names[int(groups.values[most])] if most >= 0 and 2 * sums[most] >= whole else None
 
-    def _in_functions(self, thread: int) -> Intervals:
-        """Return when a thread was in a Python function that has a name."""
-        events, rows = self._profiler, self._functions[self._profiler.thread[self._functions] == thread]
-        return union(events.start_ns[rows], events.duration_ns[rows])
-
     def _function(self, thread: int, start_ns: int, end_ns: int) -> tuple[int, str | None]:
         """Return (begin, name) of the innermost Python function of a thread that covers half of a span."""
         events, rows = self._profiler, self._functions[self._profiler.thread[self._functions] == thread]
@@ -641,6 +633,9 @@ class _Host:
                 _span(self._host, self._rows(cause, thread)), _span(self._launches, self._calls(cause, thread)),
                 _span(self._profiler, self._of_profiler.get(cause, np.zeros(0, dtype=np.int64))),
             ]  # fmt: skip
+            if cause is IdleCause.PYTHON:
+                functions = self._functions[self._is_of(self._profiler.thread[self._functions], thread)]
+                spans.append(_span(self._profiler, functions))
             start, end = (np.concatenate(edges) for edges in zip(*spans, strict=True))
             self._layers[cause, thread] = union(start, end - start)
         return self._layers[cause, thread]

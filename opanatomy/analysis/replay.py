@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -42,7 +43,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.patterns import regex
-from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
+from opanatomy.records.taxonomy import CAUSE_LABELS, CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
 
 #: Gains are replayed if a replay with usual delays is off by less than this part of the steps, and less than this part
 #: are delays that no edge explains.
@@ -74,6 +75,7 @@ _NEVER: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
+_SLOW_LAUNCHES: Final = (IdleCause.SLOW_LAUNCH, CAUSE_LABELS[IdleCause.SLOW_LAUNCH])
 #: Idle time of the device of 1 ms and more before a kernel whose name has the text that follows.
 GAP: Final = "gap before "
 QUEUE, LATENCY = "queue", "launch latency"
@@ -379,7 +381,7 @@ class StepGraph:
         nodes = self._nodes
         duration = (self._ended - self._begun)[nodes].astype(np.float64)
         for change in changes:
-            if change.of == IdleCause.SYNCHRONIZATION:
+            if change.of in (IdleCause.SYNCHRONIZATION, CAUSE_LABELS[IdleCause.SYNCHRONIZATION]):
                 delay[self._kind == _WAIT] = _NEVER
             elif change.of == BLOCKING_COPIES:
                 delay[self._kind == _COPY] = _NEVER
@@ -387,9 +389,9 @@ class StepGraph:
                 duration[self.events_of(change.of)] *= change.factor
             if change.of == DEVICE and not change.factor:
                 delay[self._kind == _STREAM] = 0
-            if change.of in (HOST, IdleCause.SLOW_LAUNCH):
-                into, edges = self._launched_by
-                delay[edges] -= (1 - change.factor) * self._slow[into]
+        into, edges = self._launched_by
+        left = prod(change.factor for change in changes if change.of in (HOST, *_SLOW_LAUNCHES))
+        delay[edges] -= (1 - left) * self._slow[into]
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
         early, late = np.full((2, len(nodes)), float(_NEVER))
@@ -432,28 +434,31 @@ class StepGraph:
 
     @cached_property
     def _host_kinds(self) -> dict[str, Intervals]:
-        """Return when the host did each kind of thing; what none covers is `unknown`."""
-        return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
+        """Return when the host did each kind of thing, also by the names of pages; what none covers is `unknown`."""
+        layers = host_layers(self._launched)
+        named = {label.lower(): layers[cause] for cause, label in CAUSE_LABELS.items() if cause in layers}
+        return {HOST: self._spans, **layers, **named, OPTIMIZER: _optimizer(self._launched)}
 
     def _host_time(self, of: str) -> Intervals | None:
         """Return when the host did what `of` names: a kind of thing, a gap before a kernel, an operator or a range.
 
         `None` if device events have that name, or nothing has.
         """
-        if of in self._host_kinds:
-            return self._host_kinds[of]
+        if of in self._host_kinds or of.lower() in self._host_kinds:
+            return self._host_kinds.get(of, self._host_kinds.get(of.lower()))
         names, host = self._launched.names, self._launched.host
         if of.startswith(GAP):
             start, stop = self._begun[self._nodes], self._ended[self._nodes]
-            order = np.argsort(start, kind="stable")
-            reached = np.maximum.accumulate(stop[order])[:-1]
-            following, idle = order[1:], start[order][1:] - reached
+            following = np.argsort(start, kind="stable")
+            reached = np.maximum.accumulate(np.append(self._begin_ns, stop[following])[:-1])
+            idle = start[following] - reached
             kernel = np.array([of.removeprefix(GAP) in name for name in self._kernels.kernel.values])
             gaps = (idle >= SHORT_GAP_NS) & kernel[self._kernels.kernel.codes[self._events[following]]]
             return reached[gaps], start[following][gaps]
-        if of in (DEVICE, COPIES) or len(self._named(of)):
+        on_host = of.removeprefix(f"{HOST} ")
+        if on_host == of and (of in (DEVICE, COPIES) or len(self._named(of))):
             return None
-        rows = rows_named(re.compile(rf"^{re.escape(of)}$"), names, host.name) & isin(host.thread, self._threads)
+        rows = rows_named(re.compile(rf"^{re.escape(on_host)}$"), names, host.name) & isin(host.thread, self._threads)
         return union(host.start_ns[rows], host.duration_ns[rows]) if rows.any() else None
 
     @cached_property
@@ -467,11 +472,9 @@ class StepGraph:
         start, until = self._spans
         spent = (until - start).astype(np.float64)
         for change in changes:
-            if change.of == HOST:
-                spent *= change.factor
-            elif (time := self._host_time(change.of)) is not None:
+            if change.of != HOST and (time := self._host_time(change.of)) is not None:
                 spent -= (1 - change.factor) * within(time, start, until)
-        return np.maximum(spent, 0)
+        return np.maximum(spent, 0) * prod(change.factor for change in changes if change.of == HOST)
 
     def events_of(self, of: str) -> Int64:
         """Return the places of the device events that `of` names: all, copies, a class, an operator, kernels.

@@ -90,6 +90,16 @@ class IdleCause(StrEnum):
     UNKNOWN = auto()
 
 
+#: The name of each cause on a page.
+CAUSE_LABELS: Final = {
+    IdleCause.PROFILER: "profiler's records", IdleCause.COMPILATION: "compiling", IdleCause.INPUT: "input wait",
+    IdleCause.ALLOCATOR: "allocator calls", IdleCause.SLOW_LAUNCH: "slow launches",
+    IdleCause.SYNCHRONIZATION: "synchronizations", IdleCause.COLLECTIVE: "collective calls",
+    IdleCause.OPERATORS: "operator calls", IdleCause.PYTHON: "Python", IdleCause.STREAM: "another stream",
+    IdleCause.DEVICE: "between kernels", IdleCause.UNKNOWN: "unknown cause",
+}  # fmt: skip
+
+
 #: A class or phase in a column is its index here; -1 is "none".
 CLASSES: Final = tuple(OperatorClass)
 PHASES: Final = tuple(Phase)

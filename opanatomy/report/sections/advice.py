@@ -110,10 +110,10 @@ def gain_together(
         if made.least_ns is not None and replay.least_ns is not None:
             parts.append(1 - made.least_ns / max(replay.least_ns, 1))
         is_bound = any(each.is_bound for each in timed)
-        limit = sum((each.gain_ns if is_bound else each.most_ns) or 0 for each in timed)
+        limit = sum(each.gain_ns or 0 for each in timed)
         least, most = (min(max(round(part * whole), 0), limit) for part in (min(parts), max(parts)))
         return None if is_bound else least, most, whole
-    most = sum((each.gain_ns if each.most_ns is None else each.most_ns) or 0 for each in timed)
+    most = sum(each.gain_ns or 0 for each in timed)
     return None, min(most, whole), whole
 
 

@@ -178,7 +178,7 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, taken for one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
-    yield from _phases(step)
+    yield from _phases(step, "" if anatomy.environment.device_kind == "cpu" else "device work of ")
     if anatomy.environment.device_kind == "cpu":
         yield "framework", _part(step.framework_ns, wall_ns)
     elif not is_whole_trace(anatomy) and not nothing_recorded(anatomy):
@@ -193,9 +193,9 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
     yield "attention", within_windows(anatomy)
 
 
-def _phases(step: Step) -> Facts:
+def _phases(step: Step, of: str) -> Facts:
     for phase in PHASES:
-        yield phase.value, _part(step.phase_ns.get(phase), step.wall_ns)
+        yield f"{of}{phase.value}", _part(step.phase_ns.get(phase), step.wall_ns)
 
 
 def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phrase | None]]:

@@ -11,7 +11,7 @@ from typing import Final
 from opanatomy.analysis.costs import Costs, are_by_updates, costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
 from opanatomy.records.patterns import regex
-from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
+from opanatomy.records.taxonomy import CAUSE_LABELS, PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
 from opanatomy.records.workload import SlowStep
 from opanatomy.report.section import (
     ByteRate,
@@ -49,14 +49,7 @@ _SAID: Final = 0.01
 #: This many causes are named on the first screen, those from this part of the idle time on.
 _NAMED: Final = 2
 _PART: Final = 0.2
-#: The name of each cause, and what the host did or the device waited for.
-_LABEL: Final = {
-    IdleCause.PROFILER: "profiler's records", IdleCause.COMPILATION: "compiling", IdleCause.INPUT: "input wait",
-    IdleCause.ALLOCATOR: "allocator calls", IdleCause.SLOW_LAUNCH: "slow launches",
-    IdleCause.SYNCHRONIZATION: "synchronizations", IdleCause.COLLECTIVE: "collective calls",
-    IdleCause.OPERATORS: "operator calls", IdleCause.PYTHON: "Python", IdleCause.STREAM: "another stream",
-    IdleCause.DEVICE: "between kernels", IdleCause.UNKNOWN: "unknown cause",
-}  # fmt: skip
+#: What the host did in idle time of each cause, or the device waited for.
 _WHILE: Final = {
     IdleCause.PROFILER: "while the profiler wrote its records",
     IdleCause.COMPILATION: "while code was compiled",
@@ -142,7 +135,7 @@ def label_of(row: IdleRow) -> str:
 
 def label_of_cause(cause: IdleCause) -> str:
     """Return the name of a cause, whatever filled its time."""
-    return _LABEL[cause]
+    return CAUSE_LABELS[cause]
 
 
 def while_what(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
