@@ -270,9 +270,9 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         """Rows of a table of a report: metrics (headline figures of one step, with meanings), operators, kernels, ...
 
         filter: words; rows with most of them come first, rows with none are left out; words_in_no_row of the answer
-        are not known here. sort: a column, '-' before it for descending. cursor: `next` of the answer before. Long names
-        are cut unless limit is 1. Figures are of one step, the mean of `steps`, where `per` says so; else as the columns
-        say.
+        are not known here. sort: a column, '-' before it for descending. cursor: `next` of the answer before. Long
+        names are whole in the first column. Figures are of one step, the mean of `steps`, where `per` says so; else as
+        the columns say.
         """
         return _rows(reports.report(id), name, filter, sort, limit, cursor)
 
@@ -510,8 +510,8 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     shown: list[dict[str, Any]] = []
     room = _MOST if limit > _ROWS else _USUAL
     for row in rows[begin : begin + limit]:
-        if limit > 1:
-            row = {key: cut(value, _NAME) if _is_long(key, value) else value for key, value in row.items()}
+        row = {key: cut(value, _NAME) if place and _is_long(key, value) else value
+               for place, (key, value) in enumerate(row.items())}  # fmt: skip
         if shown and len(_json({**answer, "rows": [*shown, row]}).encode()) > room - 40:
             break
         shown.append(row)
