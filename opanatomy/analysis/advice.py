@@ -689,7 +689,7 @@ def _exposed(view: View) -> Iterator[Advice]:
         tries = ("Start other work between the collective and its wait.",)
     yield Advice(
         id="", gain_ns=gain + idle, subject=collective,
-        changes=("communication x0", *(f"host {name} x0" for name in _called(view) if one_by_one)), is_bound=True,
+        changes=() if one_by_one else ("communication x0",), is_bound=True,
         why=(
             "gradients are reduced one by one: {calls} a step take {gain}, and the device idles {idle} around them"
             if one_by_one else "{gain} of communication is exposed" + launched
@@ -705,13 +705,6 @@ def _exposed(view: View) -> Iterator[Advice]:
         tries=(*asks, *tries) if rate is None and not one_by_one else (*tries, *asks),
         section="communication",
     )  # fmt: skip
-
-
-def _called(view: View) -> Iterator[str]:
-    """Yield the operators that call collectives."""
-    yield from dict.fromkeys(
-        row.operator for row in view.anatomy.operators if row.operator_class is OperatorClass.COMMUNICATION
-    )
 
 
 #: Causes of idle time around collectives that are called one by one.

@@ -120,7 +120,8 @@ _OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
 
 
 class StepGraph:
-    """The longest run of steps that count, as nodes in the order in which the host issued them.
+    """The longest run of steps that count, as nodes in the order in which the host issued them; of long steps that take
+    alike no more than have `_EVENTS` device events.
 
     `count` steps take `window_ns` together, without the time in which only the work of other steps runs.
     """
@@ -129,7 +130,7 @@ class StepGraph:
         self, launched: LaunchedWork, kernels: KernelTable, time: DeviceTime, window: StepWindow, counted: Bool
     ) -> None:
         self._launched, self._kernels = launched, kernels
-        first, last, (host_begin, host_end) = _longest_run(window, counted)
+        first, last, (host_begin, host_end) = _longest_run(window, counted, time)
         self.count = last - first + 1
         begin, end = int(time.step_start[first]), int(time.step_end[last])
         parts = time.parts()[first : last + 1]
@@ -684,7 +685,11 @@ _CLASSES: Final = {
 }  # fmt: skip
 
 
-def _longest_run(window: StepWindow, counted: Bool) -> tuple[int, int, tuple[int, int]]:
+#: So many device events are enough of steps that take alike: the longest less than this times the shortest.
+_EVENTS, _ALIKE = 10_000, 1.1
+
+
+def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[int, int, tuple[int, int]]:
     """Return the first and the last of the most counted steps in a row, among those that count, and their host time."""
     if not window.steps:
         return 0, 0, window.window
@@ -692,6 +697,10 @@ def _longest_run(window: StepWindow, counted: Bool) -> tuple[int, int, tuple[int
     runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > 1) + 1)
     longest = max(runs, key=len)
     first, last = int(longest[0]), int(longest[-1])
+    walls = (time.step_end - time.step_start)[first : last + 1]
+    if walls.max() < _ALIKE * walls.min():
+        events = np.cumsum(np.bincount(time.steps.step[time.steps.step >= 0], minlength=last + 1)[first : last + 1])
+        last = first + max(int(np.searchsorted(events, _EVENTS, side="right")) - 1, 0)
     return first, last, (window.steps[rows[first]][0], window.steps[rows[last]][1])
 
 
