@@ -235,6 +235,7 @@ class StepGraph:
         waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
         self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
         self._behind = self._edges_behind()
+        self._times: dict[str, Intervals | None] = {}
         self.window_ns = self._length(stop - points[0], stop - start, float(points[-1] - points[0]))
 
     def _edges(
@@ -445,6 +446,11 @@ class StepGraph:
 
         `None` if device events have that name, or nothing has.
         """
+        if of not in self._times:
+            self._times[of] = self._find_host_time(of)
+        return self._times[of]
+
+    def _find_host_time(self, of: str) -> Intervals | None:
         if of in self._host_kinds or of.lower() in self._host_kinds:
             return self._host_kinds.get(of, self._host_kinds.get(of.lower()))
         names, host = self._launched.names, self._launched.host
