@@ -160,7 +160,7 @@ class StepGraph:
                              (work.kind[events], launch, launched_ns, start, stop, _streams(work, events)))  # fmt: skip
 
         # Nodes: host points in the order of time, and behind each launch its events in theirs.
-        starting, waiting = np.unique(launch[is_launched]), np.array(sorted(waited), dtype=np.int64)
+        starting, waiting = unique(launch[is_launched]).values, np.array(sorted(waited), dtype=np.int64)
         points = np.concatenate(([host_begin], calls.start_ns[starting], returned[waiting], [host_end]))
         call = np.concatenate(([-1], starting, waiting, [-1]))
         is_return = np.repeat((False, True, False), (1 + len(starting), len(waiting), 1))
@@ -499,7 +499,7 @@ class StepGraph:
             return np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[item])
         found = self._named(of)
         if not len(found):
-            used = np.unique(kernels.operator.codes[events])
+            used = unique(kernels.operator.codes[events]).values
             names = [kernels.operator.values[code] for code in used[used >= 0].tolist()]
             near = get_close_matches(of, [*self._host_kinds, DEVICE, COPIES, *_CLASSES, *names], n=3, cutoff=0.5)
             raise UsageError(
@@ -589,13 +589,13 @@ class StepGraph:
         until_next = np.minimum(ends[walked], limits)
         events = walked[is_event[walked]]
         work = clipped(begins[events], until_next[is_event[walked]])
-        for one in np.unique(code[events]).tolist():
+        for one in unique(code[events]).values.tolist():
             add(CLASSES[one].value if one >= 0 else OperatorClass.UNKNOWN.value, work[code[events] == one])
         by_edge = (edge_of[walked] >= 0) & ~self._fixed[walked]
         edge = edge_of[walked[by_edge]]
         delays = clipped(ends[self._source[edge]], np.minimum(begins[walked], limits)[by_edge])
         kinds = self._kind[edge]
-        for kind in np.unique(kinds).tolist():
+        for kind in unique(kinds).values.tolist():
             add(_OF_PATH.get(kind, IdleCause.SYNCHRONIZATION.value), delays[kinds == kind])
         start = walked[self._fixed[walked]]
         add(QUEUE, clipped(np.full(len(start), origin), begins[start]))

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from opanatomy.records.columns import Int64, rows_by_value, rows_named, starts_work
+from opanatomy.records.columns import Int64, rows_by_value, rows_named, starts_work, unique
 from opanatomy.records.patterns import regex
 from opanatomy.records.workload import METADATA_KEY
 from opanatomy.trace.files import temporary
@@ -64,7 +64,7 @@ def _same_steps(trace: Trace, processes: Int64) -> int:
 
 
 def _distinct(processes: Int64, threads: Int64) -> set[int]:
-    return set(processes[np.unique(threads)].tolist())
+    return set(processes[unique(threads).values].tolist())
 
 
 class _Args(Struct, gc=False):
