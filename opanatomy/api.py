@@ -22,6 +22,19 @@ from opanatomy.analysis.replay import changes_of
 from opanatomy.attribution.phases import PhaseRule, phase_rules_of
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, TraceError, UsageError
+from opanatomy.io.files import (
+    Address,
+    OutputFile,
+    check_no_address,
+    folder_of_traces,
+    local_name,
+    name_of_rank,
+    output_file,
+    scheme_of,
+    temporary,
+)
+from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.sources import STDIN, is_stream, spooled
 from opanatomy.options import JOBS, PROCESSES, RunOptions, as_argument, check_several, checked
 from opanatomy.parallel import ClusterSettings
 from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of, replayed
@@ -39,20 +52,6 @@ from opanatomy.report.load import document_in, kind_in_words, report_in
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 from opanatomy.report.section import LABEL, cut, printable
 from opanatomy.report.sections.verdict import headline
-from opanatomy.trace.files import (
-    Address,
-    OutputFile,
-    check_no_address,
-    folder_of_traces,
-    local_name,
-    name_of_rank,
-    output_file,
-    scheme_of,
-    temporary,
-)
-from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import redacted
-from opanatomy.trace.sources import STDIN, is_stream, spooled
 
 if TYPE_CHECKING:
     import torch
@@ -207,7 +206,7 @@ def profile(
     states. Its weights change only with `optimizer`, which updates them in every step.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    from opanatomy.trace.redact import of_process
+    from opanatomy.io.redact import of_process
 
     of_process()  # the module's own code may take a secret out of the environment
     check_module("profile", module)
@@ -420,7 +419,7 @@ def record(
     recorder runs already and, at the end, if the loop was too short. An error of the block goes through as it is; then
     no trace is written that was not before.
     """
-    from opanatomy.trace.redact import of_process
+    from opanatomy.io.redact import of_process
 
     of_process()  # the loop's own code may take a secret out of the environment
     options = RunOptions(steps=steps, warmup=warmup, memory=memory, check=check, redact=redact)

@@ -19,6 +19,7 @@ from msgspec.structs import fields
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import Sheet
 from opanatomy.errors import OpanatomyError
+from opanatomy.io.redact import Texts, redacted
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.communication import Rank
 from opanatomy.records.comparison import Comparison, Part
@@ -50,8 +51,6 @@ from opanatomy.report.section import (
     printable,
 )
 from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, loosely_named, names, terms_named
-from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import redacted
 
 #: Limits of the shown names for one shortened name, and of the rows of a report.
 _MAX_NAMES, _MAX_ROWS, _MAX_VALUES, _MAX_PRINTED = 4, 6, 8, 10

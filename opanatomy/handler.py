@@ -20,7 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opanatomy.errors import UsageError
-from opanatomy.trace.files import numbered_name
+from opanatomy.io.files import numbered_name
 
 if TYPE_CHECKING:
     import torch

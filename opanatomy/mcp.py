@@ -33,6 +33,8 @@ from opanatomy.api import comparison_of, held
 from opanatomy.capture.model.catalog import catalog_entries
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.explanation import explain, read_report
+from opanatomy.io.redact import mask_secrets
+from opanatomy.io.sources import sources_of
 from opanatomy.options import instead_of
 from opanatomy.pipeline import analyze_traces, events_of_trace, replayed
 from opanatomy.records.anatomy import Advice, Anatomy, Replay, Span
@@ -52,8 +54,6 @@ from opanatomy.report.section import Page, cut, printable
 from opanatomy.report.sections.advice import commands_of, tries_of, why_of
 from opanatomy.report.sections.digest import short_signature, technique_findings
 from opanatomy.report.sections.verdict import experiment_of, findings, is_run_of_profile
-from opanatomy.trace.redact import mask_secrets
-from opanatomy.trace.sources import sources_of
 from opanatomy.version import __version__
 
 INSTRUCTIONS: Final = (

@@ -28,11 +28,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError, TraceError, UsageError
+from opanatomy.io.files import Address, cache_folder, identity_of, read_bytes, write_bytes
+from opanatomy.io.sources import Source
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, RankSummary
 from opanatomy.records.columns import Categorical, Int64
-from opanatomy.trace.files import Address, cache_folder, identity_of, read_bytes, write_bytes
-from opanatomy.trace.sources import Source
 from opanatomy.trace.stream import sha256_of
 
 

@@ -57,6 +57,9 @@ from opanatomy.classification.operators import classify_operator, of_overload
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError
+from opanatomy.io.files import Address
+from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.sources import Source, left_out_of, sources_of, spooled
 from opanatomy.memory.inferred import memory_of_trace
 from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
 from opanatomy.memory.snapshots import memory_of_snapshot
@@ -81,13 +84,9 @@ from opanatomy.records.memory import Memory
 from opanatomy.records.snapshot import Snapshot
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import Environment, MemoryObservations, SharedWeights, Workload
-from opanatomy.trace.files import Address
 from opanatomy.trace.merged import merged_ranks, taken_apart
 from opanatomy.trace.read import Trace, read_trace
-from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import redacted
 from opanatomy.trace.snapshot import is_pickle, read_snapshot
-from opanatomy.trace.sources import Source, left_out_of, sources_of, spooled
 from opanatomy.version import __version__
 
 if TYPE_CHECKING:

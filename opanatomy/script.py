@@ -388,7 +388,7 @@ class Script:
     def _traces(self, recorder: StepRecorder) -> list[Path]:
         """Return the trace, or those of all ranks of this machine as far as they are written."""
         from opanatomy.capture.distributed.launched import launched
-        from opanatomy.trace.files import name_of_rank
+        from opanatomy.io.files import name_of_rank
 
         place, own = launched(), recorder.trace
         assert own is not None

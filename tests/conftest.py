@@ -102,7 +102,7 @@ def one_core() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_secrets_of_others() -> None:
     """A process knows its secrets to its end; what one test plants is no secret of the next."""
-    values = sys.modules.get("opanatomy.trace.redact")
+    values = sys.modules.get("opanatomy.io.redact")
     if values is not None:
         values._seen.clear()
 

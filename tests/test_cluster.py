@@ -27,6 +27,8 @@ from opanatomy.__main__ import main
 from opanatomy.analysis.ranks import RanksTogether
 from opanatomy.attribution.phases import PhaseRule, phase_rules
 from opanatomy.errors import UsageError
+from opanatomy.io.files import Address
+from opanatomy.io.sources import Source, sources_of
 from opanatomy.parallel import (
     ClusterSettings,
     Reduced,
@@ -38,8 +40,6 @@ from opanatomy.pipeline import analyze_trace, analyze_traces, reduced
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report
-from opanatomy.trace.files import Address
-from opanatomy.trace.sources import Source, sources_of
 from tests.test_ranks import message, rank_trace
 
 NOT_KEPT = ClusterSettings(keep=False)

@@ -23,9 +23,9 @@ from opanatomy.__main__ import main
 from opanatomy.capture.run import export
 from opanatomy.capture.run.export import TraceWriter, export_trace
 from opanatomy.errors import OutputError
+from opanatomy.io.files import OutputFile, output_file
+from opanatomy.io.redact import of_process
 from opanatomy.records.workload import Capture, Environment, Workload
-from opanatomy.trace.files import OutputFile, output_file
-from opanatomy.trace.redact import of_process
 from tests.made_trace import training_step
 
 

@@ -19,7 +19,7 @@ import pytest
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.errors import UsageError
-from opanatomy.trace.redact import mask_secrets
+from opanatomy.io.redact import mask_secrets
 from tests.made_trace import training_step
 
 ROOT = Path(__file__).parent.parent

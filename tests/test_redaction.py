@@ -17,12 +17,11 @@ from torch.profiler import record_function
 
 import opanatomy
 from opanatomy.capture.run.export import copy_redacted
+from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Texts
 from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records import anatomy, columns, communication, comparison, experiment, memory, workload
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats.json import json_report
-from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import ARGUMENTS, MODULES, NAMES, OWN, PLACES
 from opanatomy.trace.write import Annotated
 from tests.made_trace import TraceBuilder, training_step
 from tests.planted import leaks

@@ -11,12 +11,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opanatomy.capture.run.progress import NullProgress
+from opanatomy.io.redact import Texts
 from opanatomy.predict.experiment import Runs, Store
 from opanatomy.predict.fake import simulate
 from opanatomy.predict.sampling import Blank, Sampling, Template
 from opanatomy.predict.techniques import Variant
 from opanatomy.records.experiment import SimulatedStep
-from opanatomy.trace.redact import Texts
 from tests.tiny import BERT, on_cpu, tiny_request
 
 #: An operator that ends the process if it really runs: a kernel that does not stand values that mean nothing.

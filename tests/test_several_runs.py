@@ -15,7 +15,7 @@ import torch
 import opanatomy
 from opanatomy.api import comparison_of
 from opanatomy.cli.repeat import Turns, command_of
-from opanatomy.trace.files import TRACES_FOLDER
+from opanatomy.io.files import TRACES_FOLDER
 from opanatomy.trainer import output_of
 from tests.command import Fork, run
 

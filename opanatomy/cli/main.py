@@ -159,7 +159,7 @@ def _report(error: BaseException, number: int | None) -> int:
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback that Python would print, without secrets."""
-    from opanatomy.trace.redact import mask_secrets
+    from opanatomy.io.redact import mask_secrets
 
     with suppress(OSError):
         print(mask_secrets("".join(format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
@@ -179,7 +179,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _say_line(message: str) -> None:
     """Print one line on stderr, whatever characters a file name in it has."""
     try:
-        from opanatomy.trace.redact import mask_secrets
+        from opanatomy.io.redact import mask_secrets
 
         message = mask_secrets(message)
     except (MemoryError, ImportError):

@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from opanatomy.cli.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
+from opanatomy.io.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
+from opanatomy.io.redact import mask_secrets
 from opanatomy.options import ANALYZE, TOP, Choice, as_flag, choice_of, instead_of, named
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
@@ -25,8 +27,6 @@ from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Page
-from opanatomy.trace.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
-from opanatomy.trace.redact import mask_secrets
 
 if TYPE_CHECKING:
     from opanatomy.devices.overrides import Overrides
@@ -121,7 +121,7 @@ def _unless_secret(source: str) -> str | None:
 
 def _is_gone(name: str) -> bool:
     """Return whether this name cannot be read again: stdin, another pipe."""
-    from opanatomy.trace.sources import is_stream
+    from opanatomy.io.sources import is_stream
 
     path = Path(local_name(name))
     return _DESCRIPTOR.match(str(path)) is not None or is_stream(path)
@@ -254,7 +254,7 @@ def stem_of(name: str) -> str:
 
 def stem_of_model(model: str) -> str:
     """Return the beginning of a model's file names."""
-    from opanatomy.trace.redact import mask_secrets
+    from opanatomy.io.redact import mask_secrets
 
     return stem_of(mask_secrets(model).replace(".py:", ":").replace(":", "-")) or "model"
 
@@ -338,7 +338,7 @@ def wants_color(stream: TextIO) -> bool:
 
 def note(text: str) -> None:
     """Write a line for the user on stderr; undecodable bytes of a name keep a mark each."""
-    from opanatomy.trace.redact import mask_secrets
+    from opanatomy.io.redact import mask_secrets
 
     say(mask_secrets(os.fsencode(text).decode(errors="replace")))
 
@@ -430,9 +430,8 @@ def _trace_of(report: MadeReport) -> str:
 
 def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report:
     """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
+    from opanatomy.io.redact import Texts, redacted
     from opanatomy.pipeline import with_ceilings
-    from opanatomy.trace.redact import Texts
-    from opanatomy.trace.redact_records import redacted
 
     anatomy = report.report
     if not isinstance(anatomy, Anatomy):
@@ -444,7 +443,7 @@ def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report
 
 def what_it_is(report: MadeReport) -> str:
     """Return a line on the source of the figures."""
-    from opanatomy.trace.sources import STDIN
+    from opanatomy.io.sources import STDIN
 
     name = "stdin" if report.name == STDIN else report.name
     if isinstance(report.report, Comparison):

@@ -147,7 +147,7 @@ class Parser(argparse.ArgumentParser):
         match = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if match:
             message = f"no command {match[1]!r}{_near_verb(match[1])}"
-        from opanatomy.trace.redact import mask_secrets
+        from opanatomy.io.redact import mask_secrets
 
         line = "".join(character if character.isprintable() else " " for character in mask_secrets(message))
         self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")

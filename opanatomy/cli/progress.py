@@ -32,7 +32,7 @@ class Display(Struct):
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """Begin the stage `text`."""
-        from opanatomy.trace.redact import mask_secrets
+        from opanatomy.io.redact import mask_secrets
 
         self._finish_line()
         self.text, self.steps_after, self.expected_ns = mask_secrets(text), steps_after, expected_ns

@@ -19,13 +19,13 @@ from msgspec import Struct
 
 from opanatomy.capture.run.progress import Progress
 from opanatomy.errors import CaptureError, OutputError, TraceError, UsageError
+from opanatomy.io.files import TRACES_FOLDER, temporary
 from opanatomy.options import RUNS_FOLDER, as_flag
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.patterns import regex
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
 from opanatomy.report.units import noun
-from opanatomy.trace.files import TRACES_FOLDER, temporary
 
 #: The last lines of a failed run that are shown.
 _LINES: Final = 12

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from opanatomy.devices.match import ceilings_of, match
 from opanatomy.devices.overrides import Overrides
+from opanatomy.io import files
 from opanatomy.records.anatomy import BANDWIDTH, MEASURED_SCHEMA, NO_CEILINGS, VECTOR, Ceilings, Machine, Measured, Rate
 from opanatomy.records.workload import Environment
-from opanatomy.trace import files
 
 # --- measured ceilings in the user's cache folder: one file for each device, driver, torch and number of threads ---
 

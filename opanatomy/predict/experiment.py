@@ -23,6 +23,7 @@ from opanatomy.analysis.statistics import runs_needed
 from opanatomy.capture.run.progress import Progress
 from opanatomy.cost.registry import cost
 from opanatomy.errors import OpanatomyError, OutputError, UsageError
+from opanatomy.io.redact import Texts, redacted
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
@@ -56,8 +57,6 @@ from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import MachineLoad
 from opanatomy.report.units import noun, size
-from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import redacted
 from opanatomy.version import __version__
 
 # The folder of an experiment: the trace, the report and the times of each run, each file whole or absent.

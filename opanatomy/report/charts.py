@@ -20,6 +20,7 @@ from msgspec import Struct
 from opanatomy.analysis import lanes
 from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
 from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.io.files import cache_folder
 from opanatomy.options import instead_of
 from opanatomy.records.anatomy import FIRST, Anatomy
 from opanatomy.records.comparison import Comparison
@@ -38,7 +39,6 @@ from opanatomy.report.sections.modules import PHASES_OF, Amount, Node, module_tr
 from opanatomy.report.sections.operators import grouped, key_of
 from opanatomy.report.sections.ranks import name_of
 from opanatomy.report.sections.step import label_of, label_of_cause, multiplied
-from opanatomy.trace.files import cache_folder
 
 if TYPE_CHECKING:
     import altair

@@ -19,13 +19,12 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import RUNS_NEEDED
 from opanatomy.errors import GateError, UsageError
+from opanatomy.io.redact import Texts, redacted
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
 from opanatomy.records.patterns import regex
 from opanatomy.report import units
 from opanatomy.report.metrics import definition_of, metric_named, metrics_of
-from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import redacted
 
 # Gates as they are written, `time > +5%`: a figure of the report, a comparison, and a value with its unit.
 #

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from opanatomy.errors import OpanatomyError
+from opanatomy.io.redact import Texts, redacted
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, Measured
 from opanatomy.records.comparison import Comparison
@@ -23,8 +24,6 @@ from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report.formats.json import read_anatomy, read_comparison, read_techniques
-from opanatomy.trace.redact import Texts
-from opanatomy.trace.redact_records import redacted
 
 #: The keys of the document are searched for in this much text at its beginning.
 _HEAD_BYTES: Final = 1 << 16

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
+from opanatomy.io.files import temporary
+from opanatomy.io.sources import Source
 from opanatomy.records.columns import Int64, rows_by_value, rows_named, starts_work, unique
 from opanatomy.records.patterns import regex
 from opanatomy.records.workload import METADATA_KEY
-from opanatomy.trace.files import temporary
 from opanatomy.trace.read import Trace
 from opanatomy.trace.salvage import NOT_DECODABLE
 from opanatomy.trace.schema import KERNEL, LAUNCH, MEMCPY, MEMSET, OPERATOR, Kinds
-from opanatomy.trace.sources import Source
 from opanatomy.trace.write import raw_events
 
 Process: TypeAlias = "int | str | None"

@@ -16,10 +16,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.io.redact import Redaction
 from opanatomy.records.columns import Float64, Int64, Overlay
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.trace.redact_trace import Redaction
 from opanatomy.trace.salvage import NOT_DECODABLE, Buffer, EventDecoder, listed, mend
 from opanatomy.trace.stream import EventStream
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from opanatomy.trace.redact_trace import Redaction
+from opanatomy.io.redact import Redaction
 
 Event: TypeAlias = "dict[str, Any]"
 FOLDER: Final = Path(__file__).parent

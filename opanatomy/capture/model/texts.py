@@ -22,9 +22,9 @@ from opanatomy.capture.batches import Shape, class_labels, takes_text
 from opanatomy.capture.model.tokenizing import OfModel, Tokenized, tokenized
 from opanatomy.capture.silence import one_line
 from opanatomy.errors import UsageError
+from opanatomy.io.files import check_no_address
 from opanatomy.options import SAMPLE, TEXTS, RunOptions
 from opanatomy.records.workload import TextBatch, TextObservations
-from opanatomy.trace.files import check_no_address
 
 if TYPE_CHECKING:
     import torch

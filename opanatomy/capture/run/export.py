@@ -25,12 +25,11 @@ from opanatomy.capture.device.accelerators import is_accelerator
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
+from opanatomy.io.files import OutputFile
+from opanatomy.io.redact import NOT_DECODABLE, Redaction, know_secrets, of_process
 from opanatomy.options import as_asked
 from opanatomy.records.patterns import regex
 from opanatomy.records.workload import METADATA_KEY, Capture, MachineLoad, RunClock
-from opanatomy.trace.files import OutputFile
-from opanatomy.trace.redact import know_secrets, of_process
-from opanatomy.trace.redact_trace import NOT_DECODABLE, Redaction
 
 _END_BYTES: Final = 256
 #: Read this much text at once.

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from opanatomy.attribution.phases import PhaseRule
     from opanatomy.cli.output import Destination, MadeReport
     from opanatomy.devices.overrides import Overrides
+    from opanatomy.io.files import Address, OutputFile
     from opanatomy.records.anatomy import Anatomy
     from opanatomy.records.reports import Report
     from opanatomy.report.gates import Gate
-    from opanatomy.trace.files import Address, OutputFile
 
 #: Plain JSON is at most so many times as large as packed.
 _PACKED: Final = 40
@@ -64,8 +64,8 @@ def _run(arguments: argparse.Namespace) -> Report:
     keep_to_limits()  # before numpy is imported, which ends the process if it gets no memory
     from opanatomy.cli.gated import check_gates, gates_on_report
     from opanatomy.cli.output import made_report
-    from opanatomy.trace.files import Address, local_name
-    from opanatomy.trace.sources import STDIN, spooled
+    from opanatomy.io.files import Address, local_name
+    from opanatomy.io.sources import STDIN, spooled
 
     check_gates(arguments)
     names = [local_name(name) for name in arguments.trace]
@@ -105,7 +105,7 @@ def _reported(
     from opanatomy.attribution.phases import phase_rules
     from opanatomy.cli.output import destination, show, stem_of
     from opanatomy.devices.overrides import parse_overrides
-    from opanatomy.trace.sources import sources_of
+    from opanatomy.io.sources import sources_of
 
     sources = [source.path for source in sources_of(paths) if isinstance(source.path, Path)]
     with destination(arguments, stem=stem_of(paths[0].name) or "trace", traces=sources, gates=gates) as where:
@@ -193,7 +193,7 @@ def _analyzed(
 def _target(sources: list[Path], arguments: argparse.Namespace, where: Destination) -> Iterator[OutputFile]:
     """Give the file of the annotated trace; raise if it would overwrite a source or the report."""
     from opanatomy.cli.output import in_folder, stem_of
-    from opanatomy.trace.files import check_no_address, output_file, same_file
+    from opanatomy.io.files import check_no_address, output_file, same_file
 
     if not arguments.annotated:
         raise UsageError("--trace: the name is empty - give a file name")

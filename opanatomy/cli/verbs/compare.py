@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.errors import CaptureError, UsageError
+from opanatomy.io.sources import STDIN
 from opanatomy.options import (
     COMPARE,
     FAIL_IF,
@@ -20,7 +21,6 @@ from opanatomy.options import (
     as_flag,
     check_together,
 )
-from opanatomy.trace.sources import STDIN
 
 if TYPE_CHECKING:
     from opanatomy.cli.repeat import Command

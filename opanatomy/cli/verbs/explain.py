@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the explanation of each name, and of the unexplained part of a report; fail if a name means nothing."""
     from opanatomy.cli.stdout import write_out
     from opanatomy.explanation import explain, read_report, unexplained
+    from opanatomy.io.redact import mask_secrets
     from opanatomy.report.formats.terminal import list_text
-    from opanatomy.trace.redact import mask_secrets
 
     if not arguments.name and arguments.unknown is None:
         raise UsageError("explain: no name - give a line of the report, an operator or a kernel, or --unknown REPORT")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from opanatomy.capture.distributed.ranks import Joined
     from opanatomy.cli.output import Destination
     from opanatomy.devices.overrides import Overrides
+    from opanatomy.io.files import OutputFile
     from opanatomy.records.anatomy import Anatomy
-    from opanatomy.trace.files import OutputFile
 
 #: Predictions have this many seconds at least.
 _LEAST_BUDGET_S: Final = 10.0
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.cli.gated import gates_on_report, hold_to_gates
     from opanatomy.cli.output import destination, note, stem_of_model
     from opanatomy.cli.stdout import kept_for_the_report
-    from opanatomy.trace.files import check_no_address
+    from opanatomy.io.files import check_no_address
 
     check_together(arguments, as_flag)
     check_fit(arguments, as_flag)
@@ -101,8 +101,8 @@ def _will_it_fit(arguments: argparse.Namespace, options: RunOptions) -> None:
     from opanatomy.cli.output import destination, show, stem_of_model, typed_command
     from opanatomy.cli.progress import Display
     from opanatomy.cli.stdout import kept_for_the_report
+    from opanatomy.io.files import check_no_address
     from opanatomy.predict.fit import fit_of, limit_of, why_not
-    from opanatomy.trace.files import check_no_address
 
     limit = limit_of(arguments.limit)
     check_no_address("MODEL", options.model)
@@ -173,7 +173,7 @@ def _of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: 
     from msgspec.structs import replace
 
     from opanatomy.cli.output import source_of_files
-    from opanatomy.trace.files import name_of_rank
+    from opanatomy.io.files import name_of_rank
 
     names = [name_of_rank(first.path, rank) for rank in range(ranks)]
     source = None if redact else source_of_files(names)
@@ -182,8 +182,8 @@ def _of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: 
 
 def _summary(options: RunOptions, trace: OutputFile | None, where: Destination | None, group: Joined) -> bytes:
     """Return the packed summary of this rank's capture."""
+    from opanatomy.io.files import temporary
     from opanatomy.pipeline import packed_summary_of
-    from opanatomy.trace.files import temporary
 
     if trace is None:
         with temporary(f"step.rank{group.ranks.rank}.trace.json.gz", "the trace") as path:
@@ -245,8 +245,8 @@ def _published_anatomy(
 def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int | None) -> Anatomy:
     """Return the anatomy of a capture whose trace is temporary."""
     from opanatomy.cli.output import show
+    from opanatomy.io.files import temporary
     from opanatomy.pipeline import analyze_traces
-    from opanatomy.trace.files import temporary
 
     begun = time.monotonic()
     with temporary("step.trace.json.gz", "the trace") as trace:
@@ -317,7 +317,7 @@ def _trace_file(
     A rank's name contains its number; it is made from `first`, the name of the first rank's file, and taken after that.
     """
     from opanatomy.cli.output import in_folder, stem_of_model
-    from opanatomy.trace.files import check_no_address, name_of_rank, output_file
+    from opanatomy.io.files import check_no_address, name_of_rank, output_file
 
     default = first or f"{stem_of_model(arguments.model)}.trace.json.gz"
     if place is not None:

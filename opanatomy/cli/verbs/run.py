@@ -27,7 +27,7 @@ EXAMPLES: Final = (
 def run(arguments: argparse.Namespace) -> None:
     """Check what can be known before, and become the script."""
     from opanatomy.cli.output import destination, in_folder, stem_of, typed_command
-    from opanatomy.trace.files import output_file
+    from opanatomy.io.files import output_file
 
     given = arguments.script[arguments.script[:1] == ["--"] :]
     if not given:

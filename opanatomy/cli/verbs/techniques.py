@@ -31,9 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.cli.output import destination, note, show, stem_of_model
     from opanatomy.cli.progress import Display
     from opanatomy.cli.stdout import kept_for_the_report
+    from opanatomy.io.files import check_no_address
     from opanatomy.predict.experiment import Experiment, Store, folder_for
     from opanatomy.report.units import duration
-    from opanatomy.trace.files import check_no_address
 
     check_together(arguments, as_flag)
     options, settings = run_options(arguments), _settings(arguments)

@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError, TraceError
+from opanatomy.io.files import Address, fetch, files_at, is_folder, is_full, temporary
 from opanatomy.records.patterns import regex
-from opanatomy.trace.files import Address, fetch, files_at, is_folder, is_full, temporary
 
 if TYPE_CHECKING:
     import zipfile
