@@ -20,7 +20,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opanatomy.errors import UsageError
-from opanatomy.io.files import numbered_name
+from opanatomy.io.files import numbered_name, replacing
+from opanatomy.io.process import started
 
 if TYPE_CHECKING:
     import torch
@@ -138,17 +139,14 @@ class TraceHandler:
 
     def _analyze(self, ready: _Ready) -> None:
         """Have a trace packed and analyzed; tell it, and drop it if only slow ones are kept and it is not."""
-        code = "from opanatomy.handler import main; main()"
-        words = [sys.executable, "-c", code, os.fspath(ready.plain), os.fspath(ready.target), str(int(self._redact))]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-        done = subprocess.run(
-            words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        arguments = os.fspath(ready.plain), os.fspath(ready.target), str(int(self._redact))
+        with started(__name__, *arguments, stderr=subprocess.PIPE, text=True) as process:
+            output, errors = process.communicate()
+        if process.returncode:
+            why = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
             _LOG.warning("the trace of step %d is not analyzed: %s", ready.step, why)
             return
-        said = json.loads(done.stdout)
+        said = json.loads(output)
         step_ns = said["step_ns"] or 0
         self._steps.append(step_ns)
         self._unjudged.append((ready.target, step_ns))
@@ -205,10 +203,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with suppress(OSError, AttributeError):
         os.nice(10)
     plain, target, redact = sys.argv[1:] if arguments is None else arguments
-    part = Path(f"{target}.{os.getpid()}")
-    with Path(plain).open("rb") as source, gzip.open(part, "wb", compresslevel=4) as packed:
+    with (
+        replacing(Path(target)) as partial, Path(plain).open("rb") as source,
+        gzip.open(partial, "wb", compresslevel=4) as packed,
+    ):  # fmt: skip
         shutil.copyfileobj(source, packed)
-    part.replace(target)
     Path(plain).unlink(missing_ok=True)
     from opanatomy.api import analyze
 

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import re
-import secrets
 import signal
 import struct
 import time
@@ -28,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError, TraceError, UsageError
-from opanatomy.io.files import Address, cache_folder, identity_of, read_bytes, write_bytes
+from opanatomy.io.files import Address, cache_folder, identity_of, read_bytes, replacing, write_bytes
 from opanatomy.io.sources import Source
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, RankSummary
@@ -241,13 +240,8 @@ class KeptSummaries(Struct, frozen=True):
                 write_bytes(file, data)
                 return None
             file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_name(f".{secrets.token_hex(8)}.partial")
-            try:
+            with replacing(file) as partial:
                 partial.write_bytes(data)
-                os.replace(partial, file)
-            finally:
-                with suppress(OSError):
-                    partial.unlink()
         except Exception as error:  # of a store: keeping is for the next run, this one goes on
             return f"{getattr(error, 'strerror', None) or error} ({self.folder})"
         return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -107,20 +105,13 @@ def load(machine: Machine, folder: Path | None = None) -> Measured | None:
 
 def store(measured: Measured, folder: Path | None = None) -> Path:
     """Write the file of the machine atomically; raise `OSError` if that fails."""
-    import secrets
-
     folder = cache_folder() if folder is None else folder
     if folder is None:
         raise OSError("there is no home folder")
     folder.mkdir(parents=True, exist_ok=True)
     path = cache_file(folder, measured.machine)
-    partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.partial")
-    try:
+    with files.replacing(path) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n")
-        os.replace(partial, path)
-    finally:
-        with suppress(OSError):
-            partial.unlink()
     return path
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import shlex
 import shutil
 import tempfile
@@ -100,6 +101,21 @@ class OutputFile(Struct, kw_only=True):
             return error.errno in (*_FULL, errno.EIO, errno.EROFS)
         name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
         return name.startswith((str(own), str(self.target))) or error.errno in _FULL
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the name of a file beside `path`; if the block succeeds it takes its place, whole or not at all.
+
+    The name ends as that of `path` does. No file of the user is written so: `output_file` is.
+    """
+    partial = path.with_name(f".partial-{secrets.token_hex(4)}.{path.name}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
 
 
 def output_file(

@@ -23,6 +23,7 @@ from opanatomy.analysis.statistics import runs_needed
 from opanatomy.capture.run.progress import Progress
 from opanatomy.cost.registry import cost
 from opanatomy.errors import OpanatomyError, OutputError, UsageError
+from opanatomy.io.files import replacing
 from opanatomy.io.redact import Texts, redacted
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
@@ -131,13 +132,8 @@ class Store:
     @contextmanager
     def new_trace(self, kept: CachedRun) -> Iterator[Path]:
         """Yield a path for a trace; it becomes the run's trace if the block succeeds."""
-        partial = kept.trace.with_name(f".partial.{kept.trace.name}")
-        try:
+        with replacing(kept.trace) as partial:
             yield partial
-            os.replace(partial, kept.trace)
-        finally:
-            with suppress(OSError):
-                partial.unlink()
 
     def write_report(self, kept: CachedRun, anatomy: Anatomy) -> None:
         """Write the JSON report of a run, unless it exists."""
@@ -187,15 +183,11 @@ def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
 
 def _write(path: Path, content: bytes) -> None:
     """Write the file whole or not at all; raise `OutputError` if that fails."""
-    partial = path.with_name(f".partial.{path.name}")
     try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
+        with replacing(path) as partial:
+            partial.write_bytes(content)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 # The runs of an experiment, each in a fresh process; results are kept in its folder and not computed again.

@@ -7,7 +7,6 @@ the text report writes them. A report without the data of a picture raises `NoCh
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from msgspec import Struct
 from opanatomy.analysis import lanes
 from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
 from opanatomy.errors import OpanatomyError, UsageError
-from opanatomy.io.files import cache_folder
+from opanatomy.io.files import cache_folder, replacing
 from opanatomy.options import instead_of
 from opanatomy.records.anatomy import FIRST, Anatomy
 from opanatomy.records.comparison import Comparison
@@ -1160,7 +1159,6 @@ def library() -> str:
     if kept is not None:
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
-            partial = kept.with_suffix(f".{os.getpid()}")
-            partial.write_text(script, "utf-8")
-            partial.replace(kept)
+            with replacing(kept) as partial:
+                partial.write_text(script, "utf-8")
     return script

@@ -23,6 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.errors import TraceError
+from opanatomy.io.process import started
 from opanatomy.records.columns import Int64
 from opanatomy.records.snapshot import (
     ACTIONS,
@@ -70,11 +71,7 @@ def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: N
     Raises `TraceError` with one line for a file that is no snapshot, is damaged, would call something or needs more
     memory than its size allows.
     """
-    command = [sys.executable, "-c", "from opanatomy.trace.snapshot import main; main()", os.fspath(path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
+    with started(__name__, os.fspath(path), stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
             while (line := process.stdout.readline()).startswith(_PROGRESS):

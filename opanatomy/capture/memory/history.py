@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.errors import CaptureError
+from opanatomy.io.files import replacing
 from opanatomy.records.snapshot import MODULE_METADATA
 
 if TYPE_CHECKING:
@@ -72,13 +72,8 @@ class AllocatorHistory:
         import torch
 
         take: Any = torch.cuda.memory._snapshot
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            with part.open("wb") as file:
-                pickle.dump(take(), file)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(path) as partial, partial.open("wb") as file:
+            pickle.dump(take(), file)
 
     def ends(self) -> None:
         """Write what is there where memory runs out, once; nothing that goes wrong here hides that error."""

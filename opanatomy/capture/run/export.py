@@ -25,7 +25,7 @@ from opanatomy.capture.device.accelerators import is_accelerator
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
-from opanatomy.io.files import OutputFile
+from opanatomy.io.files import OutputFile, replacing
 from opanatomy.io.redact import NOT_DECODABLE, Redaction, know_secrets, of_process
 from opanatomy.options import as_asked
 from opanatomy.records.patterns import regex
@@ -237,16 +237,13 @@ def with_run(path: Path, run: RunClock, *, everything: bool = False) -> None:
 
     The file is replaced as a whole: who reads it finds the old one or the new one.
     """
-    with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
-        partial = Path(folder) / path.name
-        with _read(path) as source, _opened(partial) as target:
-            first = source.readline()
-            capture = msgspec.json.decode(first.strip()[:-1] + b"}")[METADATA_KEY]
-            metadata = {METADATA_KEY: {**capture, "run": msgspec.to_builtins(run)}}
-            kept = Redaction(metadata, everything=everything).metadata()[METADATA_KEY]
-            target.write(b'{"' + METADATA_KEY.encode() + b'":' + msgspec.json.encode(kept) + b",\n")
-            shutil.copyfileobj(source, target, _CHUNK)
-        partial.replace(path)
+    with replacing(path) as partial, _read(path) as source, _opened(partial) as target:
+        first = source.readline()
+        capture = msgspec.json.decode(first.strip()[:-1] + b"}")[METADATA_KEY]
+        metadata = {METADATA_KEY: {**capture, "run": msgspec.to_builtins(run)}}
+        kept = Redaction(metadata, everything=everything).metadata()[METADATA_KEY]
+        target.write(b'{"' + METADATA_KEY.encode() + b'":' + msgspec.json.encode(kept) + b",\n")
+        shutil.copyfileobj(source, target, _CHUNK)
 
 
 def _read(path: Path) -> BinaryIO:
