@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -12,115 +12,56 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from opanatomy.records.anatomy import ChainRow, ClassRow, KernelRow, ModuleRow, OperatorRow
-from opanatomy.records.columns import Bool, CallTable, Categorical, Float64, Int64, KernelTable, unique
+from opanatomy.records.columns import CallTable, Categorical, Float64, Int64, KernelTable
 from opanatomy.records.patterns import regex
 from opanatomy.records.signature import NO_SIGNATURE
+from opanatomy.records.table import Table, figure
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
-_LARGEST = 2**62
-
-
-class Groups:
-    """The rows of a table, grouped by the values of some of its columns."""
-
-    def __init__(self, *keys: Categorical[Any]) -> None:
-        place, most = np.zeros(len(keys[0].codes), dtype=np.int64), 1
-        for key in keys:
-            if most * (len(key.values) + 1) > _LARGEST:
-                known = unique(place)
-                place, most = known.inverse, len(known.values)
-            place = place * (len(key.values) + 1) + key.codes + 1
-            most *= len(key.values) + 1
-        self._order = np.argsort(place, kind="stable")
-        self._starts = np.flatnonzero(np.diff(place[self._order], prepend=-1))
-        self._first = self._order[self._starts]
-        self._keys = keys
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return zip(*(key.take(self._first).decoded() for key in self._keys), strict=True)
-
-    def rows(self) -> list[Int64]:
-        """Return the rows of each group."""
-        return np.split(self._order, self._starts[1:]) if len(self._starts) else []
-
-    def sums(self, column: Int64 | Bool) -> list[int]:
-        """Return the sum of a column in each group."""
-        if not len(self._starts):
-            return []
-        sums: list[int] = np.add.reduceat(column[self._order].astype(np.int64), self._starts).tolist()
-        return sums
-
-    def known_sums(self, column: Int64) -> list[int | None]:
-        """Return the sum of the known values (not -1) in each group; `None` if none is known."""
-        known = column >= 0
-        sums, counts = self.sums(np.where(known, column, 0)), self.sums(known)
-        return [amount if count else None for amount, count in zip(sums, counts, strict=True)]
-
-
-class _Sums(Struct, frozen=True, kw_only=True):
-    """The sums of one group of calls; `calls` leaves out those inside another call."""
-
-    rows: int
-    calls: int
-    kernels: int
-    time_ns: int
-    uncosted_ns: int
-    flops: int | None
-    read_bytes: int | None
-    written_bytes: int | None
-    causal_flops: int | None
-    normalization_flops: int | None
-
-
 #: The columns of costs, by the names of the rows' fields.
-_COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
+_COSTS: Final = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 
 
-def _sums(calls: CallTable, groups: Groups) -> Iterator[_Sums]:
-    counts = {
-        "rows": np.ones(len(calls.time_ns), dtype=np.int64), "calls": ~calls.inner, "kernels": calls.kernels,
-        "time_ns": calls.time_ns, "uncosted_ns": np.where(calls.costed, 0, calls.time_ns),
+def work_of(calls: CallTable) -> Table:
+    """Return the work of calls: a row for each operator, signature, module, phase, class, rule and compute type.
+
+    `calls` leaves out those inside another call; FLOPs and bytes are those of calls whose cost is known, `uncosted_ns`
+    is the time of the others.
+    """
+    crosses = Categorical(calls.crosses_host_link.astype(np.int64), (False, True))
+    keys: dict[str, Categorical[Any]] = {
+        "operator": calls.operator, "signature": calls.signature, "phase": calls.phase,
+        "operator_class": calls.operator_class, "rule": calls.rule, "part_of": calls.part_of,
+        "compute_type": calls.compute_type, "crosses_host_link": crosses, "module": calls.module,
     }  # fmt: skip
-    columns: dict[str, list[Any]] = {name: groups.sums(column) for name, column in counts.items()}
-    columns.update({name: groups.known_sums(getattr(calls, name)) for name in _COSTS})
-    for figures in zip(*columns.values(), strict=True):
-        yield _Sums(**dict(zip(columns, figures, strict=True)))
+    figures = {
+        "rows": np.ones(len(calls.time_ns), dtype=np.int64), "calls": figure(~calls.inner), "kernels": calls.kernels,
+        "time_ns": calls.time_ns, "uncosted_ns": np.where(calls.costed, 0, calls.time_ns),
+        **{name: figure(column, column >= 0) for name in _COSTS for column in (getattr(calls, name),)},
+    }  # fmt: skip
+    return Table(keys, figures).by(*keys)
 
 
-def class_rows(calls: CallTable) -> tuple[ClassRow, ...]:
+def _fields(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the values of a row that a record has."""
+    return {name: row[name] for name in names}
+
+
+def class_rows(work: Table) -> tuple[ClassRow, ...]:
     """Return one row per class and phase, in the order of the enumerations."""
-    groups = Groups(calls.operator_class, calls.phase)
-    rows = [
-        ClassRow(
-            operator_class=name, phase=phase, calls=sums.calls, kernels=sums.kernels,
-            time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
-            uncosted_ns=sums.uncosted_ns,
-        )
-        for (name, phase), sums in zip(groups, _sums(calls, groups), strict=True)
-    ]  # fmt: skip
+    names = ("operator_class", "phase", "calls", "kernels", "time_ns", *_COSTS[:3], "uncosted_ns")
+    rows = [ClassRow(**_fields(row, *names)) for row in work.by("operator_class", "phase").rows()]
     return tuple(sorted(rows, key=lambda row: (CLASS_CODE[row.operator_class], PHASE_CODE[row.phase])))
 
 
-def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
+def operator_rows(work: Table) -> tuple[OperatorRow, ...]:
     """Return one row per operator, signature and phase, longest first; work without an operator has none."""
-    crosses = Categorical(calls.crosses_host_link.astype(np.int64), (False, True))
-    groups = Groups(
-        calls.operator, calls.signature, calls.phase, calls.operator_class, calls.rule, calls.part_of,
-        calls.compute_type, crosses,
-    )  # fmt: skip
-    rows = [
-        OperatorRow(
-            operator=operator, signature=signature or NO_SIGNATURE, phase=phase, operator_class=name, rule=rule or "",
-            calls=sums.rows, time_ns=sums.time_ns,
-            flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
-            causal_flops=sums.causal_flops, normalization_flops=sums.normalization_flops, part_of=part_of,
-            uncosted_ns=sums.uncosted_ns, compute_type=compute_type, crosses_host_link=crosses_host_link,
-        )
-        for (operator, signature, phase, name, rule, part_of, compute_type, crosses_host_link), sums in zip(
-            groups, _sums(calls, groups), strict=True
-        )
-        if operator is not None
-    ]  # fmt: skip
+    keys = ("operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "crosses_host_link")
+    rows = []
+    for row in work.by(*keys).rows():
+        if row["operator"] is not None:
+            row |= {"signature": row["signature"] or NO_SIGNATURE, "rule": row["rule"] or "", "calls": row["rows"]}
+            rows.append(OperatorRow(**_fields(row, *keys, "calls", "time_ns", *_COSTS, "uncosted_ns")))
 
     def place(row: OperatorRow) -> tuple[Any, ...]:
         parts = row.part_of or "", row.compute_type or ""
@@ -129,17 +70,13 @@ def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
     return tuple(sorted(rows, key=place))
 
 
-def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:
+def module_rows(work: Table, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:
     """Return one row per module, phase and class, in the order of the model; work outside known modules has none."""
     order = {path: index for index, path in enumerate(kinds)}
-    groups = Groups(calls.module, calls.phase, calls.operator_class)
+    keys = ("module", "phase", "operator_class")
     rows = [
-        ModuleRow(
-            module=module, kind=kinds.get(module), phase=phase, operator_class=name,
-            time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
-        )
-        for (module, phase, name), sums in zip(groups, _sums(calls, groups), strict=True)
-        if module is not None
+        ModuleRow(kind=kinds.get(row["module"]), **_fields(row, *keys, "time_ns", *_COSTS[:3]))
+        for row in work.by(*keys).rows() if row["module"] is not None
     ]  # fmt: skip
 
     def place(row: ModuleRow) -> tuple[int, str, int, int]:
@@ -153,7 +90,12 @@ def kernel_rows(kernels: KernelTable, blocks_per_sm: Float64 | None = None) -> t
     """Return one row per kernel name and class, longest first; a name that says nothing has its operator's class."""
     inside = np.flatnonzero(kernels.inside)
     operator, duration_ns = kernels.operator.take(inside), kernels.duration_ns[inside]
-    groups = Groups(*(key.take(inside) for key in (kernels.kernel, kernels.kernel_class, kernels.kernel_rule)))
+    keys: dict[str, Categorical[Any]] = {
+        "kernel": kernels.kernel,
+        "operator_class": kernels.kernel_class,
+        "rule": kernels.kernel_rule,
+    }
+    table = Table({name: key.take(inside) for name, key in keys.items()}, {})
     blocks = np.full(len(inside), np.nan) if blocks_per_sm is None else blocks_per_sm[inside]
 
     def filled(events: Int64) -> float | None:
@@ -163,10 +105,11 @@ def kernel_rows(kernels: KernelTable, blocks_per_sm: Float64 | None = None) -> t
 
     rows = [
         KernelRow(
-            kernel=kernel or "", operator_class=name, rule=rule or "", count=len(events), time_ns=time,
-            operators=_texts(operator.take(events)), blocks_per_sm=filled(events),
+            kernel=kernel or "", operator_class=name, rule=rule or "", count=len(events),
+            time_ns=int(duration_ns[events].sum()), operators=_texts(operator.take(events)),
+            blocks_per_sm=filled(events),
         )
-        for (kernel, name, rule), time, events in zip(groups, groups.sums(duration_ns), groups.rows(), strict=True)
+        for (kernel, name, rule), events in table.parts(*keys)
     ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kernel)))
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.analysis.aggregate import Groups
 from opanatomy.analysis.intervals import within
 from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_of_calls
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.records.anatomy import Breakdown, LikeStep, Overlap, StepKind, StepRow, WorkRow
 from opanatomy.records.columns import CallTable, Categorical, Int64, unique
 from opanatomy.records.signature import NO_SIGNATURE, SignatureText
+from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
 # ----- overlaps, which the sum of all durations counts more than once
@@ -295,19 +295,20 @@ def _rows(work: _Work, each: Sequence[_Steps], steps: Int64, names: tuple[_Names
     time = np.sum([device.time_in(chosen) for device in each], axis=0)
     launched = np.isin(work.step, steps)
     rows = np.flatnonzero((time > 0) | launched)
-    columns = (work.operator, work.signature, work.module, work.kernel, work.phase, work.operator_class)
-    groups = Groups(*(column.take(rows) for column in columns))
-    counts = (np.where(launched, work.called, 0), np.where(launched, work.events, 0), time)
-    sums = [groups.sums(column[rows]) for column in counts]
+    keys = ("operator", "signature", "module", "kernel", "phase", "operator_class")
+    figures = {
+        "calls": np.where(launched, work.called, 0), "events": np.where(launched, work.events, 0), "time_ns": time,
+    }  # fmt: skip
+    table = Table({name: getattr(work, name) for name in keys}, figures).where(rows).by(*keys)
     return tuple(
         WorkRow(
-            operator=names[0].number(operator), signature=names[1].number(signature or NO_SIGNATURE),
-            module=names[2].number(module), phase=phase, operator_class=operator_class,
-            kernel=names[3].number(kernel), calls=calls, events=events, time_ns=spent,
+            **row | {
+                "operator": names[0].number(row["operator"]), "module": names[2].number(row["module"]),
+                "signature": names[1].number(row["signature"] or NO_SIGNATURE),
+                "kernel": names[3].number(row["kernel"]),
+            }
         )
-        for (operator, signature, module, kernel, phase, operator_class), calls, events, spent in zip(
-            groups, *sums, strict=True
-        )
+        for row in table.rows()
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.aggregate import chain_rows, class_rows, kernel_rows, module_rows, operator_rows
+from opanatomy.analysis.aggregate import chain_rows, class_rows, kernel_rows, module_rows, operator_rows, work_of
 from opanatomy.analysis.breakdown import breakdown_of, step_kinds
 from opanatomy.analysis.intervals import LaunchedWork
 from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_rows, why_set_aside, without_pauses
@@ -344,7 +344,8 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     time = steps.time
     workload = capture.workload if capture else Workload()
     workload = replace(workload, within_windows=_within_windows(workload))
-    classes = class_rows(calls)
+    work = work_of(calls)
+    classes = class_rows(work)
     step = step_of_rows(steps.rows, capture, recording_outside=steps.window.recording_outside)
     timeline = timeline_of(steps.rows, steps.window, steps.time, inputs.spans, inputs.communication)
     if inputs.environment.host_only:  # the times of operators are those of launching: the device's are not known
@@ -358,11 +359,11 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         step=step,
         classes=classes,
         ratios=ratios_of(classes, workload, _theory(calls, capture)),
-        operators=operator_rows(calls),
+        operators=operator_rows(work),
         kernels=() if kernels is None or time is None else kernel_rows(kernels, time.launched.work.blocks_per_sm),
         chains=chain_rows(calls),
         host=inputs.host,
-        modules=module_rows(calls, capture.modules if capture else {}),
+        modules=module_rows(work, capture.modules if capture else {}),
         memory=Memory(),
         timeline=timeline,
         communication=inputs.communication,
