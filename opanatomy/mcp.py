@@ -70,7 +70,7 @@ _MOST: Final = 50_000
 _ROWS: Final = 20
 _MOST_ROWS: Final = 500
 #: Bytes of an answer with single events, and how many of them and of names it has at most.
-_OF_SPANS: Final = 6_000
+_OF_SPANS: Final = 4_000
 _SPANS: Final = 60
 _NAMES: Final = 8
 #: Parts of the path that decides a step's length.
@@ -290,7 +290,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         from, to: milliseconds from the beginning of the step (default: all of it); step: its number (default: the
         first that counts). filter: part of a name, or a regular expression. The longest events come, at most three of a
         name, in the order of time; `left_out` counts the others, `names` sums up all: name, events, ms (on the host
-        without those below).
+        without those below). Python functions are there from 0.1 ms on.
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 

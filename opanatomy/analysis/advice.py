@@ -522,6 +522,8 @@ _INSTEAD: Final = {
 
 #: A step that frees memory of the driver so often has no cache.
 _UNCACHED: Final = 100
+#: A step is among those that the allocator stalls if it takes this part of the worst one's time.
+_BURST: Final = 0.2
 _EXPANDABLE: Final = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 _CACHING: Final = "Unset PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_), if it is set, so that torch keeps its memory."
 
@@ -565,12 +567,16 @@ def _allocator(view: View) -> Iterator[Advice]:
     if frees and caller and "::" in caller:
         full = "Leave memory free: use a smaller batch, or what lowers the peak; here it runs full."
         tries = (_CACHING,) if calls >= _UNCACHED else (_EXPANDABLE, full)
+    spent = [each.idle_causes.get(IdleCause.ALLOCATOR, 0) for each in step.steps if each.set_aside is None]
+    much = sum(ns >= _BURST * max(spent) for ns in spent)
+    in_steps = " in {steps}" if much == len(spent) else " in {much} of {steps}"
     yield Advice(
         id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.ALLOCATOR} x0",),
-        why=f"the allocator calls the driver {{every}}{'' if like == 1 else ' in {steps}'} ({{call}}"
+        why=f"the allocator calls the driver {{every}}{'' if like == 1 else in_steps} ({{call}}"
         + (" in {caller}" if frees and caller else "") + "), {gain} of idle time",
         figures={
             "calls": count(calls, "time"), "every": count(row.events or 0, "time"), "steps": count(like, "step"),
+            "much": Evidence(value=much, unit=""),
             "call": name(row.name or "?"),
             "caller": name((caller or "").removeprefix("aten::")), "gain": ns(gain),
         },
@@ -586,7 +592,8 @@ def _cold_start(view: View) -> Iterator[Advice]:
     row = rows[0]
     yield Advice(
         id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.SLOW_LAUNCH} x0",),
-        why="loading kernels, launching them for the first time and starting libraries takes {gain}"
+        why="loading kernels, launching them for the first time and starting libraries takes {gain} that later steps"
+        " do not"
         + (", mostly {call}" if row.name else ""),
         figures={"gain": ns(gain), "call": name(row.name or "")},
         tries=("Record later steps: schedule(wait=1, warmup=3, active=3).",), section="idle",

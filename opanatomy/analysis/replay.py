@@ -75,6 +75,8 @@ _NEVER: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
+#: Kinds of host time by their names on a page.
+_OF_LABELS: Final = {label.lower(): cause.value for cause, label in CAUSE_LABELS.items()}
 _SLOW_LAUNCHES: Final = (IdleCause.SLOW_LAUNCH, CAUSE_LABELS[IdleCause.SLOW_LAUNCH])
 #: Idle time of the device of 1 ms and more before a kernel whose name has the text that follows.
 GAP: Final = "gap before "
@@ -436,10 +438,8 @@ class StepGraph:
 
     @cached_property
     def _host_kinds(self) -> dict[str, Intervals]:
-        """Return when the host did each kind of thing, also by the names of pages; what none covers is `unknown`."""
-        layers = host_layers(self._launched)
-        named = {label.lower(): layers[cause] for cause, label in CAUSE_LABELS.items() if cause in layers}
-        return {HOST: self._spans, **layers, **named, OPTIMIZER: _optimizer(self._launched)}
+        """Return when the host did each kind of thing; what none covers is `unknown`."""
+        return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
 
     def _host_time(self, of: str) -> Intervals | None:
         """Return when the host did what `of` names: a kind of thing, a gap before a kernel, an operator or a range.
@@ -451,8 +451,8 @@ class StepGraph:
         return self._times[of]
 
     def _find_host_time(self, of: str) -> Intervals | None:
-        if of in self._host_kinds or of.lower() in self._host_kinds:
-            return self._host_kinds.get(of, self._host_kinds.get(of.lower()))
+        if (kind := _OF_LABELS.get(of.lower(), of)) in self._host_kinds:
+            return self._host_kinds[kind]
         names, host = self._launched.names, self._launched.host
         if of.startswith(GAP):
             start, stop = self._begun[self._nodes], self._ended[self._nodes]
@@ -622,7 +622,7 @@ def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change])
     asked = [(change,) for change in changes] + ([tuple(changes)] if len(changes) > 1 else [])
     path = sorted(graph.path().items(), key=lambda part: -part[1])
     made = Replay(
-        step_ns=(graph.window_ns if factor is None else graph.time_ns(host=factor)) // graph.count,
+        steps=graph.count, step_ns=(graph.window_ns if factor is None else graph.time_ns(host=factor)) // graph.count,
         least_ns=None if plain_ns else graph.time_ns(unprofiled=True) // graph.count,
         why_not=graph.why_not_trusted(error), error=error, unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
         host_factor=factor, path=tuple(PathPart(of=of, time_ns=ns // graph.count) for of, ns in path),
@@ -704,9 +704,12 @@ def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[i
     longest = max(runs, key=len)
     first, last = int(longest[0]), int(longest[-1])
     walls = (time.step_end - time.step_start)[first : last + 1]
-    if walls.max() < _ALIKE * walls.min():
-        events = np.cumsum(np.bincount(time.steps.step[time.steps.step >= 0], minlength=last + 1)[first : last + 1])
-        last = first + max(int(np.searchsorted(events, _EVENTS, side="right")) - 1, 0)
+    events = np.count_nonzero((time.steps.step >= first) & (time.steps.step <= last))
+    enough = max(_EVENTS * len(walls) // max(int(events), 1), 1)
+    if enough < len(walls) and walls.max() < _ALIKE * walls.min():  # those whose mean is nearest to that of all
+        sums = np.convolve(walls, np.ones(enough, dtype=np.int64), mode="valid")
+        first += int(np.abs(sums * len(walls) - walls.sum() * enough).argmin())
+        last = first + enough - 1
     return first, last, (window.steps[rows[first]][0], window.steps[rows[last]][1])
 
 

@@ -218,7 +218,7 @@ class PathPart(Record, frozen=True, kw_only=True):
 
 
 class Replay(Record, frozen=True, kw_only=True):
-    """The steps timed again as a graph of host and device.
+    """The steps timed again as a graph of host and device: `steps` of them, times are means.
 
     `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
     `unexplained` the delays that no edge explains, as parts of the steps. `host_factor` scales host time to the step
@@ -228,6 +228,7 @@ class Replay(Record, frozen=True, kw_only=True):
     """
 
     step_ns: int
+    steps: int = 1
     least_ns: int | None = None
     why_not: str | None = None
     error: float
@@ -774,7 +775,7 @@ class Span(Record, frozen=True, kw_only=True):
     """One event of a step that counts: the longest of its name.
 
     what: `kernel`, `copy`, `fill` or `collective` on a device; `operator`, `range`, `runtime` (a call of the device's
-        runtime) or `python` (a function of a recorded stack that takes 1 ms or more) on the host.
+        runtime) or `python` (a function of a recorded stack that takes 0.1 ms or more) on the host.
     name: the name of the event.
     operator: the operator that launched it; on the host the innermost operator or range around it.
     signature: the arguments of the operator, of a range none; of a collective its message.

@@ -73,7 +73,7 @@ class Launches(Struct, frozen=True, kw_only=True):
 class ProfilerEvents(Struct, frozen=True, kw_only=True):
     """The profiler's events about itself ("Buffer Flush"; `thread` is -1), and the starts of Python functions.
 
-    Functions that take less than a millisecond are without name (-1) and duration.
+    Functions that take less than 0.1 ms are without name (-1) and duration.
     """
 
     name: Int64

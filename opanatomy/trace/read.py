@@ -207,7 +207,7 @@ def nanoseconds(us: float | Decimal | None) -> int:
 
 
 #: Python functions are named that take so many microseconds.
-LONG_PYTHON_US: Final = 1_000
+LONG_PYTHON_US: Final = 100
 _ADDRESS: Final = regex(r" object at 0x[0-9a-f]+")
 #: Raw JSON of "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
 #: "Process Group Ranks", "Seq".

@@ -20,7 +20,8 @@ def replay(anatomy: Anatomy) -> Section | None:
         ("replay", _trust(made)),
     )
     answers = (_answer(one, made) for one in made.answers)
-    return Section(title="The step, replayed", scope=per_step(anatomy), facts=(*facts, *answers))
+    scope = f"per step, mean of {made.steps}" if made.steps > 1 else per_step(anatomy)
+    return Section(title="The step, replayed", scope=scope, facts=(*facts, *answers))
 
 
 def _part(ns: int, made: Replay) -> Phrase:
