@@ -166,6 +166,26 @@ def test_a_made_step_after_a_change(
     assert sum(part.time_ns for part in replay.path) == pytest.approx(replay.step_ns, abs=len(replay.path))
 
 
+def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_path: Path) -> None:
+    """3,000 us of work are queued before the first launch that is recorded; the step of 10,000 us then idles 5,000."""
+    for queued in (3_000, 0):
+        trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
+        trace.host("aten::relu", 0, 20)
+        if queued:
+            trace.kernel(MAP, 1, queued, 9_001)
+        trace.step(0, 10_000)
+        trace.run(MAP, 5, queued + 10, 990)
+        trace.host("aten::normal_", queued + 1_100, 5_000)
+        trace.host("aten::relu", queued + 6_110, 10)
+        trace.run(MAP, queued + 6_112, queued + 6_120, 3_880 - queued)
+        anatomy = trace.analyze(tmp_path)
+        assert anatomy.replay is not None
+        assert anatomy.replay.ahead_ns == queued * US
+        (gap,) = [advice for advice in anatomy.advice if advice.id == "gap"]
+        assert ("ahead when recording began" in gap.why) == bool(queued)
+        assert (gap.tries[0] == "Time the step without the profiler first.") == bool(queued)
+
+
 def test_a_wait_for_unrecorded_work_is_not_trusted(tmp_path: Path) -> None:
     trace = made(6_000)
     trace.host("aten::mm", 0, 10)

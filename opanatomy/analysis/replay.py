@@ -28,7 +28,7 @@ from opanatomy.analysis.idle import FREES, SHORT_GAP_NS, host_layers
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.errors import UsageError
-from opanatomy.records.anatomy import Advice, PathPart, Replay, WhatIf
+from opanatomy.records.anatomy import Advice, Evidence, PathPart, Replay, WhatIf
 from opanatomy.records.columns import (
     MEMCPY,
     Bool,
@@ -521,6 +521,13 @@ class StepGraph:
     # ------------------------------------------------------------------------------------------------ how far to trust
 
     @property
+    def ahead_ns(self) -> int:
+        """Return the work that the device did before it came to what the trace has a launch of."""
+        work, is_launched = self._launched.work, self._launched.launch >= 0
+        queued = ~is_launched & (work.start_ns < work.start_ns[is_launched].min(initial=-_NEVER))
+        return int(work.duration_ns[queued].sum())
+
+    @property
     def error(self) -> float:
         """Return how far a replay with usual delays is off, as a part of the steps."""
         return abs(self.time_ns(usual=True) - self.window_ns) / max(self.window_ns, 1)
@@ -621,11 +628,12 @@ def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change])
     factor, error = _host_factor(graph, plain_ns), graph.error
     asked = [(change,) for change in changes] + ([tuple(changes)] if len(changes) > 1 else [])
     path = sorted(graph.path().items(), key=lambda part: -part[1])
+    path_of_step = tuple(PathPart(of=of, time_ns=ns // graph.count) for of, ns in path)
     made = Replay(
-        steps=graph.count, step_ns=(graph.window_ns if factor is None else graph.time_ns(host=factor)) // graph.count,
+        steps=graph.count, ahead_ns=graph.ahead_ns, host_factor=factor, error=error, path=path_of_step,
+        step_ns=(graph.window_ns if factor is None else graph.time_ns(host=factor)) // graph.count,
         least_ns=None if plain_ns else graph.time_ns(unprofiled=True) // graph.count,
-        why_not=graph.why_not_trusted(error), error=error, unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
-        host_factor=factor, path=tuple(PathPart(of=of, time_ns=ns // graph.count) for of, ns in path),
+        why_not=graph.why_not_trusted(error), unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
     )  # fmt: skip
     return replace(made, answers=tuple(_answer(graph, made, each) for each in asked))
 
@@ -638,11 +646,20 @@ def _answer(graph: StepGraph, made: Replay, changes: Sequence[Change]) -> WhatIf
     )
 
 
+#: Advice on a host that is late, and the part of a step by which one that is ahead is not late without recording.
+_SLOWED_BY_RECORDING, _AHEAD = ("gap", "launches"), 0.2
+_UNRECORDED: Final = "Time the step without the profiler first."
+
+
 def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     """Return the advice with its gain by the replay, if that is trusted and can say what the advice changes.
 
     It is the same part of the advice's step as of the replayed one, which may be the step without the profiler.
     """
+    if advice.id in _SLOWED_BY_RECORDING and made.ahead_ns >= _AHEAD * made.step_ns:
+        why = f"{advice.why}; the host was {{ahead}} ahead when recording began, which slows it"
+        figures = {**advice.figures, "ahead": Evidence(value=made.ahead_ns, unit="ns")}
+        advice = replace(advice, why=why, figures=figures, tries=(_UNRECORDED, *advice.tries))
     if made.why_not is not None or not advice.changes or advice.gain_ns is None:
         return advice
     answer, whole, most = _answer(graph, made, changes_of(advice.changes)), advice.step_ns or 0, advice.gain_ns

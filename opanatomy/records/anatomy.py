@@ -222,7 +222,8 @@ class Replay(Record, frozen=True, kw_only=True):
 
     `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
     `unexplained` the delays that no edge explains, as parts of the steps. `host_factor` scales host time to the step
-    without the profiler; `None` if that is not known, or the device alone decides. `step_ns` is the replayed step,
+    without the profiler; `None` if that is not known, or the device alone decides. `ahead_ns` is the work that the
+    device had queued when recording began: so far ahead was a host that did not record. `step_ns` is the replayed step,
     `least_ns` that with a host that recording does not slow. `answers` are of the changes that were asked for, and
     `together` is that of the first three pieces of advice, if a replay can say all of them.
     """
@@ -234,6 +235,7 @@ class Replay(Record, frozen=True, kw_only=True):
     error: float
     unexplained: float
     host_factor: float | None = None
+    ahead_ns: int = 0
     path: tuple[PathPart, ...] = ()
     answers: tuple[WhatIf, ...] = ()
     together: WhatIf | None = None
