@@ -43,8 +43,10 @@ TESTS = {
     "classification": "classification roofline golden_traces | causality trace_devices timeline",
     "cost": "cost_worked formulas cost_registry cost_flops cost_bytes cost_sparse golden_traces | cost_models",
     "memory": "memory_theory memory_allocator report golden_traces | memory_trace memory_live",
-    "analysis": "timeline roofline theory golden_traces ranks waiting comparison causality communication checks gates "
+    "analysis": "timeline roofline theory golden_traces ranks waiting comparison communication advice replay "
     "report_verdict | report generation attribution",
+    "checks": "checks causality gates | generation",
+    "io": "outputs redaction secrets pipes | hostile",
     "trace": "trace golden_traces writer attribution redaction | trace_devices hostile pipes secrets",
 }  # fmt: skip
 ROUNDS = 2

@@ -231,7 +231,7 @@ def profile(
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if options.check:
-        from opanatomy.analysis.checks import require_agreement
+        from opanatomy.checks.counts import require_agreement
 
         require_agreement(anatomy)
     return anatomy
@@ -613,7 +613,7 @@ class Recorder:
         finally:
             self._stop_clock()
         if self._options.check:
-            from opanatomy.analysis.checks import require_agreement
+            from opanatomy.checks.counts import require_agreement
 
             require_agreement(self.anatomy)
 

@@ -25,8 +25,6 @@ from opanatomy.analysis.build import (
     measured_steps,
     text_figures,
 )
-from opanatomy.analysis.causality import check_causality, check_waits
-from opanatomy.analysis.checks import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
 from opanatomy.analysis.evidence import situation_of
 from opanatomy.analysis.host import host_rows, thread_events
@@ -34,7 +32,6 @@ from opanatomy.analysis.lanes import lanes_of
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
 from opanatomy.analysis.replay import Change, StepGraph, replay_of, replayed_gain, with_together
 from opanatomy.analysis.roofline import with_roofline
-from opanatomy.analysis.self_checks import self_checks
 from opanatomy.analysis.spans import Interval, longest_spans, spans_in
 from opanatomy.analysis.waiting import RankTables, waiting_of
 from opanatomy.analysis.window import (
@@ -53,6 +50,9 @@ from opanatomy.attribution.calls import TraceCalls, trace_calls_of
 from opanatomy.attribution.collectives import collective_table
 from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
+from opanatomy.checks.causality import check_causality, check_waits
+from opanatomy.checks.contractions import self_checks
+from opanatomy.checks.counts import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.classification.operators import classify_operator, of_overload
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.overrides import Overrides

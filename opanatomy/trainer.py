@@ -404,7 +404,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._end_history()
         self._log(state, control)
         if self._options.check and self.trace is not None:
-            from opanatomy.analysis.checks import require_agreement
+            from opanatomy.checks.counts import require_agreement
 
             require_agreement(self.anatomy)
 

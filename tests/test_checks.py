@@ -17,9 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import opanatomy
-from opanatomy.analysis import checks, self_checks
-from opanatomy.analysis.checks import Counts, Dispatched, Observed, cause_of_calls, cause_of_flops
-from opanatomy.analysis.self_checks import AGAIN, BEFORE_TRACE, DIFFERENTIATED, HOOK
+from opanatomy.checks import contractions, counts
+from opanatomy.checks.contractions import AGAIN, BEFORE_TRACE, DIFFERENTIATED, HOOK
+from opanatomy.checks.counts import Counts, Dispatched, Observed, cause_of_calls, cause_of_flops
 from opanatomy.records.anatomy import Check, Difference
 from opanatomy.records.taxonomy import Phase
 from tests.made_trace import MATRICES, TraceBuilder, training_step
@@ -178,7 +178,7 @@ def test_a_trace_that_someone_thinned_out_has_products_without_a_forward() -> No
     """Of 242 backward products 151 have no forward operator, and 13 nodes neither that nor products."""
     check = checks_of(SHARED / "traces" / "multirank" / "sampled_rank-0.json.gz")[BACKWARD_OF]
     assert check.compared - check.equal == 151 + 13 - 5  # five are of a function of the model's own
-    assert {one.cause for one in check.differences} == {self_checks.THINNED, "causes named above"}
+    assert {one.cause for one in check.differences} == {contractions.THINNED, "causes named above"}
 
 
 # -------------------------------------------------------------------------------------------------- what is no mistake
@@ -339,7 +339,7 @@ def test_scripted_graphs_are_explained(tmp_path: Path) -> None:
     for _ in range(4):
         model(rows).sum().backward()
     path = captured(lambda: model(rows).sum().backward(), tmp_path / "step.json", steps=2)
-    assert set(explained(path)) <= {self_checks.SCRIPTED, BEFORE_TRACE}
+    assert set(explained(path)) <= {contractions.SCRIPTED, BEFORE_TRACE}
 
 
 def test_cut_traces_are_explained(tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_numbers_of_a_merged_trace_are_no_doubled_events(tmp_path: Path) -> None
     once = checks_of(TraceBuilder(events=[*trace.events, events[0]]), tmp_path)
     assert len(once["operator events"].unexplained) == 1
     [one] = checks_of(TraceBuilder(events=[*trace.events, *events]), tmp_path)["operator events"].differences
-    assert one.cause == self_checks.MERGED
+    assert one.cause == contractions.MERGED
 
 
 # ------------------------------------------------------------------------------- differences of a second count of calls
@@ -454,25 +454,25 @@ COPIES = {("aten::clone", FORWARD): 24}
 @pytest.mark.parametrize(
     ("name", "phase", "ours", "seen", "more", "cause"),
     [
-        ("aten::zeros_like", OPTIMIZER, 0, 84, {"of_first_step": True}, checks.FIRST_STEP),
+        ("aten::zeros_like", OPTIMIZER, 0, 84, {"of_first_step": True}, counts.FIRST_STEP),
         ("aten::zeros_like", OPTIMIZER, 0, 84, {}, None),
-        ("aten::copy", OPTIMIZER, 0, 3, {"of_first_step": True}, checks.FIRST_STEP),
+        ("aten::copy", OPTIMIZER, 0, 3, {"of_first_step": True}, counts.FIRST_STEP),
         ("aten::copy", FORWARD, 0, 3, {"of_first_step": True}, None),
-        ("aten::arange", FORWARD, 1, 2, {"of_first_step": True}, checks.FIRST_STEP),
+        ("aten::arange", FORWARD, 1, 2, {"of_first_step": True}, counts.FIRST_STEP),
         ("aten::arange", FORWARD, 2, 1, {"of_first_step": True}, None),
         ("aten::mul", FORWARD, 1, 2, {"of_first_step": True}, None),
         ("aten::mm", FORWARD, 1, 2, {"of_first_step": True}, None),
-        ("aten::clone", FORWARD, 0, 20, {"inner_copies": COPIES}, checks.KEPT_COPY),
+        ("aten::clone", FORWARD, 0, 20, {"inner_copies": COPIES}, counts.KEPT_COPY),
         ("aten::clone", FORWARD, 0, 25, {"inner_copies": COPIES}, None),
-        ("aten::copy", BACKWARD, 5, 0, {"enclosed": 5}, checks.ENCLOSED),
+        ("aten::copy", BACKWARD, 5, 0, {"enclosed": 5}, counts.ENCLOSED),
         ("aten::copy", BACKWARD, 6, 0, {"enclosed": 5}, None),
-        ("aten::clone", BACKWARD, 0, 1, {"watched": frozenset({"aten::_indices"})}, checks.COPIED_GRADIENT),
+        ("aten::clone", BACKWARD, 0, 1, {"watched": frozenset({"aten::_indices"})}, counts.COPIED_GRADIENT),
         ("aten::clone", BACKWARD, 0, 1, {}, None),
         ("aten::clone", FORWARD, 0, 1, {"watched": frozenset({"aten::_indices"})}, None),
-        ("aten::mul", FORWARD, 2, 8, {"traced": frozenset({"fused_mul_ceil_add"})}, checks.SCRIPTED),
+        ("aten::mul", FORWARD, 2, 8, {"traced": frozenset({"fused_mul_ceil_add"})}, counts.SCRIPTED),
         ("aten::mul", FORWARD, 8, 2, {"traced": frozenset({"fused_mul_ceil_add"})}, None),
         ("aten::mul", FORWARD, 2, 8, {"traced": frozenset({"aten::_fused_adamw_"})}, None),
-        ("aten::zero", BACKWARD, 2, 0, {"new_zeros": 8}, checks.NO_IN_PLACE),  # as often, but in another way
+        ("aten::zero", BACKWARD, 2, 0, {"new_zeros": 8}, counts.NO_IN_PLACE),  # as often, but in another way
         ("aten::zero", BACKWARD, 2, 0, {"new_zeros": 9}, None),
     ],
 )
@@ -494,7 +494,7 @@ FAST = frozenset({"aten::_transformer_encoder_layer_fwd"})
 @pytest.mark.parametrize(
     ("seen", "traced", "watched", "cause"),
     [
-        (200, FAST, frozenset(), checks.FAST_PATH), (201, FAST, frozenset(), None),
+        (200, FAST, frozenset(), counts.FAST_PATH), (201, FAST, frozenset(), None),
         (200, frozenset(), frozenset(), None), (200, FAST, FAST, None),
     ],
 )  # fmt: skip

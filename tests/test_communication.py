@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import opanatomy
-from opanatomy.analysis.checks import check_communication
+from opanatomy.checks.counts import check_communication
 from opanatomy.records.communication import Communication, ExpectedCommunication
 from tests.distributed_runs import SLEEP_SECONDS, Run, Runs
 

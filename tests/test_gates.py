@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import opanatomy
-from opanatomy.analysis.checks import require_agreement
+from opanatomy.checks.counts import require_agreement
 from opanatomy.errors import GateError, UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison, FigureRow, GateResult, Side, Spread

@@ -14,9 +14,9 @@ from transformers.utils import ModelOutput
 
 import opanatomy
 from opanatomy.analysis.build import generation_of
-from opanatomy.analysis.checks import require_agreement
 from opanatomy.api import Anatomy
 from opanatomy.capture.model.workload import prepare
+from opanatomy.checks.counts import require_agreement
 from opanatomy.devices.overrides import parse_overrides
 from opanatomy.errors import UsageError
 from opanatomy.memory.theory import needed_bytes, savings_of

@@ -10,11 +10,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.analysis.checks import check_memory, require_agreement
 from opanatomy.capture.device import nvml
 from opanatomy.capture.memory.events import observed_events
 from opanatomy.capture.memory.measurement import DeviceAllocator, Snapshots, why_no_blocks, workspace_sizes
 from opanatomy.capture.memory.observer import Before, StepSettings, observations_of
+from opanatomy.checks.counts import check_memory, require_agreement
 from opanatomy.errors import GateError
 from opanatomy.memory.observed import memory_of_observations, warnings_of
 from opanatomy.records.anatomy import Check

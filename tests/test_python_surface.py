@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
-from opanatomy.analysis.checks import require_agreement
 from opanatomy.api import Anatomy, Comparison, held
+from opanatomy.checks.counts import require_agreement
 from opanatomy.records.anatomy import Provenance, StepRow, StreamRow
 from opanatomy.records.workload import Workload
 from opanatomy.report.formats.json import json_report

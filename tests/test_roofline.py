@@ -11,8 +11,8 @@ from msgspec.structs import replace
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.analysis.build import ratios_of
-from opanatomy.analysis.checks import require_agreement
 from opanatomy.analysis.roofline import with_roofline
+from opanatomy.checks.counts import require_agreement
 from opanatomy.classification.kernels import compute_type, uses_tensor_cores
 from opanatomy.devices.overrides import parse_overrides
 from opanatomy.errors import GateError

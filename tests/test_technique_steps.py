@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import opanatomy
-from opanatomy.analysis.checks import require_agreement
 from opanatomy.api import Anatomy
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.silence import quiet_libraries
+from opanatomy.checks.counts import require_agreement
 from opanatomy.errors import UsageError
 from opanatomy.memory.theory import state_theory
 from opanatomy.options import RunOptions

@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 import opanatomy
-from opanatomy.analysis.checks import require_agreement
 from opanatomy.api import Anatomy
 from opanatomy.capture.model.texts import IGNORED, batches_of, read_texts, sample
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.silence import quiet_libraries
+from opanatomy.checks.counts import require_agreement
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.report import terminal_report

@@ -55,7 +55,7 @@ def hold_to_gates(report: Report, arguments: argparse.Namespace) -> None:
         return
     reasons: list[str] = []
     if arguments.check:
-        from opanatomy.analysis.checks import below_alarm, require_agreement
+        from opanatomy.checks.counts import below_alarm, require_agreement
         from opanatomy.cli.output import note
 
         for option in dict.fromkeys(one.option for one in report.device.exceeded):

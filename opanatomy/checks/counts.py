@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.analysis.costs import nothing_recorded
-from opanatomy.analysis.self_checks import without_data
 from opanatomy.attribution.calls import TraceCalls
 from opanatomy.attribution.collectives import BACKENDS
 from opanatomy.attribution.nesting import nearest_above
+from opanatomy.checks.contractions import without_data
 from opanatomy.classification.operators import classify_operator
 from opanatomy.errors import GateError
 from opanatomy.memory.allocations import CPU
