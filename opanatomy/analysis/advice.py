@@ -539,7 +539,7 @@ def _allocator(view: View) -> Iterator[Advice]:
         whole = round((view.step_ns * like + (step.aside_wall_ns or 0) * step.aside_count) / (like + step.aside_count))
         yield Advice(
             id="", gain_ns=every, step_ns=whole,
-            why="{steps} of {all}, left out of the other figures, spend {aside} in the allocator's calls to the driver;"
+            why="in {steps} of {all}, left out of the other figures, the allocator's calls to the driver take {aside};"
             " the mean of all is {whole}",
             figures={
                 "aside": ns(aside_ns), "steps": count(step.aside_count, "step"), "whole": ns(whole),
@@ -962,7 +962,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     if small and not view.on_cpu:
         yield "Use a larger batch: its calls are too small to fill the device."
     if "attention" in largest.operator:
-        fused = any(_FLASH.search(kernel.kernel) for kernel in view.anatomy.kernels)
+        fused = "flash" in largest.operator or any(_FLASH.search(kernel.kernel) for kernel in view.anatomy.kernels)
         if "cudnn" in largest.operator:
             return
         if not fused:
