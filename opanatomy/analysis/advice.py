@@ -237,7 +237,7 @@ def _launches(view: View) -> Iterator[Advice]:
     python, operators = max(python - max(others - operators, 0), 0), max(operators - others, 0)
     gain, calls = view.host_bound(operators + python), view.per_step(launching.calls)
     every, _ = view.idle(IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.UNKNOWN)
-    if 2 * (operators + python) < every or calls < _SEVERAL_LAUNCHES:
+    if 2 * (operators + python) < every - others or calls < _SEVERAL_LAUNCHES:
         return
     if launching.kernel_ns / launching.kernels >= _SMALL_KERNEL_NS:
         return
