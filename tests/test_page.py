@@ -25,6 +25,7 @@ from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.report.charts import CHARTS, NoChart, chart_of, parts_of_step, still_of
 from opanatomy.report.formats import html
+from opanatomy.report.formats.html import PARTS as PAGE_PARTS
 from opanatomy.report.section import Page
 from opanatomy.report.sections import PARTS, sections_of
 from tests.anatomies import bert_on_cpu, llama_on_gpu, nothing
@@ -299,3 +300,10 @@ def test_a_notebook_shows_the_step(tmp_path: Path) -> None:
     assert still_of(anatomy.chart("step")).startswith("<svg")
     anatomy.to_html(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text() == page_of(anatomy)
+
+
+def test_each_section_is_in_one_part_of_the_page() -> None:
+    """A section that is forgotten would be on no page."""
+    for kind, parts in PARTS.items():
+        on_page = [name for part in PAGE_PARTS[kind] for name in part.sections]
+        assert sorted(on_page) == sorted(part.name for part in parts), kind.__name__

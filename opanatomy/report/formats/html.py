@@ -45,7 +45,7 @@ class PagePart(Struct, frozen=True):
     sections: tuple[str, ...]
 
 
-#: The parts of the page of each kind of report. Sections that no part names are in the last one.
+#: The parts of the page of each kind of report; each of its sections is in one of them.
 PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
     Anatomy: (
         PagePart(
@@ -62,9 +62,9 @@ PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
         PagePart("modules", "Modules", ("modules",), ("modules",)),
         PagePart(
             "memory", "Memory", ("memory", "segments", "components"),
-            ("out-of-memory", "components", "memory-lines", "memory-modules", "memory-classes", "memory-phases",
-             "memory-pools", "memory-peak", "saved-activations", "snapshots", "activation-terms", "published",
-             "memory-notes"),
+            ("out-of-memory", "components", "memory-curve", "memory-lines", "memory-modules", "memory-classes",
+             "memory-phases", "memory-pools", "memory-peak", "saved-activations", "snapshots", "activation-terms",
+             "published", "memory-notes"),
         ),
         PagePart("operators", "Operators and kernels", (), ("operators", "kernels")),
         PagePart(
@@ -115,11 +115,8 @@ def html_report(report: Report, page: Page) -> str:
     heading = "\n".join("".join(elements(left[name])) for name in _TITLES if name in left)
     specs: dict[str, Any] = {}
     parts: list[tuple[PagePart, str]] = []
-    listed = _listed(report)
-    for part in listed:
-        own = [left.pop(name) for name in part.sections if name in left]
-        if part is listed[-1]:
-            own += [section for section in left.values() if section.rows or section.facts or section.notes]
+    for part in _listed(report):
+        own = [left[name] for name in part.sections if name in left]
         if body := "\n".join(_part(report, part, own, specs)):
             parts.append((part, body))
     return "\n".join(_page(report, heading, parts, specs)) + "\n"
