@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.records.columns import is_packed
 from opanatomy.records.patterns import regex
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass, Phase
@@ -505,6 +504,8 @@ def _value(value: Any, field: str, texts: Texts) -> Any:
         masked = _text(value, field, texts)
         return value if masked == value else masked
     if isinstance(value, bytes):
+        from opanatomy.records.columns import is_packed  # and with it numpy, which `--help` does without
+
         return value if is_packed(value) else b""
     if isinstance(value, Struct):
         return _record(value, texts)
