@@ -43,6 +43,7 @@ NORMAL = re.compile(
     re.I,
 )
 PRODUCT = re.compile(r"gemm|mm|conv|cutlass|xmma|cublas|Cijk|dgrad|wgrad|fprop|winograd|ampere_s|volta_s|sgemm", re.I)
+LOSS = re.compile(r"softmax|nll_loss|copy", re.I)
 LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHW_?to_?NHWC|transpose_nchw|batched_transpose", re.I)
 
 
@@ -221,7 +222,7 @@ RAW: dict[str, Callable[[Trace, dict[str, Any]], float]] = {
     "far_from_bound": operator, "float32": work_named(PRODUCT.search),
     "attention": attention, "chains": work_named(lambda name: NORMAL.search(name) or SOFTMAX.search(name)),
     "optimizer": lambda trace, advice: max(optimizer(trace, advice), idle(trace, advice)),
-    "layout": work_named(LAYOUT.search),
+    "loss": work_named(LOSS.search), "layout": work_named(LAYOUT.search),
 }  # fmt: skip
 
 

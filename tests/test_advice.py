@@ -638,6 +638,31 @@ def test_weights_that_are_cast_again_in_each_step(tmp_path: Path) -> None:
             assert found["casts"].tries == ("Keep the weights in half precision: model.to(torch.bfloat16).",)
 
 
+def losing(vocabulary: int) -> TraceBuilder:
+    """Cross entropy of 1,024 rows in bfloat16 on an H100: a cast, a softmax and their backward of 100 us each."""
+    trace = on_gpu()
+    trace.step(0, 1_000)
+    logits, half = [1024, vocabulary], "c10::BFloat16"
+    trace.host("aten::copy_", 0, 4, shapes=[logits, logits], types=["float", half])
+    trace.host("aten::_log_softmax", 5, 4, shapes=[logits], types=["float"])
+    trace.host("aten::nll_loss_forward", 10, 4, shapes=[logits, [1024]], types=["float", "long int"])
+    trace.host("autograd::engine::evaluate_function: LogSoftmaxBackward0", 15, 9, sequence=5, forward_thread=1)
+    trace.host("aten::_log_softmax_backward_data", 16, 4, shapes=[logits, logits], types=["float", "float"])
+    trace.host("aten::relu", 30, 9)
+    for place, name in enumerate(("copy_kernel", "softmax_kernel", "nll_kernel", "softmax_backward_kernel")):
+        busy(trace, 40 + 100 * place, 100, 2 + 5 * place, name)
+    busy(trace, 440, 560, 35)
+    return trace
+
+
+def test_cross_entropy_over_a_vocabulary(tmp_path: Path) -> None:
+    """Of 400 us a kernel needs the time of three passes over 1,024 x 32,768 halves at 3.35 TB/s; small ones do not."""
+    advice = advised(losing(32_768), tmp_path)["loss"]
+    assert advice.gain_ns == pytest.approx((400 - 3 * 2 * 1024 * 32_768 / 3.35e12 * 1e6) * US, abs=US)
+    assert advice.is_bound
+    assert "loss" not in advised(losing(1_000), tmp_path)
+
+
 def test_training_mode_in_steps_that_train_nothing(tmp_path: Path) -> None:
     """Dropout draws its mask for 100 us; in a step with a backward it should."""
     for trains in (False, True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import auto
+from math import prod
 from typing import Any, Final
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import is_fusible
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
-from opanatomy.analysis.evidence import casts, largest_shape, score_shapes, situation_of
+from opanatomy.analysis.evidence import CASTS, casts, largest_shape, score_shapes, situation_of
 from opanatomy.analysis.idle import FREES, SHORT_GAP_NS
 from opanatomy.records.anatomy import (
     COMPUTE,
@@ -664,10 +665,13 @@ _ONE_BY_ONE: Final = 20
 
 
 def _exposed(view: View) -> Iterator[Advice]:
-    waiting = view.costs.waiting_ns or 0
-    gain = view.of_window(max(view.costs.exposed_ns - waiting, 0))
-    communication = view.anatomy.communication
-    if not gain or communication is None or not communication.phases:
+    communication, waiting = view.anatomy.communication, view.costs.waiting_ns or 0
+    if communication is None or not communication.phases:
+        return
+    # Other steps' work hides communication too, though it is none of the step's.
+    exposed_ns = min(view.of_window(view.costs.exposed_ns), view.per_step(communication.exposed_ns))
+    gain = max(exposed_ns - view.of_window(waiting), 0)
+    if not gain:
         return
     phase = max(communication.phases, key=lambda row: row.exposed_ns)
     rows = [row for row in communication.modules if row.phase is phase.phase]
@@ -1166,6 +1170,71 @@ def _casts(view: View) -> Iterator[Advice]:
     )  # fmt: skip
 
 
+_LOSS: Final = regex(r"nll_loss|cross_entropy")
+_LOG_SOFTMAX: Final = regex(r"log_?softmax")
+#: Fewer classes than this are no vocabulary.
+_VOCABULARY: Final = 4096
+
+
+def _logits(row: OperatorRow) -> dict[tuple[int, int], list[Tensor]]:
+    """Return the tensors of an operator that may hold logits, by (rows, classes)."""
+    held: dict[tuple[int, int], list[Tensor]] = {}
+    for tensor in row.signature.record.tensors():
+        if len(tensor.shape) > 1 and tensor.shape[-1] >= _VOCABULARY:
+            held.setdefault((prod(tensor.shape[:-1]), tensor.shape[-1]), []).append(tensor)
+    return held
+
+
+def _losses(view: View) -> dict[tuple[int, int], list[int]]:
+    """Return the rows of each cross entropy over a vocabulary, casts of its logits too, by their (rows, classes).
+
+    There are none where no advice is: on the CPU, where computing it in pieces measured slower, and without bandwidth.
+    """
+    operators = view.anatomy.operators
+    if view.on_cpu or not view.anatomy.device.bandwidth_bytes_per_second:
+        return {}
+    losses: dict[tuple[int, int], list[int]] = {
+        shape: []
+        for row in operators
+        if _LOG_SOFTMAX.search(row.operator) and row.operator_class is CLASS.STATISTICAL_NORMALIZATION
+        for shape in _logits(row)
+    }
+    for place, row in enumerate(operators) if losses else ():
+        for shape, tensors in _logits(row).items():
+            casts_them = row.operator in CASTS and len({tensor.dtype for tensor in tensors}) > 1
+            if shape in losses and (casts_them or _LOSS.search(row.operator) or _LOG_SOFTMAX.search(row.operator)):
+                losses[shape].append(place)
+                break
+    return {shape: rows for shape, rows in losses.items() if any(_LOSS.search(operators[row].operator) for row in rows)}
+
+
+def _loss(view: View) -> Iterator[Advice]:
+    bandwidth, operators = view.anatomy.device.bandwidth_bytes_per_second, view.anatomy.operators
+    losses = {shape: [operators[place] for place in places] for shape, places in _losses(view).items()}
+    if not losses or not bandwidth:
+        return
+    spent = {shape: sum(row.time_ns for row in rows) for shape, rows in losses.items()}
+    moved = 0
+    for (count_, classes), rows in losses.items():
+        item = min(ITEM_SIZE.get(t.dtype or FLOAT32) or 4 for row in rows for t in _logits(row)[count_, classes])
+        calls = max(row.calls for row in rows if _LOG_SOFTMAX.search(row.operator))
+        moved += calls * count_ * classes * item * (3 if view.situation.backward else 1)
+    whole = sum(spent.values())
+    saved = max(whole - moved / bandwidth * _NS, 0)
+    largest = max(spent, key=lambda shape: spent[shape])
+    yield Advice(
+        id="", gain_ns=view.per_step(saved), is_bound=True,
+        changes=_faster(view, ((row, row.time_ns * saved / whole) for rows in losses.values() for row in rows)),
+        why="cross entropy over a vocabulary of {classes} takes {time}; one kernel for it needs {least}",
+        figures={
+            "classes": name(f"{largest[1]:,}"), "time": ns(view.per_step(whole)),
+            "least": ns(view.per_step(whole - saved)),
+        },
+        tries=("Take the loss and its gradient in one kernel: LigerCrossEntropyLoss of liger-kernel.",),
+        section="operators",
+    )  # fmt: skip
+
+
 def _training_mode(view: View) -> Iterator[Advice]:
     if not view.situation.training_mode or view.situation.backward:
         return
@@ -1190,11 +1259,13 @@ def _chains(view: View) -> Iterator[Advice]:
     rows = [row for row in view.anatomy.chains if row.moved_bytes]
     if not rows:
         return
-    # Written out, attention's scores are in chains too.
-    attention = sum(view.anatomy.operators[place].time_ns for place in _scores(view))
+    # Attention's scores and the loss, where they are written out, are in chains too.
+    losses = {place for places in _losses(view).values() for place in places}
+    others = {*_scores(view), *losses.intersection(_in_chains(view))}
+    apart = sum(view.anatomy.operators[place].time_ns for place in others)
     saved = sum(row.time_ns * row.saved_bytes / row.moved_bytes for row in rows)
     spent = sum(row.time_ns for row in rows)
-    share = max(1 - attention / spent, 0) if spent else 0
+    share = max(1 - apart / spent, 0) if spent else 0
     saved, spent = saved * share, round(spent * share)
     gain = view.per_step(saved)
     if not gain:
@@ -1734,6 +1805,14 @@ RULES: Final = (
         id="casts", title="casts to half precision", find=_casts, takes=Takes.KERNELS,
         looks_for="float32 operands of matrix multiplications that each step casts to half precision again",
         bound="the time of these casts", silent="in compiled code, which casts as it reads",
+    ),
+    Rule(
+        id="loss", title="cross entropy", find=_loss, takes=Takes.KERNELS,
+        covers=lambda view: (place for places in _losses(view).values() for place in places),
+        looks_for="a log-softmax and cross entropy over a vocabulary",
+        bound="their time, less that of reading the logits twice and writing their gradient once (once read, without a"
+        " backward)",
+        silent="where shapes or bandwidth are not known, and on the CPU",
     ),
     Rule(
         id="training_mode", title="training mode", find=_training_mode, takes=Takes.KERNELS,

@@ -25,7 +25,8 @@ _ALONE: Final = regex(r"_?SingleProcess\w*Iter")
 _SERVING: Final = regex(r"\b(vllm|sglang|sgl_kernel|tensorrt_llm|trtllm|lmdeploy|flashinfer)\b", re.IGNORECASE)
 _AUTOCAST: Final = regex(r"autocast|_amp_")
 _HALVES: Final = ("float16", "bfloat16")
-_CASTS: Final = ("aten::copy_", "aten::_to_copy", "aten::to")
+#: Operators that change the data type of a tensor, among other things.
+CASTS: Final = ("aten::copy_", "aten::_to_copy", "aten::to")
 _FUSED_UPDATE: Final = regex(
     r"_fused_(?:adam|sgd|adagrad|lamb)|optimizer_update|FusedAdam|fused_adam|multi_tensor_adam", re.IGNORECASE
 )
@@ -135,7 +136,7 @@ def casts(operators: Collection[OperatorRow]) -> list[OperatorRow]:
     }  # fmt: skip
     rows = []
     for row in operators:
-        tensors = row.signature.record.tensors() if row.operator in _CASTS else ()
+        tensors = row.signature.record.tensors() if row.operator in CASTS else ()
         kinds = {tensor.dtype for tensor in tensors}
         if "float32" in kinds and kinds & {*_HALVES} and tuple(tensors[0].shape) in multiplied:
             rows.append(row)
