@@ -728,6 +728,17 @@ def test_the_work_of_another_step_is_not_the_steps(tmp_path: Path) -> None:
     assert alone.wall_ns == 800 * US
 
 
+def test_what_runs_before_its_step_takes_nothing_of_it(tmp_path: Path) -> None:
+    """Two collectives of 100 us in the second step, which begins on the device amid the other at 1,400."""
+    trace = steps([1_000, 1_000, 1_000], before=600)
+    trace.host("c10d::allreduce_", 1_005, 20)
+    for launch, start in ((1_010, 1_050), (1_020, 1_350)):
+        trace.run(NCCL, launch, start, 100, stream=9)
+    timeline = trace.analyze(tmp_path).timeline
+    assert (timeline.communication_ns, timeline.exposed_communication_ns) == (50 * US, 0)
+    assert timeline.computation_ns == timeline.busy_ns == 1_600 * US
+
+
 def test_which_steps_are_like_each_other(tmp_path: Path) -> None:
     """Three micro-steps and one with the optimizer are of one cycle; other calls, or hardly any work, are not."""
     trace = steps([1_000] * 4)

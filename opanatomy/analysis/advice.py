@@ -665,13 +665,10 @@ _ONE_BY_ONE: Final = 20
 
 
 def _exposed(view: View) -> Iterator[Advice]:
-    communication, waiting = view.anatomy.communication, view.costs.waiting_ns or 0
-    if communication is None or not communication.phases:
-        return
-    # Other steps' work hides communication too, though it is none of the step's.
-    exposed_ns = min(view.of_window(view.costs.exposed_ns), view.per_step(communication.exposed_ns))
-    gain = max(exposed_ns - view.of_window(waiting), 0)
-    if not gain:
+    waiting = view.costs.waiting_ns or 0
+    gain = view.of_window(max(view.costs.exposed_ns - waiting, 0))
+    communication = view.anatomy.communication
+    if not gain or communication is None or not communication.phases:
         return
     phase = max(communication.phases, key=lambda row: row.exposed_ns)
     rows = [row for row in communication.modules if row.phase is phase.phase]

@@ -80,12 +80,6 @@ def within(intervals: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     return time_before(intervals, end_ns) - time_before(intervals, start_ns)
 
 
-def exposed(work: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
-    """Return the time that `work` (starts, durations) covers and `others` do not."""
-    both = (np.concatenate((work[0], others[0])), np.concatenate((work[1], others[1])))
-    return covered(*both) - covered(*others)
-
-
 def together(first: Intervals, second: Intervals) -> Intervals:
     """Return the time that either covers, as intervals."""
     start, end = (np.concatenate(sides) for sides in zip(first, second, strict=True))

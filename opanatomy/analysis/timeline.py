@@ -15,11 +15,11 @@ from opanatomy.analysis.intervals import (
     LaunchedWork,
     covered,
     covered_by_group,
-    exposed,
     length,
     overlap,
     union,
     within,
+    without,
 )
 from opanatomy.analysis.step import host_steps
 from opanatomy.records.anatomy import (
@@ -429,13 +429,19 @@ def _of(device: _Device, marked: Bool) -> Int64:
 
 
 def _covered(time: DeviceTime, events: Int64) -> int:
-    return covered(time.start[events], time.duration[events])
+    """Return the time of the steps in which these events ran."""
+    return _in_steps(time, union(time.start[events], time.duration[events]))
 
 
 def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
-    """Return the time of the marked events of a device in which none of its others ran."""
+    """Return the time of the steps in which marked events of a device ran, and none of its others."""
     events, others = _of(device, marked), _of(device, ~marked)
-    return exposed((time.start[events], time.duration[events]), (time.start[others], time.duration[others]))
+    hidden = union(time.start[others], time.duration[others])
+    return _in_steps(time, without(union(time.start[events], time.duration[events]), hidden))
+
+
+def _in_steps(time: DeviceTime, spans: Intervals) -> int:
+    return int(within(spans, time.step_start, time.step_end).sum())
 
 
 def _paced_ns(time: DeviceTime) -> int | None:
@@ -488,7 +494,8 @@ def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
         if device.number in time.computing:
             events = _of(device, in_phase)
             for step, places in rows_by_value(time.step[events]):
-                sums[step] += _covered(time, events[places])
+                rows = events[places]
+                sums[step] += covered(time.start[rows], time.duration[rows])
     return [spent // max(len(time.computing), 1) for spent in sums]
 
 
