@@ -1807,8 +1807,7 @@ RULES: Final = (
         id="loss", title="cross entropy", find=_loss, takes=Takes.KERNELS,
         covers=lambda view: (place for places in _losses(view).values() for place in places),
         looks_for="a log-softmax and cross entropy over a vocabulary",
-        bound="their time, less that of reading the logits twice and writing their gradient once (once read, without a"
-        " backward)",
+        bound="their time, less reading the logits twice and writing their gradient (without backward, reading once)",
         silent="where shapes or bandwidth are not known, and on the CPU",
     ),
     Rule(
