@@ -786,6 +786,26 @@ def test_the_framework_of_a_step_on_the_cpu(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- memory snapshots
 
 
+def test_memory_that_the_system_gives_again_in_each_step(tmp_path: Path) -> None:
+    """Two calls of 400 us, 100 apart, in plain steps of 1,000 us with 150 of system time for 100 pages: 300 us of it.
+
+    Calling two operators takes 40 us at most, the rest of what lies between them may be the system's.
+    """
+    trace = TraceBuilder()
+    trace.step(0, 1_000)
+    for start in (0, 500):
+        trace.host("aten::mm", start, 400, shapes=[[8, 8], [8, 8]], types=["float", "float"])
+    anatomy = trace.analyze(tmp_path)
+    step = replace(anatomy.step, unprofiled_wall_ns=1_000 * US, system_ns=150 * US)
+    for pages, gain, framework in ((100, 150, 50), (40, 80, 120), (None, None, 200)):
+        found = {
+            each.id: each.gain_ns
+            for each in with_advice(replace(anatomy, advice=(), step=replace(step, page_faults=pages))).advice
+        }
+        assert found.get("pages") == (None if gain is None else gain * US)
+        assert found["framework"] == framework * US
+
+
 def test_what_fills_a_snapshot_is_advised(tmp_path: Path) -> None:
     """By hand 60 of 460 are activations, 200 moments, 100 weights; gradients only where the peak is in forward."""
     anatomy = opanatomy.analyze(a_step().written(tmp_path / "s.pickle"))

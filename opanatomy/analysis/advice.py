@@ -387,6 +387,8 @@ def _framework(view: View) -> Iterator[Advice]:
         loading_ns = view.of_window(view.costs.input_ns)  # which is another rule's
         gain = min(gain, max(round(plain - work - loading_ns), 0))
     calls = view.per_step(sum(row.calls for row in view.anatomy.operators))
+    # Tensors are freed between operators: what the system may have taken for that is not of calling them.
+    gain = max(gain - _given_pages_ns(view), min(gain, calls * _CALLING_NS))
     compiled = view.situation.compiled
     yield Advice(
         id="", gain_ns=gain, why="{calls} a step, {each} each, {between} apart",
@@ -396,6 +398,39 @@ def _framework(view: View) -> Iterator[Advice]:
         },
         tries=(*(() if compiled else ("Call fewer operators: torch.compile(model).",)), _LARGER),
         option=None if compiled else "--compile", technique=None if compiled else "compile", section="host",
+    )  # fmt: skip
+
+
+#: Calling an operator from Python takes up to about this.
+_CALLING_NS: Final = 20_000
+#: A page that the system gives a process takes about this much of its time (with 4 kB to fill with zeros: 1.6 us here).
+_PAGE_NS: Final = 2_000
+_PAGE_BYTES: Final = 4096
+
+
+def _given_pages_ns(view: View) -> int:
+    """Return the CPU time in the system that the pages given in a step explain; 0 where it is not known."""
+    step = view.anatomy.step
+    return min(step.system_ns or 0, _PAGE_NS * (step.page_faults or 0)) if view.on_cpu else 0
+
+
+def _pages(view: View) -> Iterator[Advice]:
+    step, spent = view.anatomy.step, _given_pages_ns(view)
+    plain = step.unprofiled_wall_ns
+    if not spent or not plain:
+        return
+    yield Advice(
+        id="", gain_ns=min(spent, plain), step_ns=plain, is_bound=True,
+        why="the system gives the process {pages} of memory a step ({size}), in {time} of CPU time on all threads",
+        figures={
+            "pages": count(step.page_faults or 0, "page"), "time": ns(spent),
+            "size": Evidence(value=_PAGE_BYTES * (step.page_faults or 0), unit="bytes"),
+        },
+        tries=(
+            "Set MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 before Python starts, so that glibc keeps what"
+            " is freed. Or preload jemalloc or tcmalloc.",
+        ),
+        section="host",
     )  # fmt: skip
 
 
@@ -1707,6 +1742,12 @@ RULES: Final = (
         looks_for="time of a step on the CPU that no operator explains: dispatch, autograd, Python",
         bound="that time; where the step without the profiler is known, what that has beyond its operators",
         silent="on an accelerator, where idle time has its causes",
+    ),
+    Rule(
+        id="pages", title="memory from the system", find=_pages, takes=lambda view: None,
+        looks_for="on the CPU, pages of memory that the system gives in each step again, as what was freed went back",
+        bound="the CPU time in the system of unprofiled steps, at most 2 us a page",
+        silent="where it was not measured",
     ),
     Rule(
         id="input", title="waiting for input", find=_input, takes=Takes.IDLE,

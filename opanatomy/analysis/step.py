@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from statistics import median_low
 from typing import Final
 
 import numpy as np
@@ -164,6 +165,7 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
     chosen, aside = [row for row in rows if row.set_aside is None], [row for row in rows if row.set_aside is not None]
     walls = [row.wall_ns - (row.outside_ns or 0) for row in chosen]
     plain = without_pauses(capture.unprofiled_step_ns) if capture else []
+    used = [use for use in capture.unprofiled_system if use.page_faults] if capture else []
     wall, plain_wall = mean(walls), mean(plain)
     busy, profiler = mean([row.busy_ns for row in chosen]), _profiler_ns(walls, plain)
     framework = None
@@ -174,6 +176,7 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
         count=len(chosen), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
         unprofiled_wall_ns=plain_wall, unprofiled_wall_min_ns=min(plain, default=None),
         unprofiled_wall_max_ns=max(plain, default=None), unprofiled_count=len(plain) or None,
+        system_ns=_median([use.system_ns for use in used]), page_faults=_median([use.page_faults for use in used]),
         phase_ns=mean_phases([row.phase_ns for row in chosen]),
         busy_ns=busy, kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
         framework_ns=framework, profiler_ns=profiler,
@@ -182,6 +185,10 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
         aside_idle_ns=mean_causes([row.idle_causes for row in aside]),
         steps=rows,
     )  # fmt: skip
+
+
+def _median(values: Sequence[int]) -> int | None:
+    return median_low(values) if values else None
 
 
 def mean_phases(steps: Sequence[dict[Phase, int]]) -> dict[Phase, int]:

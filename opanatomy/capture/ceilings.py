@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from opanatomy.records.anatomy import Machine, Measured, Rate, now
 from opanatomy.records.taxonomy import PEAK_TYPES
-from opanatomy.records.workload import MachineLoad
+from opanatomy.records.workload import MachineLoad, SystemUse
 
 if TYPE_CHECKING:
     import torch
@@ -213,6 +213,16 @@ def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
 _LOAD_BURSTS, _LOAD_BURST_S = 20, 0.005
 #: Its rows: on the CPU it fits into a core's cache, on a GPU it takes longer than its launch.
 _LOAD_ON_CPU, _LOAD_ON_GPU = 256, 1024
+
+
+def system_use() -> SystemUse:
+    """Return what the process has used of the system so far; nothing where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return SystemUse()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return SystemUse(system_ns=round(usage.ru_stime * 1e9), page_faults=usage.ru_minflt)
 
 
 def load_of(device: str) -> float | None:

@@ -1051,6 +1051,8 @@ class Step(Record, frozen=True, kw_only=True):
     count: how many profiled steps count, over all ranks.
     wall_min_ns: the shortest of them; `wall_max_ns` the longest.
     unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
+    system_ns: CPU time of an unprofiled step that all threads spent in the system, the median; `page_faults` the pages
+        of memory that it gave them.
     phase_ns: the time of each phase that every step has: `forward`, `backward`, `optimizer`, and of a generation
         `prefill`, `decoding`. Recomputation is a part of backward.
     samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if no other is known.
@@ -1066,6 +1068,8 @@ class Step(Record, frozen=True, kw_only=True):
     unprofiled_wall_min_ns: int | None = None
     unprofiled_wall_max_ns: int | None = None
     unprofiled_count: int | None = None
+    system_ns: int | None = None
+    page_faults: int | None = None
     phase_ns: dict[Phase, int] = field(default_factory=dict)
     busy_ns: int | None = None
     kernel_time_ns: int | None = None

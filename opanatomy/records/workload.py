@@ -592,6 +592,17 @@ class RunClock(Record, frozen=True, kw_only=True):
         return max(part_ns - sum(getattr(step, name) for step in few), 0) / wall if wall > 0 else 0.0
 
 
+class SystemUse(Record, frozen=True, kw_only=True):
+    """What a process used of its system: CPU time spent there by all threads, and pages of memory that it was given."""
+
+    system_ns: int = 0
+    page_faults: int = 0
+
+    def since(self, before: SystemUse) -> SystemUse:
+        """Return what was used since then."""
+        return SystemUse(system_ns=self.system_ns - before.system_ns, page_faults=self.page_faults - before.page_faults)
+
+
 class Capture(Record, frozen=True, kw_only=True):
     """The metadata of a capture in its trace, under `METADATA_KEY`: all that Kineto does not record."""
 
@@ -604,6 +615,8 @@ class Capture(Record, frozen=True, kw_only=True):
     #: Wall time of each unprofiled and each profiled step.
     unprofiled_step_ns: tuple[int, ...] = ()
     profiled_step_ns: tuple[int, ...] = ()
+    #: What each unprofiled step used of the system.
+    unprofiled_system: tuple[SystemUse, ...] = ()
     #: Time to the first new token of each unprofiled generation.
     unprofiled_first_token_ns: tuple[int, ...] = ()
     #: Module path -> class name, in the order of `named_modules`.

@@ -1184,9 +1184,10 @@ STEP: Final = Chapter(
              paths="step.phase_ns, step.wall_ns"),
         term("framework", "on the CPU: wall time that no operator explains - dispatch, autograd, Python",
              "step = operators + framework + profiler, exactly. The framework includes the profiler's part if that"
-             " cannot be separated from noise.",
+             " cannot be separated from noise. What the system did for an unprofiled step, giving it memory and all"
+             " else, is in step.system_ns, with the pages that it gave.",
              formula="step.framework_ns = step.wall_ns - step.busy_ns - step.profiler_ns",
-             paths="step.framework_ns, step.wall_ns, step.busy_ns, step.profiler_ns"),
+             paths="step.framework_ns, step.wall_ns, step.busy_ns, step.profiler_ns, step.system_ns, step.page_faults"),
         term("profiler", "on the CPU: the estimated time of the profiler itself",
              "Profiled less unprofiled step, times the part of events' ends that lie outside operators.",
              formula="step.profiler_ns / step.wall_ns", paths="step.profiler_ns, step.wall_ns"),

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.capture.batches import input_texts, sizes
-from opanatomy.capture.ceilings import load_of
+from opanatomy.capture.ceilings import load_of, system_use
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
@@ -57,6 +57,7 @@ from opanatomy.records.workload import (
     MemoryObservations,
     ObservedCount,
     StepObservations,
+    SystemUse,
     Workload,
 )
 
@@ -220,6 +221,7 @@ class Session:
     cast_bytes: int | None = None
     gradient_bytes: int | None = None
     unprofiled_ns: list[int] = field(default_factory=list)
+    system_uses: list[SystemUse] = field(default_factory=list)
     memory: MemoryObservations | None = None
     memory_step: StepObservations | None = None
     warnings: list[str] = field(default_factory=list)
@@ -323,13 +325,14 @@ class Timed(Stage):
     def begin(self) -> None:
         """Start the clock."""
         self.session.synchronize()
-        self._begin_ns = time.perf_counter_ns()
+        self._used, self._begin_ns = system_use(), time.perf_counter_ns()
 
     def end(self) -> None:
         """Stop the clock; the storages are those after the last iteration."""
         session = self.session
         session.synchronize()
         session.unprofiled_ns.append(time.perf_counter_ns() - self._begin_ns)
+        session.system_uses.append(system_use().since(self._used))
         if len(session.unprofiled_ns) == self.iterations:
             session.memory = replace(
                 memory_after(session), peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by
@@ -772,6 +775,7 @@ class LoopRecording:
             memory=self._memory(),
             unprofiled_step_ns=tuple(session.unprofiled_ns),
             profiled_step_ns=tuple(profiled.profiler.times_ns),
+            unprofiled_system=tuple(session.system_uses),
             modules=session.modules.kinds(),
             gradients=dict(session.gradients),
             shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),

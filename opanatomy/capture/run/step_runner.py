@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from opanatomy.capture.batches import micro_batches
-from opanatomy.capture.ceilings import load_of
+from opanatomy.capture.ceilings import load_of, system_use
 from opanatomy.capture.device.accelerators import current_device, devices_of, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.kineto import require_device_events
@@ -50,7 +50,14 @@ from opanatomy.capture.subject import Subject
 from opanatomy.options import GENERATE, RunOptions, as_argument, as_flag
 from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.taxonomy import BY_NAME
-from opanatomy.records.workload import Capture, Compilation, MachineLoad, MemoryObservations, TextObservations
+from opanatomy.records.workload import (
+    Capture,
+    Compilation,
+    MachineLoad,
+    MemoryObservations,
+    SystemUse,
+    TextObservations,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -139,6 +146,7 @@ class StepRunner:
     memory: MemoryObservations = field(default_factory=MemoryObservations)
     #: The time to the first new token of each timed generation.
     first_token_ns: list[int] = field(default_factory=list)
+    system_uses: list[SystemUse] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     #: Whether a part of the model is compiled, and whether every step compiles it again.
     compiled: bool = False
@@ -294,7 +302,9 @@ class StepRunner:
             self.progress.stage(
                 f"timed step {number} of {planned}", steps_after=after, expected_ns=(times or [expected])[-1] or None
             )
+            used = system_use()
             times.append(self._clocked())
+            self.system_uses.append(system_use().since(used))
             if self.stepper.generator is not None:
                 self.first_token_ns.append(self.stepper.generator.first_token_ns)
             if number == 1:
@@ -307,6 +317,7 @@ class StepRunner:
             self.first_token_ns = self.first_token_ns[1:]
         elif cold:
             self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
+        self.system_uses = self.system_uses[-len(times) :]
         self.memory = self._after_step()
         return times
 
@@ -487,6 +498,7 @@ class StepRunner:
             memory=self._memory_observed(),
             unprofiled_step_ns=tuple(unprofiled),
             profiled_step_ns=tuple(profiled),
+            unprofiled_system=tuple(self.system_uses),
             unprofiled_first_token_ns=tuple(self.first_token_ns),
             modules=modules,
             gradients=dict(self.instruments.gradients),
