@@ -638,6 +638,20 @@ def test_weights_that_are_cast_again_in_each_step(tmp_path: Path) -> None:
             assert found["casts"].tries == ("Keep the weights in half precision: model.to(torch.bfloat16).",)
 
 
+def test_memory_that_has_spilled_to_the_host(tmp_path: Path) -> None:
+    """A map of 2 x 64 MiB at 4.3 GB/s, on a device of 3.35 TB/s; at 2.68 TB/s, or one that moves little, none."""
+    for size, duration, spilled in ((1 << 24, 31_000, True), (1 << 24, 50, False), (1 << 14, 31_000, False)):
+        trace = on_gpu()
+        trace.step(0, 40_000)
+        trace.host("aten::relu", 0, 9, shapes=[[size]], types=["float"])
+        busy(trace, 10, duration, 5)
+        found = advised(trace, tmp_path)
+        assert ("spilled" in found) is spilled
+        if spilled:
+            assert found["spilled"].gain_ns == pytest.approx((duration - 2 * 4 * size / 3.35e12 * 1e6) * US, abs=US)
+            assert found["spilled"].figures["rate"].value == pytest.approx(2 * 4 * size / (duration * 1e-6))
+
+
 def losing(vocabulary: int) -> TraceBuilder:
     """Cross entropy of 1,024 rows in bfloat16 on an H100: a cast, a softmax and their backward of 100 us each."""
     trace = on_gpu()

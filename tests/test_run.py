@@ -154,18 +154,18 @@ def by_hand(script: Script, warmup: int, cwd: Path) -> list[Anatomy]:
 def counted(anatomy: Anatomy) -> Mapping[str, Any]:
     """What of an anatomy is exact: its steps, phases, calls, FLOPs, bytes, modules, memory, workload."""
     steps = sum(step.set_aside is None for step in anatomy.step.steps)  # a pause of the machine may be in one
-    classes: dict[Any, tuple[float, float]] = {}
+    classes: dict[Any, tuple[int, int]] = {}
     for row in anatomy.operators:
         if row.phase not in PASSES:  # what lies between the steps is no step's to the callback
             continue
         key = (row.operator, FACTOR.sub("x", row.signature), row.phase)
         calls, flops = classes.get(key, (0, 0))
-        classes[key] = (calls + row.calls / steps, flops + (row.flops or 0) / steps)
+        classes[key] = (calls + row.calls, flops + (row.flops or 0))
     workload = anatomy.workload
     return {
         "steps": len(anatomy.step.steps),
         "phases": sorted(anatomy.step.phase_ns),
-        "operators": classes,
+        "operators": {key: (calls / steps, flops / steps) for key, (calls, flops) in classes.items()},
         "modules": {
             (row.module, row.phase, row.operator_class): (row.flops or 0) / steps
             for row in anatomy.modules if row.phase in PASSES
