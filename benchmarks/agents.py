@@ -23,7 +23,7 @@ from questions import QUESTIONS, Question
 
 from opanatomy.mcp import server_of
 from opanatomy.pipeline import analyze_traces
-from opanatomy.report.formats.json import json_report
+from opanatomy.report.formats.json import report_as_dict
 
 ROOT: Final = Path(__file__).parent.parent
 SHARED: Final = ROOT.parent / "shared"
@@ -133,7 +133,7 @@ async def ask(questions: Sequence[Question]) -> None:
         for question in questions:
             path = path_of(question)
             if question.trace not in documents:
-                documents[question.trace] = json.loads(json_report(analyze_traces([path])))
+                documents[question.trace] = report_as_dict(analyze_traces([path]))
             expected = question.answer(documents[question.trace])
             asked = Asked(client)
             found = await answered(asked, str(path), question.text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -45,7 +44,7 @@ from opanatomy.records.experiment import Techniques as TechniquesRecord
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
-from opanatomy.report.formats.json import json_report
+from opanatomy.report.formats.json import json_report, report_as_dict
 from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.load import document_in, kind_in_words, report_in
@@ -987,9 +986,8 @@ class _Report:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON report as dictionaries, lists, texts and numbers."""
-        plain: dict[str, Any] = json.loads(json_report(cast("Report", self)))
-        return plain
+        """Return the JSON report as dictionaries, lists, texts and numbers, of one run with the rows of its tables."""
+        return report_as_dict(cast("Report", self))
 
     def to_json(self, path: Name | None = None, *, force: bool = False) -> str:
         """Return the JSON report, which `opanatomy.read` takes back, and write it to the new file `path` if given.

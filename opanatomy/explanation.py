@@ -20,7 +20,7 @@ from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import Sheet
 from opanatomy.errors import OpanatomyError
 from opanatomy.io.redact import Texts, redacted
-from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.anatomy import VIEWS, Anatomy
 from opanatomy.records.communication import Rank
 from opanatomy.records.comparison import Comparison, Part
 from opanatomy.records.experiment import Techniques
@@ -28,6 +28,7 @@ from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import OperatorRow
 from opanatomy.report import units
 from opanatomy.report.formats.json import read_anatomy
 from opanatomy.report.formats.terminal import sentence
@@ -443,7 +444,7 @@ def _rows(name: str, report: Report | None, *, without: str = "") -> list[Fact]:
 
 
 def _tables(record: Struct, prefix: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    for field in record.__struct_fields__:
+    for field in (*(VIEWS if isinstance(record, Anatomy) else ()), *record.__struct_fields__):
         value = getattr(record, field)
         if isinstance(value, tuple) and value and isinstance(value[0], Struct):
             yield prefix + field, value

@@ -32,6 +32,7 @@ from opanatomy.io.sources import Source
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, RankSummary
 from opanatomy.records.columns import Categorical, Int64
+from opanatomy.records.work import plain, typed
 from opanatomy.trace.stream import sha256_of
 
 
@@ -57,8 +58,8 @@ def packed_summary(summary: RankSummary) -> bytes:
     """Pack the summary in few bytes."""
     names = RankSummary.__struct_fields__
     values = {name: getattr(summary, name) for name in names}
-    plain = {name: _packed_table(value) if is_table(type(value)) else value for name, value in values.items()}
-    data: bytes = isal_zlib.compress(msgspec.msgpack.encode(plain, enc_hook=str), 1)
+    values = {name: _packed_table(value) if is_table(type(value)) else value for name, value in values.items()}
+    data: bytes = isal_zlib.compress(msgspec.msgpack.encode(values, enc_hook=plain), 1)
     return data
 
 
@@ -89,7 +90,7 @@ def _value(kind: Any, raw: msgspec.Raw) -> Any:
 
 @cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=lambda text, value: text(value))
+    return msgspec.msgpack.Decoder(kind, dec_hook=typed)
 
 
 def _packed_table(table: Any) -> dict[str, dict[str, Any]]:

@@ -83,6 +83,7 @@ from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.snapshot import Snapshot
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.work import NO_WORK
 from opanatomy.records.workload import Environment, MemoryObservations, SharedWeights, Workload
 from opanatomy.trace.merged import merged_ranks, taken_apart
 from opanatomy.trace.read import Trace, read_trace
@@ -466,12 +467,14 @@ def _steps(
 ) -> tuple[MeasuredSteps, TraceCalls]:
     """Return the steps of a trace, and the calls of those that count."""
     window = step_window_of(trace.names, attribution, calls)
+    modules = trace.capture.modules if trace.capture else {}
     if kernels is not None:
-        steps = measured_steps(window, table, kernels, launched_work(trace, attribution), numbers=only)
+        work = launched_work(trace, attribution)
+        steps = measured_steps(window, table, kernels, work, numbers=only, modules=modules)
     else:
         exchanged = communication_of(trace, calls, None, window)
         spans = exchanged.steps if exchanged.calls.inside.any() else None
-        steps = measured_steps(window, table, None, None, spans, only)
+        steps = measured_steps(window, table, None, None, spans, only, modules)
     return steps, calls_that_count(calls, steps)
 
 
@@ -533,7 +536,7 @@ def _checks(
     if trace.capture is not None and not steps.counted.all():
         own = calls_of_steps(calls, steps)
         own_table = call_table(trace, own, kernel_table(own, trace.devices) if trace.on_device else None)
-    vary = len(steps.breakdown.kinds) > 1
+    vary = len(steps.like.kinds) > 1
     return (
         *check_counts(own, own_table, trace.capture, int(steps.counted.sum()), steps_vary=vary),
         *((times,) if times else ()),
@@ -615,8 +618,8 @@ def _of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
         costed_ns=0, unknown_ns=0,
     )  # fmt: skip
     return Anatomy(
-        provenance=provenance, environment=Environment(), workload=Workload(), step=Step(), classes=(), ratios=(),
-        operators=(), kernels=(), modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0),
+        provenance=provenance, environment=Environment(), workload=Workload(), step=Step(), work=NO_WORK,
+        memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0),
         device=DeviceFigures(), ledger=nothing, conventions=CONVENTIONS,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import opanatomy
 from opanatomy.records.anatomy import Anatomy, Check, DeviceFigures, Difference, Ledger, Provenance, Step, Timeline
 from opanatomy.records.memory import Memory, MemoryComponent
 from opanatomy.records.taxonomy import Phase
+from opanatomy.records.work import NO_WORK, work_of_tables
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report import read_anatomy
 from tests.made_trace import NCCL, TraceBuilder
@@ -250,7 +251,15 @@ def nothing() -> Anatomy:
     )
     return Anatomy(
         provenance=Provenance(opanatomy="0.1.0"), environment=Environment(), workload=Workload(), step=Step(),
-        classes=(), ratios=(), operators=(), kernels=(), modules=(), memory=Memory(),
+        work=NO_WORK, memory=Memory(),
         timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
         ledger=Ledger(**dict.fromkeys((f"{name}_ns" for name in names), 0)),
     )  # fmt: skip
+
+
+def with_tables(anatomy: Anatomy, **tables: Any) -> Anatomy:
+    """The anatomy with other rows in some of its tables, each of which is of rows of its own."""
+    names = ("classes", "operators", "kernels", "modules", "breakdown")
+    known = {name: getattr(anatomy, name) for name in names} | tables
+    kinds = None if known["breakdown"] is None else tuple(one.kind for one in known["breakdown"].kinds)
+    return replace(anatomy, work=work_of_tables(**known), step_kinds=kinds)

@@ -719,8 +719,8 @@ def test_kernels_that_change_the_layout_of_images(tmp_path: Path) -> None:
 
 
 def recomputing(memory: int) -> Anatomy:
-    from opanatomy.records.anatomy import ClassRow
     from opanatomy.records.taxonomy import OperatorClass, Phase
+    from opanatomy.records.work import ClassRow
     from tests.test_report_verdict import made
 
     anatomy = made((OperatorClass.ELEMENTWISE, 600), (OperatorClass.ELEMENTWISE, 400, None, Phase.RECOMPUTE))

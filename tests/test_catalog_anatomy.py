@@ -14,8 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_back
 import opanatomy
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.silence import quiet_libraries
-from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import OperatorRow
 from tests.made_trace import page
 from tests.observer import BY_MASK, depends_on_values
 from tests.tiny import DISTINCT, tiny, tiny_request

@@ -70,9 +70,9 @@ def test_profile_from_end_to_end(tmp_path: Path) -> None:
     first, second = (run("analyze", "bert-base-uncased.trace.json.gz", "-f", "json", cwd=tmp_path) for _ in range(2))
     assert first.stdout == second.stdout
     report = json.loads(first.stdout)
-    assert (report["schema"], report["environment"]["device_kind"]) == (2, "cpu")
+    assert (report["schema"], report["environment"]["device_kind"]) == (3, "cpu")
     assert report["workload"]["optimizer"] == "adamw"
-    assert {row["phase"] for row in report["classes"]} >= {"forward", "backward", "optimizer"}
+    assert {*report["work"]["phase"]["values"]} >= {"forward", "backward", "optimizer"}
     text = gzip.decompress((tmp_path / "bert-base-uncased.trace.json.gz").read_bytes())
     assert "host_name" not in json.loads(text)
     assert str(ROOT).encode() not in text
@@ -81,7 +81,7 @@ def test_profile_from_end_to_end(tmp_path: Path) -> None:
 def test_a_report_file_and_overwriting(trace: Path, tmp_path: Path) -> None:
     first = run("analyze", str(trace), "-o", "report.json", cwd=tmp_path)
     assert (first.returncode, first.stdout) == (0, "")
-    assert json.loads((tmp_path / "report.json").read_text())["schema"] == 2
+    assert json.loads((tmp_path / "report.json").read_text())["schema"] == 3
     again = run("analyze", str(trace), "-o", "report.json", cwd=tmp_path)
     assert again.returncode == 1
     assert "exists already - add --force" in again.stderr

@@ -23,6 +23,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import MachineLoad
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
+from tests import anatomies
 from tests.made_trace import GEMM, MAP, TraceBuilder
 
 TRACES: Final = Path(__file__).parent / "traces"
@@ -397,7 +398,7 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
     )
     for factor, said in ((1.005, False), (1.5, True)):
         rows = tuple(replace(row, flops=row.flops and round(factor * row.flops)) for row in before[3].classes)
-        warnings = opanatomy.compare([*before[:3], replace(before[3], classes=rows)], after).warnings
+        warnings = opanatomy.compare([*before[:3], anatomies.with_tables(before[3], classes=rows)], after).warnings
         assert [text.partition(" of a step (")[0] for text in warnings] == [
             f"{NAME}: run 4 differs from the other runs in the FLOPs"
         ] * said
@@ -436,11 +437,11 @@ def test_what_a_report_lacks_is_said() -> None:
     assert breakdown is not None
     (kind,) = breakdown.kinds
     renumbered = replace(kind, steps=tuple(replace(step, number=99) for step in kind.steps))
-    other = replace(begun(after, 1), breakdown=replace(breakdown, kinds=(renumbered,)))
+    other = anatomies.with_tables(begun(after, 1), breakdown=replace(breakdown, kinds=(renumbered,)))
     assert not opanatomy.compare(before, [after, begun(after, 1)]).warnings
     (warning,) = opanatomy.compare(before, [after, other]).warnings
     assert "the parts are of 1 of 2 runs" in warning
-    older = opanatomy.compare(replace(before, breakdown=None), replace(after, breakdown=None))
+    older = opanatomy.compare(replace(before, step_kinds=None), replace(after, step_kinds=None))
     assert older.decomposition is None
     assert all("older opanatomy" in text for text in older.warnings)
     assert "14.5 ms before and 19.7 ms after (+36.3 %)" in page(older)
@@ -480,7 +481,7 @@ def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:
         assert breakdown is not None
         (kind,) = breakdown.kinds
         more = replace(kind, host_idle_ns=kind.host_idle_ns + idle_ns, wall_ns=kind.wall_ns + idle_ns)
-        return replace(anatomy, breakdown=replace(breakdown, kinds=(more,)))
+        return anatomies.with_tables(anatomy, breakdown=replace(breakdown, kinds=(more,)))
 
     def sides(step_ns: int) -> Comparison:
         return opanatomy.compare(*(
@@ -595,7 +596,7 @@ def test_the_page(name: str, sides: tuple[Path, ...], golden: Callable[[str, str
 def test_formats_for_machines_have_each_nanosecond() -> None:
     comparison = opanatomy.compare(*RANKS)
     report = json.loads(page(comparison, "json"))
-    assert report["comparison_schema"] == 1
+    assert (report["kind"], report["schema"]) == ("comparison", 3)
     assert sum(part["after_ns"] - part["before_ns"] for part in report["decomposition"]["parts"]) == 5_446_000
     rows = list(csv.DictReader(page(comparison, "csv").splitlines()))
     assert sum(int(row["change_ns"]) for row in rows) == 5_446_000
@@ -692,7 +693,7 @@ def aside(anatomy: Anatomy, left_out: str | None = None) -> Anatomy:
     (kind,) = breakdown.kinds
     outlier = replace(kind.steps[0], number=99, wall_ns=10 * kind.steps[0].wall_ns, set_aside="a pause is in it",
                       left_out=left_out)  # fmt: skip
-    return replace(anatomy, breakdown=replace(breakdown, kinds=(replace(kind, steps=(*kind.steps, outlier)),)))
+    return replace(anatomy, step_kinds=(replace(kind.kind, steps=(*kind.steps, outlier)),))
 
 
 def test_figures_that_no_like_step_has_are_marked_where_steps_are_set_aside(on_device: Anatomy) -> None:
@@ -797,7 +798,9 @@ def test_of_several_sides_one_that_is_not_of_the_same_is_said(tmp_path: Path) ->
 def test_flops_and_bytes_are_counts_that_need_no_test(tmp_path: Path) -> None:
     """Five runs a side in turns: of times there is a p, of FLOPs and bytes a change."""
     anatomy = made(tmp_path, "a", STEP)
-    more = replace(anatomy, classes=tuple(replace(row, flops=row.flops and 2 * row.flops) for row in anatomy.classes))
+    more = anatomies.with_tables(
+        anatomy, classes=tuple(replace(row, flops=row.flops and 2 * row.flops) for row in anatomy.classes)
+    )
     sides = [[begun(side, 2 * run + place) for run in range(5)] for place, side in enumerate((anatomy, more))]
     comparison = opanatomy.compare(*sides)
     assert comparison.no_claim is None

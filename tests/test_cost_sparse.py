@@ -11,8 +11,8 @@ import torch
 
 import opanatomy
 from opanatomy.cost.registry import cost
-from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.signature import Cost, Signature, Stored, Tensor
+from opanatomy.records.work import OperatorRow
 from tests.made_trace import TraceBuilder
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")

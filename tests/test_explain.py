@@ -9,9 +9,11 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import msgspec
 import pytest
+from msgspec import defstruct
 from msgspec import inspect as types
 from msgspec.structs import replace
 
@@ -19,10 +21,11 @@ import opanatomy
 import opanatomy.records
 from opanatomy.__main__ import main
 from opanatomy.explanation import explain, values_at
-from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
+from opanatomy.records.anatomy import VIEWS, Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import KernelRow, ModuleRow
 from opanatomy.report import read_anatomy, terms
 from opanatomy.report.formats import format_named
 from opanatomy.report.metrics import definition_of, metrics_of
@@ -65,7 +68,7 @@ def with_unknown() -> Anatomy:
         )
         for path, kind, ns in (("model.layers.0", "Layer", 2_000_000), ("model.layers.0.mlp", "MLP", 3_000_000))
     )  # fmt: skip
-    return replace(anatomy, operators=(*anatomy.operators, row), kernels=(kernel,), modules=modules)
+    return anatomies.with_tables(anatomy, operators=(*anatomy.operators, row), kernels=(kernel,), modules=modules)
 
 
 # --------------------------------------------------------------------------------------------- every word of the pages
@@ -163,7 +166,8 @@ def test_paths_and_formulas_are_of_keys_that_the_json_report_has() -> None:
             if isinstance(item, type) and issubclass(item, msgspec.Struct):
                 fields.update(item.__struct_fields__)
     fields |= {name.removesuffix("_ns") for name in fields}
-    kinds = [types.type_info(kind) for kind in (Anatomy, Techniques, Comparison)]
+    tables = [(name, get_type_hints(getattr(Anatomy, name).func)["return"]) for name in VIEWS]
+    kinds = [types.type_info(kind) for kind in (Anatomy, Techniques, Comparison, defstruct("Tables", tables))]
     for _, term in terms.entries():
         for key in re.findall(r"(?<!\")\b[a-z]+(?:_[a-z0-9]+)+\b", re.sub(r'"[^"]*"', "", term.formula)):
             assert key in fields, f"{term.names[0]}: no key {key}"
@@ -341,7 +345,7 @@ def test_the_time_of_an_operator_has_its_parts_in_it() -> None:
 def test_a_name_of_several_is_said_to_be_of_several() -> None:
     anatomy = anatomies.llama_on_gpu()
     kernels = tuple(replace(anatomy.kernels[0], kernel=f"nvjet_tst_256x128_{place}_TNT") for place in range(9))
-    text = explain(["nvjet_tst_256x128…"], replace(anatomy, kernels=kernels)).text
+    text = explain(["nvjet_tst_256x128…"], anatomies.with_tables(anatomy, kernels=kernels)).text
     assert all(kernel.kernel in text for kernel in kernels)
     assert text.count("(in the report)") == 4
     assert "may also be" in text
@@ -362,7 +366,9 @@ def test_names_of_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_names_of_a_report_cannot_write_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     anatomy = anatomies.llama_on_gpu()
     rows = (replace(anatomy.operators[0], operator="evil\x1b[31m\n\u202eop"),)
-    (tmp_path / "report.json").write_text(format_named("json").write(replace(anatomy, operators=rows), Page()))
+    (tmp_path / "report.json").write_text(
+        format_named("json").write(anatomies.with_tables(anatomy, operators=rows), Page())
+    )
     assert main(["explain", "evil…", "x\x1b[2J\n", "--report", str(tmp_path / "report.json")]) == 1
     out, err = capsys.readouterr()
     assert "evil" in out

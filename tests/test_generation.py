@@ -21,9 +21,9 @@ from opanatomy.devices.overrides import parse_overrides
 from opanatomy.errors import UsageError
 from opanatomy.memory.theory import needed_bytes, savings_of
 from opanatomy.pipeline import with_ceilings
-from opanatomy.records.anatomy import ClassRow
 from opanatomy.records.memory import CacheShape, Memory, MemoryComponent, MemoryFailure
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import ClassRow
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report import terminal_report
 from tests.command import run

@@ -100,8 +100,8 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
         pytest.param(TEXT[: len(TEXT) // 2], "cut off or damaged", id="cut off"),
         pytest.param(gzip.compress(TEXT.encode())[:-2000], "cut off or damaged", id="gzip cut off"),
         pytest.param(gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "cut off or damaged", id="gzip damaged"),
-        pytest.param(TEXT.replace('"schema": 2', '"schema": 7', 1), "has schema 7, this opanatomy reads", id="schema"),
-        pytest.param(TEXT.replace('"classes": [', '"classes": 3, "x": [', 1), "not an opanatomy report", id="type"),
+        pytest.param(TEXT.replace('"schema": 3', '"schema": 7', 1), "has schema 7, this opanatomy reads", id="schema"),
+        pytest.param(TEXT.replace('"work": {', '"work": 3, "x": {', 1), "not an opanatomy report", id="type"),
         pytest.param(
             '{"schema": 1, "device": "x", "peaks": {}, "bandwidth": {}, "data_sheet": null}', "ceilings", id="ceilings"
         ),
@@ -112,8 +112,8 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
         pytest.param(
             json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "this opanatomy reads", id="old"
         ),
-        pytest.param('{"comparison_schema": 2, "sides": []}', "has schema 2, this opanatomy reads", id="comparison"),
-        pytest.param('{"comparison_schema": 1, "sides": 3}', "not a comparison of opanatomy", id="type of comparison"),
+        pytest.param('{"comparison_schema": 2, "sides": []}', "not an opanatomy report", id="comparison"),
+        pytest.param('{"comparison_schema": 1, "sides": 3}', "not an opanatomy report", id="type of comparison"),
         pytest.param('{"schema": 1, "provenance": {}, "traceEvents": []}', "has no operator", id="trace"),
         pytest.param('{"model_type": "bert", "schema": 1}', 'no "traceEvents"', id="configuration"),
         pytest.param("not JSON", "not a trace", id="no JSON"),

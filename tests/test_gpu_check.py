@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from opanatomy.records.anatomy import Anatomy, Check
 from opanatomy.records.memory import AllocatorFigures, MemoryComponent, MemoryFailure
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from tests import anatomies
 from tests.command import run_code
 from tests.gpu import figures
 from tests.gpu.figures import Figure
@@ -44,7 +45,7 @@ def right() -> Anatomy:
         else row
         for row in anatomy.operators
     )
-    return replace(anatomy, memory=memory, checks=checks, operators=rows, warnings=())
+    return anatomies.with_tables(replace(anatomy, memory=memory, checks=checks, warnings=()), operators=rows)
 
 
 def _with_ledger(anatomy: Anatomy, **changes: int) -> Anatomy:
@@ -64,11 +65,11 @@ def _moved(anatomy: Anatomy) -> Anatomy:
         if (row.phase, row.operator_class) == (Phase.BACKWARD, OperatorClass.TENSOR_CONTRACTION)
     )
     rows[place] = replace(rows[place], module="elsewhere")
-    return replace(anatomy, modules=tuple(rows))
+    return anatomies.with_tables(anatomy, modules=tuple(rows))
 
 
 PLANTS: dict[str, tuple[Callable[[Anatomy], Figure], Callable[[Anatomy], Anatomy]]] = {
-    "no kernel": (figures.kernels_recorded, lambda one: replace(one, kernels=())),
+    "no kernel": (figures.kernels_recorded, lambda one: anatomies.with_tables(one, kernels=())),
     "unknown kernels": (
         figures.work_is_classed,
         lambda one: _with_ledger(

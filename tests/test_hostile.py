@@ -237,7 +237,7 @@ def test_a_link_stays_a_link_and_leads_somewhere(here: Path, trace: str, capsys:
     Path("nowhere.json").symlink_to("gone/x.json")
     assert main(["analyze", trace, "-o", "link.json", "--force"]) == 0
     assert Path("link.json").is_symlink()
-    assert json.loads(Path("real.json").read_text())["schema"] == 2
+    assert json.loads(Path("real.json").read_text())["schema"] == 3
     assert main(["analyze", trace, "-o", "nowhere.json"]) == 1
     assert "does not exist - create it first" in capsys.readouterr().err
     assert left_in(here) == ["link.json", "nowhere.json", "real.json"]

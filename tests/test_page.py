@@ -28,7 +28,7 @@ from opanatomy.report.formats import html
 from opanatomy.report.formats.html import PARTS as PAGE_PARTS
 from opanatomy.report.section import Page
 from opanatomy.report.sections import PARTS, sections_of
-from tests.anatomies import bert_on_cpu, llama_on_gpu, nothing
+from tests.anatomies import bert_on_cpu, llama_on_gpu, nothing, with_tables
 from tests.experiments import experiment
 from tests.made_trace import GEMM, on_gpu
 from tests.test_golden_traces import TRACES
@@ -188,13 +188,16 @@ def test_a_still_picture_tells_a_bound_from_a_replayed_gain() -> None:
 def named(names: Sequence[str]) -> Anatomy:
     """A step whose kernels, operators, modules, model, trace and warnings have these names, in turns."""
     anatomy, turns = llama_on_gpu(), cycle(names)
-    return replace(
+    renamed = with_tables(
         anatomy,
         operators=tuple(replace(row, operator=next(turns)) for row in anatomy.operators),
         modules=tuple(
             replace(row, module=next(turns).replace(".", ""), kind=next(turns)) for row in bert_on_cpu().modules
         ),
         kernels=tuple(replace(row, kernel=next(turns)) for row in anatomy.kernels),
+    )
+    return replace(
+        renamed,
         workload=replace(anatomy.workload, model=next(turns)),
         provenance=replace(anatomy.provenance, trace=next(turns)), warnings=tuple(names), caveats=tuple(names),
     )  # fmt: skip

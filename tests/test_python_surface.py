@@ -123,7 +123,8 @@ def hostile_anatomy() -> Anatomy:
     anatomy = held(anatomies.llama_on_gpu())
     operators = tuple(replace(row, operator=HOSTILE) for row in anatomy.operators)
     return replace(
-        anatomy, operators=operators, warnings=(HOSTILE,), provenance=Provenance(opanatomy=HOSTILE, trace=HOSTILE),
+        anatomies.with_tables(anatomy, operators=operators), warnings=(HOSTILE,),
+        provenance=Provenance(opanatomy=HOSTILE, trace=HOSTILE),
         workload=replace(anatomy.workload, model=HOSTILE, architecture=HOSTILE, changes=(HOSTILE,)),
         environment=replace(anatomy.environment, device=HOSTILE, torch=HOSTILE),
     )  # fmt: skip
@@ -153,7 +154,7 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
     anatomy = held(anatomies.bert_on_cpu())
     text = anatomy.to_json(Named())
     assert (tmp_path / "report.json").read_text() == text == json_report(anatomy)
-    assert anatomy.to_dict() == json.loads(text)
+    assert {name: anatomy.to_dict()[name] for name in json.loads(text)} == json.loads(text)
     for name in (Named(), tmp_path / "report.json", str(tmp_path / "report.json")):
         assert opanatomy.read(name) == anatomy
     with pytest.raises(opanatomy.OutputError, match="it exists already - give force=True"):
@@ -192,7 +193,7 @@ COMPARED: dict[str, Callable[[], Comparison]] = {
     "cpu": lambda: opanatomy.compare(TRACES / "bert_cpu.json.gz", TRACES / "bert_checkpointing_amp_cpu.json.gz"),
     "nothing": lambda: opanatomy.compare(held(anatomies.nothing()), held(anatomies.nothing())),
     "huge": lambda: opanatomy.compare(
-        replace(
+        anatomies.with_tables(
             held(anatomies.llama_on_gpu()),
             operators=(replace(held(anatomies.llama_on_gpu()).operators[0], flops=2**60 + 1),),
         ),
@@ -257,10 +258,11 @@ def test_frames_of_a_comparison_are_its_parts_to_the_nanosecond() -> None:
 
 
 def test_every_table_of_the_report_is_one(ranks: Anatomy) -> None:
-    """A tuple of records in the JSON report, wherever it is but in a row, is a table with a row for each."""
+    """A tuple of records in the report, wherever it is but in a row, is a table with a row for each."""
     seen: set[str] = set()
     for anatomy in (*MADE, ranks):
-        tables = dict(tables_in(anatomy.to_dict(), ""))
+        plain = {name: item for name, item in anatomy.to_dict().items() if name not in ("work", "theory", "step_kinds")}
+        tables = dict(tables_in(plain, ""))
         seen |= set(tables)
         for path, rows in tables.items():
             columns = columns_of(anatomy, path, "x")

@@ -24,6 +24,7 @@ from opanatomy.api import comparison_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.signature import SignatureText
+from opanatomy.records.table import Table
 from opanatomy.report.formats import format_named
 from opanatomy.report.formats.digest import digest
 from opanatomy.report.markdown import markdown_code, markdown_line, markdown_text
@@ -155,6 +156,9 @@ def _renamed(value: Any, name: Callable[[str], str]) -> Any:
         return renamed(value, name)
     if isinstance(value, tuple):
         return tuple(_renamed(item, name) for item in value)
+    if isinstance(value, Table):
+        keys = {key: replace(column, values=_renamed(column.values, name)) for key, column in value.keys.items()}
+        return value.with_columns(keys, {})
     if isinstance(value, dict):
         return {_renamed(key, name): _renamed(item, name) for key, item in value.items()}
     return value
@@ -214,7 +218,7 @@ def test_names_change_nothing_of_a_page_but_its_words(report: str, format_name: 
 def test_a_page_shows_the_names_themselves(name: str) -> None:
     anatomy = report_called("llama_on_gpu")
     assert isinstance(anatomy, Anatomy)
-    named = replace(anatomy, operators=tuple(replace(row, operator=name) for row in anatomy.operators))
+    named = anatomies.with_tables(anatomy, operators=tuple(replace(row, operator=name) for row in anatomy.operators))
     shown = printable(name).strip(" ")
     assert shown in page_of(format_named("markdown").write(named, Page())).cells
     lines = page_of(format_named("digest").write(named, Page())).texts_of("li")

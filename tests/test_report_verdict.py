@@ -9,11 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.cli.parser import make_parser
-from opanatomy.records.anatomy import Anatomy, ClassRow, IdleRow, OperatorRow, Step, StepRow, Timeline
+from opanatomy.records.anatomy import Anatomy, IdleRow, Step, StepRow, Timeline
 from opanatomy.records.communication import ClockSetting, Rank, RankWaiting, StepParts, Straggler, Waiting
 from opanatomy.records.memory import Memory, MemoryFailure
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
+from opanatomy.records.work import ClassRow, OperatorRow
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
@@ -22,17 +23,15 @@ from tests import anatomies
 CONTRACTION, ELEMENTWISE = OperatorClass.TENSOR_CONTRACTION, OperatorClass.ELEMENTWISE
 NORMALIZATION, COMMUNICATION = OperatorClass.STATISTICAL_NORMALIZATION, OperatorClass.COMMUNICATION
 SOURCE = "'a trace.json.gz'"
-#: A class, its time, its FLOPs, its phase and its bound.
+#: A class, its time, its FLOPs and its phase.
 Row = tuple[Any, ...]
 
 
-def class_row(
-    item: OperatorClass, time_ns: int, flops: int | None = None, phase: Phase = Phase.FORWARD, bound: int | None = None
-) -> ClassRow:
+def class_row(item: OperatorClass, time_ns: int, flops: int | None = None, phase: Phase = Phase.FORWARD) -> ClassRow:
     return ClassRow(
         operator_class=item, phase=phase, calls=1, kernels=1, time_ns=time_ns, flops=flops, read_bytes=1,
             written_bytes=1,
-        uncosted_ns=time_ns if flops is None else 0, bound_ns=bound, bounded_ns=0 if bound is None else time_ns,
+        uncosted_ns=time_ns if flops is None else 0,
     )  # fmt: skip
 
 
@@ -58,7 +57,8 @@ def made(
     )  # fmt: skip
     wall = busy + waits
     return replace(
-        empty, provenance=replace(empty.provenance, trace="a trace.json.gz"), classes=classes, timeline=timeline,
+        anatomies.with_tables(empty, classes=classes), provenance=replace(empty.provenance, trace="a trace.json.gz"),
+        timeline=timeline,
         environment=Environment(device_kind="cuda", device_memory_bytes=1000), workload=Workload(),
         step=Step(wall_ns=wall, steps=(StepRow(number=number, wall_ns=wall),)),
     )  # fmt: skip
@@ -146,9 +146,10 @@ HEADLINES: list[tuple[Anatomy, str, str]] = [
      "Waiting for other ranks takes 50.0 % of the step on average; rank 1 causes 80.0 % of the waiting.", "waiting"),
     (of_ranks(10, 50, 40),
      "Exposed communication takes 60.0 % of the step (10.0 % waiting for other ranks).", "communication"),
-    (made((CONTRACTION, 60, 9, Phase.FORWARD, 30), (NORMALIZATION, 5)),
-     "Tensor contractions take 92.3 % of the step and run at 50.0 % of peak.", "roofline"),
-    (replace(made((ELEMENTWISE, 90), (CONTRACTION, 10)),
+    (anatomies.with_tables(made((CONTRACTION, 60, 9), (NORMALIZATION, 5)),
+             operators=(replace(operator("aten::mm", CONTRACTION, 60), bound_ns=30, bound_by="compute"),)),
+     "Tensor contractions (all mm) take 92.3 % of the step and run at 50.0 % of peak.", "roofline"),
+    (anatomies.with_tables(made((ELEMENTWISE, 90), (CONTRACTION, 10)),
              operators=(operator("aten::bernoulli_", ELEMENTWISE, 80), operator("aten::mul", ELEMENTWISE, 10))),
      "Element-wise operators (mostly bernoulli_) take 90.0 % of the step.", "operators"),
     (made((OperatorClass.UNKNOWN, 70), (CONTRACTION, 30)), "Unclassified work takes 70.0 % of the step.",

@@ -108,14 +108,14 @@ def test_of_runs_at_once_that_want_one_name_one_has_it(here: Path, trace: str) -
             assert text.count("\n") == 1
     for name in made_in(here):  # the first has the name; what the others made after its check has a number
         assert name.startswith("r")
-        assert json.loads((here / name).read_text())["schema"] == 2
+        assert json.loads((here / name).read_text())["schema"] == 3
 
 
 def test_nothing_but_the_report_is_on_stdout(here: Path) -> None:
     done = ended([*COMMAND, "profile", "run_models:prints", "--device", "cpu", "-f", "json"], here)
     err = done.stderr
     assert done.returncode == 0, err
-    assert json.loads(done.stdout)["schema"] == 2
+    assert json.loads(done.stdout)["schema"] == 3
     assert "leaked" not in err  # by triton's nanobind, where torch has it
     for who in ("a child", "a write", "C", "Python"):
         assert f"hello from {who}\n" in err
@@ -172,7 +172,7 @@ def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -
     err = done.stderr
     assert done.returncode == 0, err
     os.kill(int(re.search(r"survivor (\d+)", err)[1]), signal.SIGKILL)  # which fails if it has been waited for
-    assert json.loads(done.stdout)["schema"] == 2
+    assert json.loads(done.stdout)["schema"] == 3
     assert f"child ended with {-signal.SIGTERM}\n" in err
     assert "fork ended with 3\n" in err
     for word in ("Traceback", "KeyboardInterrupt", "SystemExit", "lost sys.stderr"):

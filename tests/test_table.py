@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from opanatomy.records.columns import Categorical
-from opanatomy.records.table import NOT_KNOWN, Table, figure
+from opanatomy.records.table import NOT_KNOWN, Table, concatenated, figure, table_of
 
 
 def made(count: int, seed: int, sizes: Sequence[int]) -> Table:
@@ -66,3 +67,37 @@ def test_what_is_not_known_survives_a_sum_as_such() -> None:
     key = Categorical(np.array([0, 0, 1]), ("a", "b"))
     table = Table({"key": key}, {"flops": np.array([NOT_KNOWN, 3, NOT_KNOWN])})
     assert list(table.by("key").rows()) == [{"key": "a", "flops": 3}, {"key": "b", "flops": None}]
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_a_table_comes_back_from_its_plain_values(count: int) -> None:
+    """Through JSON; values that no row has are left out, and a column that is the same in all rows is one value."""
+    table = made(count, seed=5, sizes=(3, 60)).with_columns({}, {"events": np.full(count, 7)})
+    plain = msgspec.json.decode(msgspec.json.encode(table.plain()))
+    again = table_of(plain, {})
+    assert again == table
+    assert (again != table.with_columns({}, {"events": np.full(count, 8)})) is (count > 0)
+    assert plain["events"] == (7 if count > 1 else [7] * count)
+    assert set(plain["key1"]["values"]) == {row["key1"] for row in table.rows()} - {None}
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ([1], "has 1 rows of 2"), ([1, 2.5], "no whole number"), ([1, True], "no whole number"), ("ab", "whole number"),
+        ({"values": ["a"], "codes": [0, 1]}, "none of its values"), ({"values": ["a"], "codes": -2}, "none of its"),
+        ([1, 2**63], "too large"),
+    ],
+)  # fmt: skip
+def test_plain_values_that_are_no_table(column: Any, said: str) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError), match=said):
+        table_of({"rows": 2, "time_ns": column}, {})
+
+
+def test_tables_together_have_the_rows_of_each_and_none_where_one_lacks_a_column() -> None:
+    first, second = made(20, seed=1, sizes=(3,)), made(30, seed=2, sizes=(4, 2))
+    both = concatenated((first, second))
+    rows = [{**row, "key1": None} for row in first.rows()] + list(second.rows())
+    assert list(both.rows()) == [{name: row[name] for name in ("key0", "key1", "time_ns", "flops")} for row in rows]
+    spent = sum(int(table.figures["time_ns"].sum()) for table in (first, second))
+    assert int(both.by("key0").figures["time_ns"].sum()) == spent

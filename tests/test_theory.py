@@ -13,8 +13,8 @@ from torch.nn.modules import module as hooks
 from opanatomy.capture.run.gradients import observed_gradients
 from opanatomy.capture.step.ranges import module_ranges, phase_range
 from opanatomy.pipeline import analyze_trace, analyze_traces
-from opanatomy.records.anatomy import Ratio
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import Ratio
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from tests.made_trace import TraceBuilder
 

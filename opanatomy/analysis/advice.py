@@ -23,7 +23,6 @@ from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, ste
 from opanatomy.analysis.evidence import CASTS, casts, largest_shape, score_shapes, situation_of
 from opanatomy.analysis.idle import FREES, SHORT_GAP_NS
 from opanatomy.records.anatomy import (
-    COMPUTE,
     OUT_OF_MEMORY,
     PYTHON_STACK,
     WORTH,
@@ -32,12 +31,12 @@ from opanatomy.records.anatomy import (
     Evidence,
     Gap,
     IdleRow,
-    OperatorRow,
     Situation,
 )
 from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase, StrEnum
+from opanatomy.records.work import COMPUTE, OperatorRow
 from opanatomy.records.workload import RunClock, Workload
 
 CLASS: Final = OperatorClass

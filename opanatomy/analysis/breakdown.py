@@ -1,11 +1,11 @@
 """Break the time of like steps down into work, overlaps and idle time by cause.
 
-Work is by operator, signature, module, phase and kernel. The sums are the steps' wall times exactly, checked here.
+The sums are the steps' wall times exactly, checked here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any, Final
 
@@ -15,11 +15,12 @@ from msgspec import Struct
 from opanatomy.analysis.intervals import within
 from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_of_calls
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
-from opanatomy.records.anatomy import Breakdown, LikeStep, Overlap, StepKind, StepRow, WorkRow
-from opanatomy.records.columns import CallTable, Categorical, Int64, unique
-from opanatomy.records.signature import NO_SIGNATURE, SignatureText
-from opanatomy.records.table import Table
-from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
+from opanatomy.analysis.work import JoinedWork, work_table
+from opanatomy.records.anatomy import StepRow
+from opanatomy.records.columns import CallTable, Categorical, Int64, at, unique
+from opanatomy.records.table import Table, concatenated
+from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass
+from opanatomy.records.work import LikeStep, Overlap, StepKind
 
 # ----- overlaps, which the sum of all durations counts more than once
 
@@ -84,24 +85,9 @@ _COMMUNICATES: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
 THREADS: Final = "threads"
 
 
-class _Work(Struct, frozen=True, kw_only=True):
-    """The work of the window, one row per device event, on the CPU per call."""
-
-    operator: Categorical[str]
-    signature: Categorical[SignatureText]
-    module: Categorical[str]
-    phase: Categorical[Phase]
-    operator_class: Categorical[OperatorClass]
-    kernel: Categorical[str]
-    #: The step that launched it, -1 if none.
-    step: Int64
-    #: Whether it is the first device event of a call.
-    called: Int64
-    events: Int64
-
-
 class _Steps(Struct, frozen=True, kw_only=True):
-    """The parts of each step of one device, one entry per step; `time_in` gives each work row's time in some steps."""
+    """The parts of each step of one device, one entry per step; `time_in` gives the time of each device event of the
+    steps, on the CPU of each call, in some steps."""
 
     device: int | None
     wall_ns: Int64
@@ -117,7 +103,7 @@ class _Steps(Struct, frozen=True, kw_only=True):
 def step_kinds(step_window: StepWindow, calls: CallTable, time: DeviceTime | None) -> list[list[int]]:
     """Group the steps, by number from 0, that made the same calls; those with most steps first."""
     if time is None:
-        begins, ends = _bounds(step_window)
+        begins, ends = step_window.bounds
         step, name, signature = step_of_calls(begins, ends, calls), _operators_within(calls), calls.signature
         ran = np.flatnonzero(step >= 0)
         return kinds_of(step[ran], name.codes[ran] + 1, signature.codes[ran], len(begins))
@@ -127,47 +113,70 @@ def step_kinds(step_window: StepWindow, calls: CallTable, time: DeviceTime | Non
     return kinds_of(time.step, kernel.codes + 1, signature.codes, len(time.step_start))
 
 
-def breakdown_of(
+class LikeSteps(Struct, frozen=True, kw_only=True):
+    """The steps by kind, the kind of each step, and the work of like steps."""
+
+    kinds: tuple[StepKind, ...]
+    of_step: Int64
+    work: Table
+
+
+def like_steps(
     steps: Sequence[StepRow],
     kinds: Sequence[Sequence[int]],
     step_window: StepWindow,
+    joined: JoinedWork,
     calls: CallTable,
     time: DeviceTime | None,
-) -> Breakdown:
-    """Return the breakdown of all steps by kind; without `time` that of the CPU."""
+    module_kinds: Mapping[str, str],
+) -> LikeSteps:
+    """Return the sums over like steps of all steps by kind; without `time` those of the CPU."""
     if time is None:
-        return _breakdown(steps, kinds, *_of_host(steps, step_window, calls))
-    each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
-    if not each:  # the trace of an accelerator on which nothing ran
-        return Breakdown(operators=(), signatures=(), modules=(), kernels=(), kinds=())
-    return _breakdown(steps, kinds, _device_work(time), each)
+        each, step = [_of_host(steps, step_window, calls)], step_of_calls(*step_window.bounds, calls)
+        called, events = np.ones(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
+        row = joined.call
+    else:
+        each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
+        step, called, events = time.step, _first_of_launches(time), np.ones(len(time.step), dtype=np.int64)
+        place = np.cumsum(time.steps.step >= 0) - 1  # of each event of the trace among those of the steps
+        row = at(place, joined.event)
+    made = []
+    of_step = np.full(len(steps), -1, dtype=np.int64)
+    tables = [work_table(joined.keys(np.full(len(row), -1), module_kinds), {}).where(np.zeros(0, dtype=np.int64))]
+    for numbers in kinds if each else ():
+        kind, kept = _kind([(number, steps[number]) for number in numbers], each)
+        made.append((kind, numbers, kept))
+    made.sort(key=lambda one: (-one[0].count, -one[0].wall_ns))
+    for index, (kind, numbers, kept) in enumerate(made):
+        of_step[numbers] = index
+        spent = np.sum([device.time_in(np.sort(kept)) for device in each], axis=0)
+        launched = np.isin(step, kept)
+        liked = np.append((spent > 0) | launched, False)[row]
+        figures = {
+            "like_calls": np.where(launched, called, 0)[row], "like_events": np.where(launched, events, 0)[row],
+            "like_ns": spent[row],
+        }  # fmt: skip
+        keys = joined.keys(np.full(len(row), index), module_kinds)
+        rows = np.flatnonzero(liked)
+        chosen = Table(keys, figures).where(rows)
+        check_breakdown(kind, int(chosen.figures["like_ns"].sum()))
+        tables.append(work_table(chosen.keys, chosen.figures))
+    return LikeSteps(kinds=tuple(kind for kind, _, _ in made), of_step=of_step, work=concatenated(tables))
 
 
-def _bounds(step_window: StepWindow) -> tuple[Int64, Int64]:
-    spans = step_window.steps or (step_window.window,)
-    begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
-    return begins, ends
-
-
-def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> tuple[_Work, list[_Steps]]:
-    """Return the self times of the calls that began in each step, and the other parts of the steps."""
-    begins, ends = _bounds(step_window)
+def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:
+    """Return the parts of the steps on the host; work is the self time of the calls that began in a step."""
+    begins, ends = step_window.bounds
     step = step_of_calls(begins, ends, calls)
-    work = _Work(
-        operator=_operators_within(calls), signature=calls.signature, module=calls.module, phase=calls.phase,
-        operator_class=calls.operator_class, kernel=Categorical(np.full(len(step), -1, dtype=np.int64), ()), step=step,
-        called=np.ones(len(step), dtype=np.int64), events=np.zeros(len(step), dtype=np.int64),
-    )  # fmt: skip
     framework = np.array([row.framework_ns or 0 for row in steps], dtype=np.int64)
     spent = np.array([row.kernel_time_ns or 0 for row in steps], dtype=np.int64)
     zeros = np.zeros(len(steps), dtype=np.int64)
-    of_process = _Steps(
+    return _Steps(
         device=None, wall_ns=ends - begins, outside_ns=zeros, unrecorded_ns=zeros, idle_ns=(zeros, zeros, zeros),
         framework_ns=framework,
         overlaps_ns={(THREADS, THREADS): spent + framework - (ends - begins)}, exposed_ns=None,
         time_in=lambda chosen: np.where(np.isin(step, chosen), calls.time_ns, 0),
     )  # fmt: skip
-    return work, [of_process]
 
 
 def _operators_within(calls: CallTable) -> Categorical[str]:
@@ -181,19 +190,15 @@ def _operators_within(calls: CallTable) -> Categorical[str]:
     return Categorical(pairs.inverse, tuple(names))
 
 
-def _device_work(time: DeviceTime) -> _Work:
+def _first_of_launches(time: DeviceTime) -> Int64:
+    """Return 1 for the first device event of each row of the host that launched some, and without such a row."""
     kernels, inside = time.work, np.flatnonzero(time.steps.step >= 0)
     launched_by = kernels.launched_by[inside]
     order = np.lexsort((kernels.start_ns[inside], launched_by))
-    called = np.ones(len(inside), dtype=np.int64)
-    called[order[1:]] = np.diff(launched_by[order]) != 0
-    called[launched_by < 0] = 1
-    return _Work(
-        operator=kernels.operator.take(inside), signature=kernels.signature.take(inside),
-        module=kernels.module.take(inside), phase=kernels.phase.take(inside),
-        operator_class=kernels.operator_class.take(inside), kernel=kernels.kernel.take(inside), step=time.step,
-        called=called, events=np.ones(len(inside), dtype=np.int64),
-    )  # fmt: skip
+    first = np.ones(len(inside), dtype=np.int64)
+    first[order[1:]] = np.diff(launched_by[order]) != 0
+    first[launched_by < 0] = 1
+    return first
 
 
 def _device_steps(time: DeviceTime, device: Any) -> _Steps:
@@ -218,34 +223,8 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
 # ----- by kind
 
 
-def _breakdown(
-    steps: Sequence[StepRow], kinds: Sequence[Sequence[int]], work: _Work, each: Sequence[_Steps]
-) -> Breakdown:
-    operators, signatures, modules, kernels = (_Names() for _ in range(4))
-    made = [_kind([(number, steps[number]) for number in kind], work, each, (operators, signatures, modules, kernels))
-            for kind in kinds]  # fmt: skip
-    return Breakdown(
-        operators=tuple(operators.texts), modules=tuple(modules.texts), kernels=tuple(kernels.texts),
-        signatures=tuple(signatures.texts),
-        kinds=tuple(sorted(made, key=lambda kind: (-kind.count, -kind.wall_ns))),
-    )  # fmt: skip
-
-
-class _Names:
-    """Texts by number, in the order of their first use."""
-
-    def __init__(self) -> None:
-        self.texts: dict[Any, int] = {}
-
-    def number(self, text: Any) -> int:
-        """Return the number of a text; -1 for `None`."""
-        return -1 if text is None else self.texts.setdefault(text, len(self.texts))
-
-
-def _kind(
-    chosen: Sequence[tuple[int, StepRow]], work: _Work, each: Sequence[_Steps], names: tuple[_Names, ...]
-) -> StepKind:
-    """Return the sums over like steps, on all devices."""
+def _kind(chosen: Sequence[tuple[int, StepRow]], each: Sequence[_Steps]) -> tuple[StepKind, Int64]:
+    """Return the sums over like steps, on all devices, and the numbers of the steps that are in them."""
     numbers = np.array([number for number, _ in chosen], dtype=np.int64)
     idle = [np.sum(device.idle_ns, axis=0) for device in each]
     reasons = [row.set_aside if row.set_aside in (OTHERS_WORK, PAUSE) else None for _, row in chosen]
@@ -267,10 +246,8 @@ def _kind(
         other_idle_ns=_sum([device.idle_ns[2] for device in each], kept),
         framework_ns=_sum([device.framework_ns for device in each], kept),
         overlaps=_overlaps(each, kept),
-        rows=_rows(work, each, kept, names),
     )  # fmt: skip
-    check_breakdown(kind)
-    return kind
+    return kind, kept
 
 
 def _like_step(device: _Steps, number: int, row: StepRow, idle: Int64, reason: str | None) -> LikeStep:
@@ -290,31 +267,9 @@ def _overlaps(each: Sequence[_Steps], steps: Int64) -> tuple[Overlap, ...]:
     return tuple(Overlap(first=first, second=second, time_ns=time) for (first, second), time in sums.items() if time)
 
 
-def _rows(work: _Work, each: Sequence[_Steps], steps: Int64, names: tuple[_Names, ...]) -> tuple[WorkRow, ...]:
-    chosen = np.sort(steps)
-    time = np.sum([device.time_in(chosen) for device in each], axis=0)
-    launched = np.isin(work.step, steps)
-    rows = np.flatnonzero((time > 0) | launched)
-    keys = ("operator", "signature", "module", "kernel", "phase", "operator_class")
-    figures = {
-        "calls": np.where(launched, work.called, 0), "events": np.where(launched, work.events, 0), "time_ns": time,
-    }  # fmt: skip
-    table = Table({name: getattr(work, name) for name in keys}, figures).where(rows).by(*keys)
-    return tuple(
-        WorkRow(
-            **row | {
-                "operator": names[0].number(row["operator"]), "module": names[2].number(row["module"]),
-                "signature": names[1].number(row["signature"] or NO_SIGNATURE),
-                "kernel": names[3].number(row["kernel"]),
-            }
-        )
-        for row in table.rows()
-    )  # fmt: skip
-
-
-def check_breakdown(kind: StepKind) -> None:
+def check_breakdown(kind: StepKind, work_ns: int) -> None:
     """Raise `AssertionError` unless the parts sum to the steps."""
-    spent = sum(row.time_ns for row in kind.rows) - sum(overlap.time_ns for overlap in kind.overlaps)
+    spent = work_ns - sum(overlap.time_ns for overlap in kind.overlaps)
     idle = kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns
     if kind.wall_ns != spent + idle + kind.outside_ns + kind.unrecorded_ns + kind.framework_ns:
         raise AssertionError(f"the steps {kind.numbers} are {kind.wall_ns} ns, their parts {spent + idle} ns")

@@ -11,10 +11,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.aggregate import chain_rows, class_rows, kernel_rows, module_rows, operator_rows, work_of
-from opanatomy.analysis.breakdown import breakdown_of, step_kinds
+from opanatomy.analysis.aggregate import chain_rows
+from opanatomy.analysis.breakdown import LikeSteps, like_steps, step_kinds
 from opanatomy.analysis.intervals import LaunchedWork
-from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_rows, why_set_aside, without_pauses
+from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_calls, step_of_rows, why_set_aside, without_pauses
 from opanatomy.analysis.timeline import (
     DeviceTime,
     StepWindow,
@@ -24,27 +24,27 @@ from opanatomy.analysis.timeline import (
     host_step_rows,
     timeline_of,
 )
+from opanatomy.analysis.work import JoinedWork, work_table
 from opanatomy.cost.attention import Mask, seen_pairs
 from opanatomy.records.anatomy import (
     Anatomy,
-    Breakdown,
-    ClassRow,
     DeviceFigures,
     Generation,
     HostRow,
     Ledger,
     LinkedTime,
     Provenance,
-    Ratio,
     StepRow,
     StepSpans,
     Timeline,
 )
-from opanatomy.records.columns import Bool, CallTable, KernelTable
+from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, at
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
+from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import KEYS, ClassRow, TheoryRow
 from opanatomy.records.workload import (
     Capture,
     Environment,
@@ -162,16 +162,8 @@ def all_need_both(gradients: Mapping[str, str]) -> bool:
     return set(gradients.values()) <= {"both"}
 
 
-# ----- backward over forward, per class, next to theory
-#
-# A ratio covers all the work of a class or is unknown: one call without a formula makes that of FLOPs and bytes `None`.
-# A forward that is next to nothing has no ratio: it would say that the work is in the backward only, not how the two
-# compare.
+# ----- theory of backward over forward, per class
 
-
-_BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
-#: A forward of less than this part of its backward is next to nothing; no ratio exceeds the inverse.
-_NEXT_TO_NOTHING = 0.01
 
 #: A contraction Y = X W has two in its backward (dX = dY W', dW = X' dY), each with the FLOPs of the forward and over
 #: the same three matrices. A map reads 1 and writes 1, its backward reads the gradient and a saved tensor and writes 1;
@@ -191,29 +183,21 @@ class Theory(Struct, frozen=True, kw_only=True):
     all_need_both: bool
 
 
-def ratios_of(classes: tuple[ClassRow, ...], workload: Workload, theory: Theory | None = None) -> tuple[Ratio, ...]:
-    """Return one row per class that has work in forward and in backward (recompute counts as backward).
+def theory_rows(workload: Workload, theory: Theory | None = None) -> tuple[TheoryRow, ...]:
+    """Return what theory expects of each class, recomputation counted as backward.
 
     `theory` is that of this step. Without it theory assumes that everything is trained if the workload says so;
     otherwise there is none.
     """
-    ratios = []
-    for name in OperatorClass:
-        forward = [row for row in classes if row.operator_class is name and row.phase is Phase.FORWARD]
-        backward = [row for row in classes if row.operator_class is name and row.phase in _BACKWARD]
-        if not forward or not backward:
-            continue
-        ratios.append(
-            Ratio(
-                operator_class=name,
-                time=_over(_total(backward, "time_ns"), _total(forward, "time_ns")),
-                flops=_over(_costed(backward, "flops"), _costed(forward, "flops")),
-                bytes=_over(_moved(backward), _moved(forward)),
-                theory_flops=_theory_flops(name, workload, theory),
-                theory_bytes=_theory_bytes(name, workload, theory),
-            )
+    rows = (
+        TheoryRow(
+            operator_class=name,
+            flops=_theory_flops(name, workload, theory),
+            bytes=_theory_bytes(name, workload, theory),
         )
-    return tuple(ratios)
+        for name in OperatorClass
+    )
+    return tuple(row for row in rows if row.flops is not None or row.bytes is not None)
 
 
 def _theory_flops(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
@@ -241,27 +225,6 @@ def _with_recompute(plain: float | None, workload: Workload) -> float | None:
     return None if workload.frozen else plain + 1
 
 
-def _total(rows: list[ClassRow], name: str) -> int | None:
-    values = [getattr(row, name) for row in rows]
-    return None if any(value is None for value in values) else sum(values)
-
-
-def _costed(rows: list[ClassRow], name: str) -> int | None:
-    """Return the sum of a cost; `None` if a part of the time has no cost."""
-    return None if any(row.uncosted_ns for row in rows) else _total(rows, name)
-
-
-def _moved(rows: list[ClassRow]) -> int | None:
-    read, written = _costed(rows, "read_bytes"), _costed(rows, "written_bytes")
-    return None if read is None or written is None else read + written
-
-
-def _over(backward: int | None, forward: int | None) -> float | None:
-    if backward is None or not forward or forward < _NEXT_TO_NOTHING * backward:
-        return None
-    return backward / forward
-
-
 #: In alphabetical order, like those of a report that is read back.
 CONVENTIONS: dict[str, str | int] = {
     "backward": "recompute included in the ratios",
@@ -278,9 +241,11 @@ class MeasuredSteps(Struct, frozen=True, kw_only=True):
 
     window: StepWindow
     rows: tuple[StepRow, ...]
-    breakdown: Breakdown
+    like: LikeSteps
     #: The device work of the steps that count; `None` on the CPU.
     time: DeviceTime | None
+    #: The step of each device event of the trace, whether it counts or not; -1 if none.
+    of_event: Int64 | None
 
     @property
     def counted(self) -> Bool:
@@ -295,8 +260,9 @@ def measured_steps(
     launched: LaunchedWork | None,
     spans: StepSpans | None = None,
     numbers: Collection[int] | None = None,
+    modules: Mapping[str, str] | None = None,
 ) -> MeasuredSteps:
-    """Measure all steps and say which count; with `numbers` no others do.
+    """Measure all steps and say which count; with `numbers` no others do. `modules` has the class of each module.
 
     The tables cover all steps; without `kernels` and `launched` the steps are those of the CPU.
     """
@@ -312,11 +278,12 @@ def measured_steps(
             for row, reason in zip(rows, reasons, strict=True)
         ]
     rows = tuple(replace(row, set_aside=reason) for row, reason in zip(rows, reasons, strict=True))
-    breakdown = breakdown_of(rows, kinds, step_window, calls, time)
+    like = like_steps(rows, kinds, step_window, JoinedWork(calls, kernels), calls, time, modules or {})
     counted = np.array([reason is None for reason in reasons], dtype=bool)
     return MeasuredSteps(
-        window=step_window, rows=rows, breakdown=breakdown,
+        window=step_window, rows=rows, like=like,
         time=time if time is None or counted.all() else time.only(counted),
+        of_event=None if time is None else time.steps.step,
     )  # fmt: skip
 
 
@@ -340,12 +307,9 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
 
 def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     """Build the report of one trace."""
-    calls, kernels, steps, capture = inputs.calls, inputs.kernels, inputs.steps, inputs.capture
-    time = steps.time
+    calls, steps, capture = inputs.calls, inputs.steps, inputs.capture
     workload = capture.workload if capture else Workload()
     workload = replace(workload, within_windows=_within_windows(workload))
-    work = work_of(calls)
-    classes = class_rows(work)
     step = step_of_rows(steps.rows, capture, recording_outside=steps.window.recording_outside)
     timeline = timeline_of(steps.rows, steps.window, steps.time, inputs.spans, inputs.communication)
     if inputs.environment.host_only:  # the times of operators are those of launching: the device's are not known
@@ -357,28 +321,38 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         environment=inputs.environment,
         workload=workload,
         step=step,
-        classes=classes,
-        ratios=ratios_of(classes, workload, _theory(calls, capture)),
-        operators=operator_rows(work),
-        kernels=() if kernels is None or time is None else kernel_rows(kernels, time.launched.work.blocks_per_sm),
+        work=_work(inputs),
+        theory=theory_rows(workload, _theory(calls, capture)),
+        step_kinds=steps.like.kinds,
         chains=chain_rows(calls),
         host=inputs.host,
-        modules=module_rows(work, capture.modules if capture else {}),
         memory=Memory(),
         timeline=timeline,
         communication=inputs.communication,
-        breakdown=steps.breakdown,
         device=_device_figures(steps.time, timeline.window_ns - (timeline.outside_ns or 0)),
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS | STEPS_BY_UPDATES if steps.window.by_updates else CONVENTIONS,
-        generation=generation_of(capture, classes, step.count),
         run=capture.run if capture else None,
         compilation=capture.compilation if capture else None,
         caveats=inputs.caveats,
         warnings=(*inputs.warnings, *_of_lost_work(timeline)),
     )
     check_conservation(anatomy)
-    return anatomy
+    return replace(anatomy, generation=generation_of(capture, anatomy.classes, step.count))
+
+
+def _work(inputs: AnatomyInputs) -> Table:
+    """Return the work of the steps that count, beside that of like steps."""
+    calls, steps = inputs.calls, inputs.steps
+    joined = JoinedWork(calls, inputs.kernels)
+    step = step_of_calls(*steps.window.bounds, calls)[joined.call]
+    blocks = None
+    if steps.of_event is not None and steps.time is not None:
+        step = np.where(joined.event >= 0, at(steps.of_event, joined.event), step)
+        blocks = steps.time.launched.work.blocks_per_sm
+    keys = joined.keys(at(steps.like.of_step, step), inputs.capture.modules if inputs.capture else {})
+    counted = work_table(keys, joined.figures(blocks))
+    return concatenated((counted, steps.like.work)).by(*KEYS).compact()
 
 
 def _of_lost_work(timeline: Timeline) -> Iterator[str]:

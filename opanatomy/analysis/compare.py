@@ -14,10 +14,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
+from opanatomy.analysis.work import WorkSums
 from opanatomy.errors import UsageError
-from opanatomy.records.anatomy import Anatomy, Breakdown, LikeStep, Metric, OperatorRow, StepKind
+from opanatomy.records.anatomy import Anatomy, Metric
 from opanatomy.records.comparison import (
-    BreakdownSums,
     Cause,
     Comparison,
     Decomposition,
@@ -32,6 +32,7 @@ from opanatomy.records.comparison import (
 from opanatomy.records.memory import MemoryPart
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import CLASSES, STEP_PHASES, OperatorClass, Phase
+from opanatomy.records.work import Breakdown, LikeStep, OperatorRow, StepWork, breakdown_of
 
 # ----- matching the work of two steps: first the same, then moved or changed, then new or gone
 #
@@ -70,7 +71,7 @@ class Match(Struct, frozen=True):
     after: dict[Key, Item]
 
 
-def items_of(breakdown: Breakdown, kind: StepKind, unsigned: AbstractSet[str] = frozenset()) -> dict[Key, Item]:
+def items_of(breakdown: Breakdown, kind: StepWork, unsigned: AbstractSet[str] = frozenset()) -> dict[Key, Item]:
     """Return the work of the mean step of a kind by its key; `unsigned` operators have no signatures in it."""
     items: dict[Key, Item] = {}
     for row in kind.rows:
@@ -91,14 +92,14 @@ def items_of(breakdown: Breakdown, kind: StepKind, unsigned: AbstractSet[str] = 
     return items
 
 
-def unsigned_operators(*sides: tuple[Breakdown, StepKind]) -> frozenset[str]:
+def unsigned_operators(*sides: tuple[Breakdown, StepWork]) -> frozenset[str]:
     """Return operators of all sides that lack signatures on some: those of the others would match nothing."""
     known = [_signed_by_operator(breakdown, kind) for breakdown, kind in sides]
     everywhere = set(known[0]).intersection(*known[1:])
     return frozenset(operator for operator in everywhere if len({side[operator] for side in known}) > 1)
 
 
-def _signed_by_operator(breakdown: Breakdown, kind: StepKind) -> dict[str, bool]:
+def _signed_by_operator(breakdown: Breakdown, kind: StepWork) -> dict[str, bool]:
     """Return whether any call of each operator has a signature."""
     known: dict[str, bool] = {}
     for row in kind.rows:
@@ -243,7 +244,7 @@ def _sum(item: Item, more: Item | None) -> Item:
 # ----- pairing the steps of both sides
 
 
-def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind]]:
+def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepWork, StepWork]]:
     """Pair the most similar kinds of steps of both sides, most frequent first."""
     calls = [[calls_of(side, kind) for kind in side.kinds] for side in (before, after)]
     likeness = {
@@ -264,7 +265,7 @@ def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind
     return sorted(kinds, key=lambda pair: (-min(kind.count for kind in pair), -sum(kind.wall_ns for kind in pair)))
 
 
-def calls_of(breakdown: Breakdown, kind: StepKind) -> dict[str, Fraction]:
+def calls_of(breakdown: Breakdown, kind: StepWork) -> dict[str, Fraction]:
     """Return how often the mean step calls each kernel, or if it has none each operator."""
     calls: dict[str, Fraction] = {}
     for row in kind.rows:
@@ -296,7 +297,7 @@ class Stepped(Struct, frozen=True, kw_only=True):
     """The compared steps of one side, with the names in them and the costs of its operators."""
 
     breakdown: Breakdown
-    kind: StepKind
+    kind: StepWork
     costs: Costs
     #: The time that the profiler adds to a step, if known.
     profiler_ns: int | None = None
@@ -770,7 +771,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
             reasons, decomposition, others = [f"{little}: these are other models"], None, ()
         elif little is not None:
             questions = [f"{little}: is it the same model?"]
-    chosen: list[StepKind | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
+    chosen: list[StepWork | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
     busy = [text for side in sides for text in _busy(side)]
     no_claim = _no_claim(sides, independent=not shared, busy=bool(busy))
     return Comparison(
@@ -851,26 +852,27 @@ def _breakdown(side: SideInput) -> Breakdown | None:
     """Return the breakdown of all runs of a side together."""
     if len(side.runs) == 1:
         return side.runs[0].anatomy.breakdown
-    sums = BreakdownSums()
+    sums = WorkSums()
     for place, run in enumerate(side.runs):
-        sums.add(run.anatomy.breakdown, run=place)
-    return sums.breakdown()
+        sums.add(run.anatomy.work, run.anatomy.step_kinds, (False, place, "", place), run=place)
+    work, kinds = sums.sums()
+    return None if kinds is None else breakdown_of(work, kinds)
 
 
-def _kinds(breakdowns: Sequence[Breakdown | None]) -> list[tuple[StepKind, ...]] | None:
+def _kinds(breakdowns: Sequence[Breakdown | None]) -> list[tuple[StepWork, ...]] | None:
     """Return the pairs of kinds of two sides, the one to compare first."""
     if len(breakdowns) != 2 or breakdowns[0] is None or breakdowns[1] is None:
         return None
-    pairs: list[tuple[StepKind, ...]] = list(paired(breakdowns[0], breakdowns[1]))
+    pairs: list[tuple[StepWork, ...]] = list(paired(breakdowns[0], breakdowns[1]))
     return pairs or None
 
 
-def _most(breakdown: Breakdown | None) -> StepKind | None:
+def _most(breakdown: Breakdown | None) -> StepWork | None:
     return breakdown.kinds[0] if breakdown is not None and breakdown.kinds else None
 
 
 def _decomposition(
-    sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]]
+    sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepWork]]
 ) -> tuple[Decomposition, tuple[Kinds, ...]]:
     stepped = [
         Stepped(
@@ -901,7 +903,7 @@ def _profiler_ns(side: SideInput) -> int | None:
 # ----- a side
 
 
-def _side(side: SideInput, kind: StepKind | None) -> Side:
+def _side(side: SideInput, kind: StepWork | None) -> Side:
     anatomies = [run.anatomy for run in side.runs]
     environment = anatomies[0].environment
     software = ", ".join(filter(None, (_named("torch", environment.torch), _named("CUDA", environment.cuda))))
@@ -917,7 +919,7 @@ def _named(what: str, version: str | None) -> str | None:
     return None if version is None else f"{what} {version}"
 
 
-def _samples_of(kind: StepKind) -> tuple[Sample, ...]:
+def _samples_of(kind: StepWork) -> tuple[Sample, ...]:
     """Return each like step, averaged over ranks and devices; one that is set aside on any of them is set aside."""
     samples = []
     for (run, number), steps in _grouped(kind.steps).items():
@@ -944,7 +946,7 @@ def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], l
 
 
 def _figures(
-    sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, claims: bool, comparable: bool
+    sides: Sequence[SideInput], kinds: Sequence[StepWork | None], *, claims: bool, comparable: bool
 ) -> tuple[FigureRow, ...]:
     samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
     if _unlike_peaks(sides):
@@ -988,7 +990,7 @@ def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
     return len({next((name for name in _PEAKS if name in metrics), None) for metrics in runs} - {None}) > 1
 
 
-def _of_all_steps(side: SideInput, kind: StepKind | None) -> set[str]:
+def _of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
     """Return the figures of profiled time that cover other steps than the compared ones."""
     names: set[str] = set()
     for run in side.runs:
@@ -1005,7 +1007,7 @@ def _of_all_steps(side: SideInput, kind: StepKind | None) -> set[str]:
     return names
 
 
-def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
+def _samples(side: SideInput, kind: StepWork | None) -> dict[str, list[float]]:
     """Return the values of each figure: one per run; for a single run one per like step, if a step has the figure."""
     each = [_of_run(run, None if kind is None else kind.numbers) for run in side.runs]
     if len(each) == 1:
@@ -1033,7 +1035,7 @@ def _of_like_step(step: LikeStep) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_steps(kind: StepKind, known: Mapping[str, Metric]) -> dict[str, list[float]]:
+def _of_steps(kind: StepWork, known: Mapping[str, Metric]) -> dict[str, list[float]]:
     steps = list(_grouped(step for step in kind.steps if step.set_aside is None).values())
     columns: dict[str, list[float]] = {}
     figures = [[_of_like_step(step) for step in each] for each in steps]
@@ -1050,7 +1052,7 @@ def _of_steps(kind: StepKind, known: Mapping[str, Metric]) -> dict[str, list[flo
     return {name: column for name, column in columns.items() if name in known}
 
 
-def _sums(kind: StepKind, profiler_ns: int) -> dict[str, int]:
+def _sums(kind: StepWork, profiler_ns: int) -> dict[str, int]:
     """Return the sums over the steps that count, for figures that a single step does not have.
 
     `profiler_ns` is what the profiler adds to them, which is no time of the framework.
@@ -1068,7 +1070,7 @@ def _sums(kind: StepKind, profiler_ns: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _shares(kind: StepKind, sums: Mapping[str, int]) -> dict[str, float]:
+def _shares(kind: StepWork, sums: Mapping[str, int]) -> dict[str, float]:
     """Return the shares in the metrics: of the steps without other steps' work, of all work, of the whole steps."""
     own, work = kind.wall_ns - kind.outside_ns, sums["kernel_time_ns"]
     exposed = [step.exposed_communication_ns for step in kind.steps if step.set_aside is None]
@@ -1134,7 +1136,7 @@ def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool) -> s
     return None
 
 
-def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> Iterable[str]:
+def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepWork | None]) -> Iterable[str]:
     """Yield how many runs and ranks have no step among the compared ones: their steps have other numbers."""
     for side, kind in zip(sides, kinds, strict=True):
         if kind is None:
@@ -1148,7 +1150,7 @@ def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> I
                 yield f"{side.name}: the parts are of {len(have)} of {count} {what}, the others have no like steps"
 
 
-def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]] | None) -> Iterable[str]:
+def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepWork]] | None) -> Iterable[str]:
     """Yield a warning if a trace without shapes is matched against one with them."""
     if kinds is None:
         return

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from msgspec.structs import fields
 
-from opanatomy.records.anatomy import Anatomy, OperatorRow, Situation
+from opanatomy.records.anatomy import Anatomy, Situation
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import OperatorRow
 
 _DDP: Final = regex(r"DistributedDataParallel|distributed[.:]+ddp|\bReducer\b|\breducer::")
 _FSDP: Final = regex(r"\bFSDP|FullyShardedDataParallel|\bfsdp::|fully_shard")

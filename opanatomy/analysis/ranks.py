@@ -15,13 +15,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import FRACTION, WHOLE, Common, Firsts, Order, RowSums, merged, same, sum_of
-from opanatomy.analysis.build import check_conservation, ratios_of
+from opanatomy.analysis.build import check_conservation
 from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
 from opanatomy.analysis.evidence import situation_of, situation_over
 from opanatomy.analysis.lanes import lanes_of_ranks
 from opanatomy.analysis.spans import longest_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.analysis.timeline import longest_gaps
+from opanatomy.analysis.work import WorkSums
 from opanatomy.errors import UsageError
 from opanatomy.options import DATA_PARALLEL, as_asked
 from opanatomy.records.anatomy import (
@@ -29,29 +30,24 @@ from opanatomy.records.anatomy import (
     Anatomy,
     ChainRow,
     Check,
-    ClassRow,
     DeviceFigures,
     Difference,
     HostRow,
     IdleRow,
-    KernelRow,
     Lanes,
     Launching,
     Ledger,
-    ModuleRow,
-    OperatorRow,
     Provenance,
-    Ratio,
     Situation,
     Span,
     Step,
     Timeline,
 )
 from opanatomy.records.communication import Collective, Rank, Spread, numbers_in_short, span_in_short
-from opanatomy.records.comparison import BreakdownSums
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
+from opanatomy.records.work import Ratio, TheoryRow, plain
 from opanatomy.records.workload import Environment, RunClock, Workload
 
 # ----- steps, timelines, device figures and their spread over several ranks
@@ -471,7 +467,7 @@ def content_of(anatomy: Anatomy) -> bytes:
     """Return a digest of the anatomy without what names its file, so that copies of a trace have the same."""
     ranks = tuple(replace(rank, trace=None, trace_sha256=None) for rank in anatomy.ranks)
     bare = replace(anatomy, provenance=Provenance(opanatomy=""), ranks=ranks)
-    return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=str)).digest()
+    return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=plain)).digest()
 
 
 _COMPARED: Final[tuple[tuple[str, Callable[[Candidate], str | None]], ...]] = (
@@ -574,16 +570,13 @@ class RanksTogether:
         self._environment: Common[Environment] = Common()
         self._workload: Common[Workload] = Common()
         self._batches: list[int | None] = []
-        self._classes, self._operators, self._modules = RowSums(ClassRow), RowSums(OperatorRow), RowSums(ModuleRow)
-        self._kernels = RowSums(KernelRow, apart=("operators",))
+        self._work = WorkSums()
         self._host, self._chains = RowSums(HostRow), RowSums(ChainRow)
-        self._launchers: dict[str, set[str]] = {}
         self._theory: dict[OperatorClass, Common[Ratio]] = {}
         self._ledger: Ledger | None = None
         self._memory = _Best()
         self._collectives: tuple[Collective, ...] = ()
         self._communication = CommunicationOver()
-        self._breakdown = BreakdownSums()
         self._checks, self._caveats, self._warnings = ChecksOver(), WarningsOver(), WarningsOver()
         self._conventions: dict[str, str | int] = {}
         self._situations: list[Situation] = []
@@ -607,7 +600,7 @@ class RanksTogether:
             )
         )  # fmt: skip
         self._add_rows(anatomy, order)
-        self._breakdown.add(anatomy.breakdown, rank=rank.rank)
+        self._work.add(anatomy.work, anatomy.step_kinds, order, rank=rank.rank)
         self._environment.add(anatomy.environment)
         self._workload.add(anatomy.workload)
         self._batches.append(anatomy.workload.batch)
@@ -622,14 +615,8 @@ class RanksTogether:
         return rank
 
     def _add_rows(self, anatomy: Anatomy, order: Order) -> None:
-        self._classes.add(anatomy.classes, order)
-        self._operators.add(anatomy.operators, order)
-        self._kernels.add(anatomy.kernels, order)
-        self._modules.add(anatomy.modules, order)
         self._host.add(anatomy.host, order)
         self._chains.add(anatomy.chains, order)
-        for row in anatomy.kernels:
-            self._launchers.setdefault(row.kernel, set()).update(row.operators)
         self._communication.add(anatomy.communication, order)
         self._collectives = merged_collectives((*self._collectives, *anatomy.collectives))
         ledgers = [ledger for ledger in (self._ledger, anatomy.ledger) if ledger is not None]
@@ -646,17 +633,16 @@ class RanksTogether:
         candidates = [one.candidate for one in kept]
         ranks = tuple(candidate.rank for candidate in candidates)
         first = candidates[0].provenance
-        workload, classes = self._with_samples(self._workload.record()), self._class_rows()
+        workload = self._with_samples(self._workload.record())
+        work, kinds = self._work.sums()
         together = Anatomy(
             provenance=Provenance(opanatomy=first.opanatomy, command=first.command, trace=name),
             environment=self._environment.record(),
             workload=workload,
             step=self._with_rate(step_over([one.step for one in kept]), workload),
-            classes=classes,
-            ratios=self._ratios(classes, workload),
-            operators=self._operator_rows(),
-            kernels=self._kernel_rows(),
-            modules=self._modules.rows(),
+            work=work,
+            theory=tuple(self._theory_rows()),
+            step_kinds=kinds,
             host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
             chains=self._chains.rows(),
             situation=situation_over(self._situations),
@@ -672,7 +658,6 @@ class RanksTogether:
             conventions=self._conventions,
             collectives=self._collectives,
             communication=self._communication.communication(),
-            breakdown=self._breakdown.breakdown(),
             ranks=ranks,
             spread=spread_of(ranks),
             checks=self._checks.checks(),
@@ -704,30 +689,7 @@ class RanksTogether:
         if len(sizes) > 1:
             yield f"the batches of the ranks differ: {sizes[0]} to {sizes[-1]} samples"
 
-    def _ratios(self, classes: tuple[ClassRow, ...], workload: Workload) -> tuple[Ratio, ...]:
-        """Return the ratios of the sums, with the theory of the ranks' steps if it is the same for all."""
-        ratios = []
-        for ratio in ratios_of(classes, workload):
-            theory: Common[Ratio] = self._theory.get(ratio.operator_class, Common())
-            ratios.append(
-                replace(ratio, theory_flops=theory.value("theory_flops"), theory_bytes=theory.value("theory_bytes"))
-            )
-        return tuple(ratios)
-
-    def _class_rows(self) -> tuple[ClassRow, ...]:
-        rows = self._classes.rows()
-        return tuple(sorted(rows, key=lambda row: (_CLASS_ORDER[row.operator_class], _PHASE_ORDER[row.phase])))
-
-    def _operator_rows(self) -> tuple[OperatorRow, ...]:
-        return tuple(
-            sorted(
-                self._operators.rows(),
-                key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule, row.part_of or ""),
-            )
-        )
-
-    def _kernel_rows(self) -> tuple[KernelRow, ...]:
-        def with_launchers(row: Mapping[str, Any]) -> Mapping[str, Any]:
-            return {**row, "operators": tuple(sorted(self._launchers[row["kernel"]]))}
-
-        return tuple(sorted(self._kernels.rows(with_launchers), key=lambda row: (-row.time_ns, row.kernel)))
+    def _theory_rows(self) -> Iterator[TheoryRow]:
+        """Yield the theory of the ranks' steps, as far as it is the same for all."""
+        for name, ratios in self._theory.items():
+            yield TheoryRow(operator_class=name, flops=ratios.value("theory_flops"), bytes=ratios.value("theory_bytes"))

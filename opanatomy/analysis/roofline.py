@@ -18,25 +18,22 @@ from msgspec.structs import replace
 
 from opanatomy.records.anatomy import (
     BANDWIDTH,
-    COMPUTE,
-    MEMORY,
     MIN_COVERED,
     VECTOR,
     AboveCeiling,
     Anatomy,
     Ceilings,
     Check,
-    ClassRow,
     DeviceFigures,
     Difference,
     ExceededCeiling,
     GivenCeiling,
-    OperatorRow,
     vector_name,
 )
 from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, OF_GENERATION, TF32, ExcessCause, OperatorClass, Phase
+from opanatomy.records.work import COMPUTE, MEMORY, ClassRow, OperatorRow, with_bounds
 from opanatomy.records.workload import Environment
 
 # ----- the peak of a product: by its data type, for float32 by what it was computed in
@@ -395,9 +392,8 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
     others = tuple(other for other in anatomy.checks if other.quantity != QUANTITY)
     return replace(
         anatomy,
-        operators=operators,
+        work=with_bounds(anatomy.work, operators),
         checks=(*others, check),
-        classes=tuple(_class_row(row, operators) for row in anatomy.classes),
         device=replace(_figures(anatomy, named), exceeded=exceeded, above=above_ceilings(operators, named.bounding)),
     )
 
@@ -470,37 +466,6 @@ def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
         else replace(row, bound_ns=0 if (row.part_of, row.phase) in whole else None, bound_by=None)
         for row in rows
     )
-
-
-def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
-    rows = [
-        operator
-        for operator in operators
-        if operator.operator_class is row.operator_class
-        and operator.phase is row.phase
-        and operator.bound_ns is not None
-    ]
-    if not rows:
-        return replace(row, bound_ns=None, bounded_ns=0, headroom_ns=None, memory_bound_ns=None)
-    return replace(
-        row,
-        bound_ns=sum(operator.bound_ns or 0 for operator in rows),
-        bounded_ns=sum(operator.bounded_ns for operator in rows),
-        headroom_ns=headroom_ns(rows),
-        memory_bound_ns=sum(operator.bound_ns or 0 for operator in rows if operator.bound_by == MEMORY),
-    )
-
-
-def headroom_ns(rows: Iterable[OperatorRow]) -> int:
-    """Return the time above the bounds, operator by operator; `rows` are of one class and phase.
-
-    An operator that caches made faster than memory allows has 0, not less.
-    """
-    spare: Counter[str] = Counter()
-    for row in rows:
-        if row.bound_ns is not None:
-            spare[row.part_of or row.operator] += row.bounded_ns - row.bound_ns
-    return sum(max(ns, 0) for ns in spare.values())
 
 
 def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:

@@ -147,6 +147,13 @@ class StepWindow(Struct, frozen=True, kw_only=True):
     #: The part of what the profiler adds to a step on the CPU that lies outside operators.
     recording_outside: float
 
+    @property
+    def bounds(self) -> tuple[Int64, Int64]:
+        """Return when the steps begin and end, without steps the window."""
+        spans = self.steps or (self.window,)
+        begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
+        return begins, ends
+
     def step_at(self, times_ns: Int64) -> Int64:
         """Return the step at each host time, each until the next begins; -1 before the first and after the last."""
         begins = np.array([begin for begin, _ in self.steps or (self.window,)], dtype=np.int64)

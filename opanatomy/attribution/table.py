@@ -49,7 +49,8 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
     by_name, by_call = calls.kernels.operator_class[work.name], class_of_calls(calls, call)
     # a name that says nothing (`triton__0d1d2de`) takes the class of the operator that launched it
     nameless = (by_name == UNKNOWN) & (call >= 0)
-    operator = at(calls.operator, work.host)
+    # The row that launched a part of a call is the operator, `nccl:all_reduce` too; else the innermost around it.
+    operator = np.where(call >= 0, work.host, at(calls.operator, work.host))
     without = np.array([device.number for device in devices if lacks_tensor_cores(device.name)], dtype=np.int64)
     return KernelTable(
         kernel=Categorical(work.name, names),

@@ -512,7 +512,18 @@ def _value(value: Any, field: str, texts: Texts) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_value(item, field, texts) for item in value]
         return type(value)(items) if any(map(is_not, items, value)) else value
-    return _mapping(value, field, texts) if isinstance(value, dict) else value
+    return _mapping(value, field, texts) if isinstance(value, dict) else _table(value, texts)
+
+
+def _table(table: Any, texts: Texts) -> Any:
+    from opanatomy.records.table import Table  # and with it numpy
+
+    if not isinstance(table, Table):
+        return table
+    values = {name: _value(key.values, name, texts) for name, key in table.keys.items()}
+    changed = {name: new for name, new in values.items() if new is not table.keys[name].values}
+    keys = {name: replace(table.keys[name], values=new) for name, new in changed.items()}
+    return table.with_columns(keys, {}) if keys else table
 
 
 def _record(record: Any, texts: Texts) -> Any:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from enum import auto
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.records.codec import Record
+from opanatomy.records.codec import SCHEMA, Record
 from opanatomy.records.columns import Bool, Categorical, Int64
 from opanatomy.records.communication import Collective, Communication, Rank, Spread, Waiting
 from opanatomy.records.memory import Memory
 from opanatomy.records.signature import SignatureText
+from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import (
     FLOAT32,
     PEAK_OF_COMPUTE_TYPE,
@@ -24,6 +26,22 @@ from opanatomy.records.taxonomy import (
     OperatorClass,
     Phase,
     StrEnum,
+)
+from opanatomy.records.work import (
+    Breakdown,
+    ClassRow,
+    KernelRow,
+    ModuleRow,
+    OperatorRow,
+    Ratio,
+    StepKind,
+    TheoryRow,
+    breakdown_of,
+    class_rows,
+    kernel_rows,
+    module_rows,
+    operator_rows,
+    ratios_of,
 )
 from opanatomy.records.workload import Compilation, Environment, MachineLoad, RunClock, TextFigures, Workload
 
@@ -863,111 +881,8 @@ class Lanes(Record, frozen=True, kw_only=True):
     hidden: int = 0
 
 
-# --- breakdown of like steps, from which two runs are compared ---
-#
-# Names of operators, signatures, modules and kernels are indices into the lists of the `Breakdown`; -1 is "none".
-
-
-class WorkRow(Struct, frozen=True, array_like=True):
-    """Work of one operator with one signature in one module and phase, by one kernel, over the steps that count.
-
-    `time_ns` is the sum of its device events, each clipped to its step; on the CPU the self time of its calls. `calls`
-    counts calls of the operator if it is known, else device events; `events` counts device events.
-    """
-
-    operator: int
-    signature: int
-    module: int
-    phase: Phase
-    operator_class: OperatorClass
-    kernel: int
-    calls: int
-    events: int
-    time_ns: int
-
-
-class Overlap(Record, frozen=True, kw_only=True):
-    """Time that two kinds of work ("compute", "communication", "copy") ran at once, counted twice in their sum.
-
-    If several run at once, each beyond the first overlaps once.
-    """
-
-    first: str
-    second: str
-    time_ns: int
-
-
-class LikeStep(Record, frozen=True, kw_only=True):
-    """One step of one device (on the CPU of the process).
-
-    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report exclude it.
-    `phase_ns` is that of `StepRow`.
-    """
-
-    number: int | None
-    wall_ns: int
-    idle_ns: int
-    exposed_communication_ns: int | None = None
-    phase_ns: dict[Phase, int] = field(default_factory=dict)
-    device: int | None = None
-    rank: int | None = None
-    #: Index of the run among several that are compared together.
-    run: int | None = None
-    set_aside: str | None = None
-    left_out: str | None = None
-
-
-class StepKind(Record, frozen=True, kw_only=True):
-    """Steps that made the same calls. All times are sums over the `count` of them that are not set aside.
-
-    On an accelerator wall = outside + unrecorded + idle (host, stream, other) + the rows' times - overlaps, on the CPU
-    wall = framework + the rows' times - overlaps (of threads), both exactly.
-    """
-
-    steps: tuple[LikeStep, ...]
-    count: int
-    wall_ns: int
-    rows: tuple[WorkRow, ...]
-    overlaps: tuple[Overlap, ...] = ()
-    outside_ns: int = 0
-    unrecorded_ns: int = 0
-    host_idle_ns: int = 0
-    stream_idle_ns: int = 0
-    other_idle_ns: int = 0
-    framework_ns: int = 0
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Return the distinct numbers of the steps, without steps that have no number."""
-        return _numbers(self.steps)
-
-    @property
-    def counted(self) -> tuple[int, ...]:
-        """Return the numbers of the steps that are not set aside on any device, rank or run."""
-        return _numbers(tuple(step for step in self.steps if step.set_aside is None))
-
-
-def _numbers(steps: tuple[LikeStep, ...]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(step.number for step in steps if step.number is not None))
-
-
-class Breakdown(Record, frozen=True, kw_only=True):
-    """The steps of a run by kind, the kind with most counting steps first."""
-
-    operators: tuple[str, ...]
-    signatures: tuple[SignatureText, ...]
-    modules: tuple[str, ...]
-    kernels: tuple[str, ...]
-    kinds: tuple[StepKind, ...]
-
-
-SCHEMA = 2
-
-
 #: A share of a peak or ceiling is shown only if its figures cover this part of the time.
 MIN_COVERED = 0.5
-#: Values of `bound_by` of an operator.
-COMPUTE, MEMORY = "compute", "memory"
 
 
 class Provenance(Record, frozen=True, kw_only=True):
@@ -1082,143 +997,11 @@ class Step(Record, frozen=True, kw_only=True):
     steps: tuple[StepRow, ...] = ()
 
 
-class ClassRow(Record, frozen=True, kw_only=True):
-    """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
-
-    `uncosted_ns` is the time of the calls without a formula; `flops` is `None` if no call has one. With the ceilings of
-    the device: `bound_ns` is the least time that the calls need, `bounded_ns` the measured time of the calls with a
-    known bound, `headroom_ns` the sum over operators of the measured time beyond the bound, and `memory_bound_ns` the
-    part of `bound_ns` set by the bandwidth.
-
-    operator_class: `tensor_contraction`, `statistical_normalization`, `elementwise`, `data_movement`, `communication`,
-        `other` or `unknown`.
-    phase: `forward`, `backward`, `recompute`, `optimizer`, `prefill`, `decoding` or `other`.
-    calls: operator calls.
-    kernels: the kernels, copies and fills that they launched.
-    time_ns: device work; on the CPU self time.
-    read_bytes: minimum bytes read, each distinct input once; `written_bytes` each output once.
-    """
-
-    operator_class: OperatorClass
-    phase: Phase
-    calls: int
-    kernels: int
-    time_ns: int
-    flops: int | None
-    read_bytes: int | None
-    written_bytes: int | None
-    uncosted_ns: int = 0
-    bound_ns: int | None = None
-    bounded_ns: int = 0
-    headroom_ns: int | None = None
-    memory_bound_ns: int | None = None
+#: The tables of an `Anatomy` that are sums of its work, but for the breakdown.
+VIEWS: Final = ("classes", "ratios", "operators", "kernels", "modules")
 
 
-class Ratio(Record, frozen=True, kw_only=True):
-    """Backward (recompute included) over forward of one class.
-
-    A ratio is `None` if a part of either is unknown, or the forward is less than 1 % of the backward. `theory_*` is the
-    ratio expected of the kinds of operators in the class, `None` if theory gives no single number.
-
-    operator_class: the class.
-    time: ratio of time; `flops` and `bytes` of FLOPs and minimum bytes, `theory_flops` and `theory_bytes` by theory.
-    """
-
-    operator_class: OperatorClass
-    time: float | None
-    flops: float | None
-    bytes: float | None
-    theory_flops: float | None = None
-    theory_bytes: float | None = None
-
-
-class OperatorRow(Record, frozen=True, kw_only=True):
-    """One operator with one signature in one phase, over all profiled steps.
-
-    `uncosted_ns` is the time of the calls whose cost is not known; FLOPs, bytes and the bound are of the others.
-
-    operator: its name.
-    signature: shapes and data types of its arguments, as text.
-    operator_class: the class, given by `rule`, a row of the table of rules.
-    calls: how often it was called.
-    time_ns: device work of these calls; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
-    causal_flops: of causal attention, without the masked part.
-    normalization_flops: of the softmax in fused attention.
-    part_of: the operator that this one runs inside as a part; FLOPs and bytes are counted there.
-    bound_ns: the least time of these calls at the device's ceilings, and `bound_by` the ceiling that sets it
-        ("compute", "memory").
-    compute_type: the type in which float32 operands were computed, by the longest kernel whose name says: "float32",
-        "tf32", "3 x tf32".
-    crosses_host_link: true if it copies between host and device, so that no bandwidth of the device bounds it.
-    """
-
-    operator: str
-    signature: SignatureText
-    phase: Phase
-    operator_class: OperatorClass
-    rule: str
-    calls: int
-    time_ns: int
-    flops: int | None
-    read_bytes: int | None
-    written_bytes: int | None
-    causal_flops: int | None = None
-    normalization_flops: int | None = None
-    part_of: str | None = None
-    bound_ns: int | None = None
-    bound_by: str | None = None
-    uncosted_ns: int = 0
-    compute_type: str | None = None
-    crosses_host_link: bool = False
-
-    @property
-    def bounded_ns(self) -> int:
-        """Return the time of the calls that `bound_ns` bounds."""
-        return 0 if self.bound_ns is None else self.time_ns - self.uncosted_ns
-
-
-class KernelRow(Record, frozen=True, kw_only=True):
-    """One kernel name: how often it ran, its total time, and the operators that launched it.
-
-    kernel: the name.
-    operator_class: the class, by the name alone, and by which `rule`.
-    count: how often it ran.
-    time_ns: its total time.
-    operators: the operators that launched it.
-    blocks_per_sm: its blocks for each multiprocessor, the mean over its time; `None` where that is not recorded.
-    """
-
-    kernel: str
-    operator_class: OperatorClass
-    rule: str
-    count: int
-    time_ns: int
-    operators: tuple[str, ...]
-    blocks_per_sm: float | None = None
-
-
-class ModuleRow(Record, frozen=True, kw_only=True):
-    """Work of one module (submodules not included) in one phase and class; `module` is `""` for the root.
-
-    module: its path.
-    kind: the name of its class.
-    phase: the phase, and `operator_class` the class.
-    time_ns: device work; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
-    """
-
-    module: str
-    kind: str | None
-    phase: Phase
-    operator_class: OperatorClass
-    time_ns: int
-    flops: int | None
-    read_bytes: int | None
-    written_bytes: int | None
-
-
-class Anatomy(Record, frozen=True, kw_only=True):
+class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", tag="anatomy"):
     """The whole report: what ran, where its time, FLOPs, bytes and memory went, and what could not be explained.
 
     A frozen record of frozen records, equal and hashed by value, and picklable. Each field is a record or a tuple of
@@ -1229,6 +1012,8 @@ class Anatomy(Record, frozen=True, kw_only=True):
     environment: the device, its driver, torch and the other libraries.
     workload: the model, its batch, data types and the options that change the step.
     step: one step: wall time with and without the profiler, phases, busy time; `step.steps` has each step.
+    work: what ran in the steps, one row for each operator, signature, module, phase, class and kernel, over all steps.
+        The next six tables, and `breakdown`, are sums of it.
     classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
     ratios: one row for each operator class: backward over forward, measured and by theory.
     operators: one row for each operator, signature and phase, the longest first, over all steps.
@@ -1245,7 +1030,9 @@ class Anatomy(Record, frozen=True, kw_only=True):
     ranks: one row for each rank of the report; one trace that says its rank has one row, other traces none.
     spread: each figure of a step over several ranks: its minimum, median and maximum.
     waiting: waiting separated from transfer, and the straggler; `None` unless collectives of several ranks are matched.
-    breakdown: the time of like steps, operator by operator, from which two runs are compared.
+    theory: what theory expects of backward over forward, by class.
+    step_kinds: the steps by kind, those that made the same calls together; `None` in reports that lack them.
+    breakdown: the time of like steps, operator by operator, from which two runs are compared; `None` without kinds.
     checks: figures checked against a second source, and those that disagree.
     advice: what to change, the largest gain first.
     situation: how the step is run, by which advice chooses its cures; `None` for memory snapshots.
@@ -1267,11 +1054,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     environment: Environment
     workload: Workload
     step: Step
-    classes: tuple[ClassRow, ...]
-    ratios: tuple[Ratio, ...]
-    operators: tuple[OperatorRow, ...]
-    kernels: tuple[KernelRow, ...]
-    modules: tuple[ModuleRow, ...]
+    work: Table
     memory: Memory
     timeline: Timeline
     device: DeviceFigures
@@ -1283,7 +1066,8 @@ class Anatomy(Record, frozen=True, kw_only=True):
     ranks: tuple[Rank, ...] = ()
     spread: tuple[Spread, ...] = ()
     waiting: Waiting | None = None
-    breakdown: Breakdown | None = None
+    theory: tuple[TheoryRow, ...] = ()
+    step_kinds: tuple[StepKind, ...] | None = None
     checks: tuple[Check, ...] = ()
     advice: tuple[Advice, ...] = ()
     situation: Situation | None = None
@@ -1298,6 +1082,36 @@ class Anatomy(Record, frozen=True, kw_only=True):
     compilation: Compilation | None = None
     replay: Replay | None = None
     schema: int = SCHEMA
+
+    @cached_property
+    def operators(self) -> tuple[OperatorRow, ...]:
+        """Return one row for each operator, signature and phase, the longest first."""
+        return operator_rows(self.work)
+
+    @cached_property
+    def classes(self) -> tuple[ClassRow, ...]:
+        """Return one row for each operator class and phase."""
+        return class_rows(self.work, self.operators)
+
+    @cached_property
+    def ratios(self) -> tuple[Ratio, ...]:
+        """Return one row for each operator class with a forward and a backward."""
+        return ratios_of(self.classes, self.theory)
+
+    @cached_property
+    def kernels(self) -> tuple[KernelRow, ...]:
+        """Return one row for each name of a kernel, copy or fill."""
+        return kernel_rows(self.work)
+
+    @cached_property
+    def modules(self) -> tuple[ModuleRow, ...]:
+        """Return one row for each module, phase and class."""
+        return module_rows(self.work)
+
+    @cached_property
+    def breakdown(self) -> Breakdown | None:
+        """Return the time of like steps, operator by operator."""
+        return None if self.step_kinds is None else breakdown_of(self.work, self.step_kinds)
 
     @property
     def alarms(self) -> tuple[Check, ...]:

@@ -1,4 +1,4 @@
-"""Define the base class of the records that a user gets."""
+"""Define the base class of the records that a user gets, and how records become plain values and back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import fields
 
+#: The version of the JSON reports of all kinds.
+SCHEMA: Final = 3
 #: The most characters of a text in a repr, and the most entries of a tuple or a mapping.
 _LONGEST, _ENTRIES = 48, 3
 _CUT: Final = "…"

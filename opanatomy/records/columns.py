@@ -168,12 +168,20 @@ def categorical_of(values: Sequence[Value], codes: Int64) -> Categorical[Value]:
     return Categorical(first[codes], tuple(numbers))
 
 
-def joined(first: Categorical[Value], second: Categorical[Value]) -> Categorical[Value]:
-    """Concatenate two columns."""
-    if first.values is second.values:
-        return Categorical(np.concatenate((first.codes, second.codes)), first.values)
-    below = np.where(second.codes >= 0, second.codes + len(first.values), -1)
-    return categorical_of((*first.values, *second.values), np.concatenate((first.codes, below)))
+def arranged(column: Categorical[Value], values: Sequence[Value]) -> Categorical[Value]:
+    """Return the column with its values in this order."""
+    place = {value: index for index, value in enumerate(values)}
+    codes = np.array([*(place[value] for value in column.values), -1], dtype=np.int64)
+    return Categorical(codes[column.codes], tuple(values))
+
+
+def joined(*columns: Categorical[Value]) -> Categorical[Value]:
+    """Concatenate columns."""
+    if all(column.values is columns[0].values for column in columns):
+        return Categorical(np.concatenate([column.codes for column in columns]), columns[0].values)
+    begins = np.cumsum([0, *(len(column.values) for column in columns)]).tolist()
+    codes = [np.where(each.codes >= 0, each.codes + begin, -1) for each, begin in zip(columns, begins, strict=False)]
+    return categorical_of([value for column in columns for value in column.values], np.concatenate(codes))
 
 
 def at(column: Int64, rows: Int64) -> Int64:
@@ -361,7 +369,7 @@ class KernelTable(Struct, frozen=True, kw_only=True):
     link: Int64
     #: The host row of its call; -1 if its launch only dispatches, or is not known.
     call: Int64
-    #: The innermost operator around its launch, and its arguments.
+    #: The row of its call that launched it, without a call the innermost operator around its launch; and its arguments.
     operator: Categorical[str]
     signature: Categorical[SignatureText]
     #: The row in the host events that launched it, -1 if not known.

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from enum import auto
-from typing import Any, Final
 
-from msgspec import Struct, field
-from msgspec.structs import replace
-
-from opanatomy.records.anatomy import Better, Breakdown, LikeStep, Overlap, StepKind, WorkRow
-from opanatomy.records.codec import Record
+from opanatomy.records.anatomy import Better
+from opanatomy.records.codec import SCHEMA, Record
 from opanatomy.records.experiment import StepFigures, TechniqueRow
 from opanatomy.records.taxonomy import OperatorClass, StrEnum
 
-COMPARISON_SCHEMA = 1
 #: A difference with a smaller p-value is called significant: of twenty pairs of the same, about one in six has one.
 SIGNIFICANT = 0.01
 
@@ -226,7 +221,7 @@ class MemoryChange(Record, frozen=True, kw_only=True):
         return self.after_bytes - self.before_bytes
 
 
-class Comparison(Record, frozen=True, kw_only=True):
+class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="comparison"):
     """Two or more runs next to each other: the figures of all, and for two the causes of the difference in step time.
 
     not_comparable: why the sides cannot be compared; there are no changes, causes and claims then.
@@ -239,7 +234,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     no_claim: why nothing is called significant; `None` if the runs allow it.
     gates: the gates given by `fail_if`, and whether they were met.
     warnings: what a reader must know of the figures.
-    comparison_schema: the version of the JSON report.
+    schema: the version of the JSON report.
     """
 
     not_comparable: tuple[str, ...] = ()
@@ -252,7 +247,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     no_claim: str | None = None
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()
-    comparison_schema: int = COMPARISON_SCHEMA
+    schema: int = SCHEMA
 
 
 # --- differences and noise of technique runs ---
@@ -317,93 +312,3 @@ def memory_agrees(row: TechniqueRow) -> bool | None:
     """Return True if the predicted peak is within 2 % of the measured one."""
     error = memory_error(row)
     return None if error is None else abs(error) <= MEMORY_AGREES
-
-
-# --- sums of the breakdowns of several ranks or runs ---
-
-
-_SUMS: Final = (
-    "count", "wall_ns", "outside_ns", "unrecorded_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns",
-    "framework_ns",
-)  # fmt: skip
-
-
-class _Kind(Struct):
-    """Sums over the steps of one kind; work is keyed by the texts of its names."""
-
-    steps: list[LikeStep] = field(default_factory=list)
-    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMS, 0))
-    overlaps: dict[tuple[str, str], int] = field(default_factory=dict)
-    work: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
-
-
-class BreakdownSums:
-    """Adds up breakdowns; steps are of one kind if their numbers agree in all breakdowns added."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[tuple[int, ...], _Kind] = {}
-
-    def add(self, breakdown: Breakdown | None, *, rank: int | None = None, run: int | None = None) -> None:
-        """Add one breakdown, whose steps belong to this rank or run."""
-        if breakdown is None:
-            return
-        for kind in breakdown.kinds:
-            known = self._kinds.setdefault(kind.numbers, _Kind())
-            known.steps += [
-                replace(step, rank=step.rank if rank is None else rank, run=step.run if run is None else run)
-                for step in kind.steps
-            ]
-            for name in _SUMS:
-                known.sums[name] += getattr(kind, name)
-            for overlap in kind.overlaps:
-                pair = overlap.first, overlap.second
-                known.overlaps[pair] = known.overlaps.get(pair, 0) + overlap.time_ns
-            _add_rows(known.work, breakdown, kind)
-
-    def breakdown(self) -> Breakdown | None:
-        """Return the sums, independent of the order of adding; `None` if nothing was added."""
-        if not self._kinds:
-            return None
-        names: tuple[dict[Any, int], ...] = ({}, {}, {}, {})
-        kinds = [
-            StepKind(
-                steps=tuple(sorted(kind.steps, key=_place)), **kind.sums, rows=_rows(kind, names),
-                overlaps=tuple(
-                    Overlap(first=first, second=second, time_ns=time)
-                    for (first, second), time in sorted(kind.overlaps.items())
-                ),
-            )
-            for _, kind in sorted(self._kinds.items())
-        ]  # fmt: skip
-        operators, signatures, modules, kernels = map(tuple, names)
-        return Breakdown(
-            operators=operators, signatures=signatures, modules=modules, kernels=kernels,
-            kinds=tuple(sorted(kinds, key=lambda kind: (-kind.count, -kind.wall_ns))),
-        )  # fmt: skip
-
-
-def _add_rows(work: dict[tuple[Any, ...], list[int]], breakdown: Breakdown, kind: StepKind) -> None:
-    texts = (breakdown.operators, breakdown.signatures, breakdown.modules, breakdown.kernels)
-    for row in kind.rows:
-        named = (
-            None if number < 0 else text[number]
-            for text, number in zip(texts, (row.operator, row.signature, row.module, row.kernel), strict=True)
-        )
-        sums = work.setdefault((*named, row.phase, row.operator_class), [0, 0, 0])
-        for place, value in enumerate((row.calls, row.events, row.time_ns)):
-            sums[place] += value
-
-
-def _rows(kind: _Kind, names: tuple[dict[Any, int], ...]) -> tuple[WorkRow, ...]:
-    rows = []
-    ordered = sorted(kind.work.items(), key=lambda item: (-item[1][2], *(str(part) for part in item[0])))
-    for (*texts, phase, operator_class), sums in ordered:
-        operator, signature, module, kernel = (
-            -1 if text is None else known.setdefault(text, len(known)) for known, text in zip(names, texts, strict=True)
-        )
-        rows.append(WorkRow(operator, signature, module, phase, operator_class, kernel, *sums))
-    return tuple(rows)
-
-
-def _place(step: LikeStep) -> tuple[int, ...]:
-    return tuple(-1 if part is None else part for part in (step.run, step.rank, step.device, step.number))

@@ -7,7 +7,7 @@ from enum import Enum
 from msgspec import field
 
 from opanatomy.records.anatomy import Advice
-from opanatomy.records.codec import Record
+from opanatomy.records.codec import SCHEMA, Record
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment, MachineLoad, MemoryObservations, Workload
@@ -96,9 +96,6 @@ class LossCurve(Record, frozen=True, kw_only=True):
         """Return the largest difference of two losses as a share of the baseline's."""
         pairs = zip(self.losses, self.baseline, strict=True)
         return max((abs(ours - theirs) / max(abs(theirs), 1e-30) for ours, theirs in pairs), default=0.0)
-
-
-TECHNIQUES_SCHEMA = 2
 
 
 class StepFigures(Record, frozen=True, kw_only=True):
@@ -207,7 +204,7 @@ class Limit(Record, frozen=True, kw_only=True):
     largest_batch_peak_bytes: int | None = None
 
 
-class Techniques(Record, frozen=True, kw_only=True):
+class Techniques(Record, frozen=True, kw_only=True, tag_field="kind", tag="techniques"):
     """An experiment: the baseline and each technique, in the order of the table.
 
     `order` has the names in the order in which they ran, with a comma between repetitions; `predicted_only` is true if
@@ -229,7 +226,7 @@ class Techniques(Record, frozen=True, kw_only=True):
     limit: Limit | None = None
     advice: tuple[Advice, ...] = ()
     warnings: tuple[str, ...] = ()
-    schema: int = TECHNIQUES_SCHEMA
+    schema: int = SCHEMA
 
     @property
     def baseline(self) -> TechniqueRow:

@@ -8,4 +8,4 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 
-Report: TypeAlias = "Anatomy | Techniques | Comparison"
+Report: TypeAlias = Anatomy | Techniques | Comparison

@@ -1,30 +1,50 @@
-"""Tables of interned values and whole numbers, with one way to choose rows and to sum them."""
+"""Tables of interned values and whole numbers, with one way to choose rows, to sum them and to write them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct
 
-from opanatomy.records.columns import Bool, Categorical, Int64, unique
+from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, joined, unique
 
 #: A figure that is not known.
 NOT_KNOWN: Final = np.iinfo(np.int64).min
 #: Keys are combined into one number up to this.
 _LARGEST: Final = 2**62
+#: The names of a key's parts as plain values.
+_VALUES, _CODES = "values", "codes"
 
 
-class Table(Struct, frozen=True):
-    """Rows with keys, whose values are interned (`None` is none), and figures, whole numbers or `NOT_KNOWN`."""
+class Table:
+    """Rows with keys, whose values are interned (`None` is none), and figures, whole numbers or `NOT_KNOWN`.
 
-    keys: Mapping[str, Categorical[Any]]
-    figures: Mapping[str, Int64]
+    Tables are equal if they have the same names and rows in the same order.
+    """
+
+    __slots__ = ("figures", "keys")
+
+    def __init__(self, keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64]) -> None:
+        self.keys, self.figures = dict(keys), dict(figures)
 
     def __len__(self) -> int:
         column = next(iter((*self.figures.values(), *(key.codes for key in self.keys.values()))), ())
         return len(column)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table) or self.keys.keys() != other.keys.keys():
+            return False
+        figures = self.figures.keys() == other.figures.keys() and all(
+            np.array_equal(figure, other.figures[name]) for name, figure in self.figures.items()
+        )
+        return figures and all(key.decoded() == other.keys[name].decoded() for name, key in self.keys.items())
+
+    def __hash__(self) -> int:
+        return hash((*self.keys, *((name, figure.tobytes()) for name, figure in self.figures.items())))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows>"
 
     def where(self, rows: Bool | Int64) -> Table:
         """Return the rows of a mask, or these rows in their order."""
@@ -51,15 +71,33 @@ class Table(Struct, frozen=True):
             {name: _sums(figure[order], starts) for name, figure in self.figures.items()},
         )
 
+    def with_columns(self, keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64]) -> Table:
+        """Return the rows with these columns added, or in place of those of the same name."""
+        return Table({**self.keys, **keys}, {**self.figures, **figures})
+
+    def compact(self) -> Table:
+        """Return the rows with keys that hold no other values than theirs, in the same order."""
+        keys = {}
+        for name, key in self.keys.items():
+            used = unique(key.codes)
+            first = int(len(used.values) and used.values[0] < 0)  # none is no value
+            keys[name] = Categorical(used.inverse - first, tuple(key.values[code] for code in used.values[first:]))
+        return Table(keys, self.figures)
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each row as its values by name; what is not known is `None`."""
         columns = [key.decoded() for key in self.keys.values()]
-        for figure in self.figures.values():
-            values = figure.tolist()
-            columns.append([None if value == NOT_KNOWN else value for value in values])
+        columns += [_known(figure.tolist()) for figure in self.figures.values()]
         names = (*self.keys, *self.figures)
         for row in zip(*columns, strict=True):
             yield dict(zip(names, row, strict=True))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the table as plain values by the names of its columns; a column that is the same in all rows once."""
+        columns: dict[str, Any] = {"rows": len(self)}
+        for name, key in self.compact().keys.items():
+            columns[name] = {_VALUES: list(key.values), _CODES: _once(key.codes.tolist())}
+        return columns | {name: _once(_known(figure.tolist())) for name, figure in self.figures.items()}
 
     def _grouped(self, names: Sequence[str]) -> tuple[Int64, Int64]:
         """Return the rows in the order of these keys, and where each combination of them begins."""
@@ -73,6 +111,61 @@ class Table(Struct, frozen=True):
             most *= len(key.values) + 1
         order = np.argsort(place, kind="stable")
         return order, np.flatnonzero(np.diff(place[order], prepend=-1))
+
+
+def concatenated(tables: Sequence[Table]) -> Table:
+    """Return the rows of all tables; where one lacks a column its rows have none, or it is not known."""
+    keys: dict[str, Any] = {name: None for table in tables for name in table.keys}
+    figures: dict[str, Any] = {name: None for table in tables for name in table.figures}
+    for name in keys:
+        keys[name] = joined(*(table.keys.get(name) or Categorical(np.full(len(table), -1), ()) for table in tables))
+    for name in figures:
+        columns = (table.figures.get(name, np.full(len(table), NOT_KNOWN)) for table in tables)
+        figures[name] = np.concatenate([*columns])
+    return Table(keys, figures)
+
+
+def table_of(plain: Mapping[str, Any], types: Mapping[str, Callable[[Any], Any]]) -> Table:
+    """Return the table of plain values, those of a key in their type.
+
+    Raise `ValueError` or `TypeError` if these are no table, or columns have other lengths.
+    """
+    rows = plain["rows"]
+    if type(rows) is not int or rows < 0:
+        raise ValueError(f"a table has {rows!r} rows")
+    keys, figures = {}, {}
+    for name, column in plain.items():
+        if name == "rows":
+            continue
+        is_key = isinstance(column, dict)
+        numbers = _column(name, column[_CODES] if is_key else column, rows)
+        if is_key:
+            values = [types.get(name, str)(value) for value in column[_VALUES]]
+            if len(numbers) and not -1 <= numbers.min() <= numbers.max() < len(values):
+                raise ValueError(f"a code of {name} is none of its values")
+            keys[name] = categorical_of(values, numbers)
+        else:
+            figures[name] = numbers
+    return Table(keys, figures)
+
+
+def _column(name: str, plain: Any, rows: int) -> Int64:
+    values = plain if isinstance(plain, list) else [plain] * rows
+    if len(values) != rows:
+        raise ValueError(f"{name} has {len(values)} rows of {rows}")
+    if not all(value is None or type(value) is int for value in values):
+        raise TypeError(f"a value of {name} is no whole number")
+    if any(value is not None and not -(2**62) < value < 2**62 for value in values):
+        raise ValueError(f"a value of {name} is too large")
+    return np.array([NOT_KNOWN if value is None else value for value in values], dtype=np.int64)
+
+
+def _once(values: list[Any]) -> Any:
+    return values[0] if len(values) > 1 and values.count(values[0]) == len(values) else values
+
+
+def _known(values: list[int]) -> list[int | None]:
+    return [None if value == NOT_KNOWN else value for value in values]
 
 
 def figure(column: Int64 | Bool, known: Bool | None = None) -> Int64:

@@ -13,14 +13,14 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
-from msgspec import Struct
+from msgspec import Struct, defstruct
 from msgspec import inspect as types
 
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import instead_of
-from opanatomy.records.anatomy import Anatomy, Metric
+from opanatomy.records.anatomy import VIEWS, Anatomy, Metric
 from opanatomy.records.comparison import Comparison, FigureRow, Part
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
@@ -241,8 +241,19 @@ def _tables_of(kind: types.Type, prefix: str) -> Iterator[tuple[str, type]]:
             yield from _tables_of(inner, f"{place}.")
 
 
-def _fields(kind: types.Type) -> Iterable[types.Field]:
-    return kind.fields if isinstance(kind, types.StructType) else ()
+#: The tables that stand in place of the fields of an `Anatomy` from which they are made.
+_MADE: Final = {"work": VIEWS, "theory": (), "step_kinds": ("breakdown",)}
+
+
+def _fields(kind: types.Type) -> Iterator[types.Field]:
+    """Yield the fields of a record; of an `Anatomy` with the tables that are made of its work."""
+    is_anatomy = isinstance(kind, types.StructType) and issubclass(kind.cls, Anatomy)
+    for field in kind.fields if isinstance(kind, types.StructType) else ():
+        if is_anatomy and field.name in _MADE:
+            hints = [(name, get_type_hints(getattr(Anatomy, name).func)["return"]) for name in _MADE[field.name]]
+            yield from _fields(types.type_info(defstruct("Made", hints)))
+        else:
+            yield field
 
 
 def _known(kind: types.Type) -> types.Type:

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
-from opanatomy.report.formats.json import read_anatomy, read_comparison, read_techniques
+from opanatomy.report.formats.json import read_report
 
 #: The keys of the document are searched for in this much text at its beginning.
 _HEAD_BYTES: Final = 1 << 16
@@ -42,18 +41,20 @@ _EVENTS: Final = "traceEvents"
 
 
 class _Kind(Struct, frozen=True):
-    """A kind of our documents: its keys, two that each one has, and how it is read, or why it is not."""
+    """A kind of our documents: its keys, those that each one has, and why it is not read if it is no report."""
 
     keys: frozenset[str]
-    sure: tuple[str, str]
-    read: Callable[[bytes], Report] | None = None
+    sure: tuple[str, ...]
+    is_report: bool = False
     refusal: str = ""
 
 
+#: Tables that reports of schema 1 and 2 have.
+_OLDER: Final = ("classes", "ratios", "operators", "kernels", "modules", "breakdown")
 _KINDS: Final = (
-    _Kind(frozenset(Anatomy.__struct_fields__), ("schema", "provenance"), read_anatomy),
-    _Kind(frozenset(Comparison.__struct_fields__), ("comparison_schema", "sides"), read_comparison),
-    _Kind(frozenset(Techniques.__struct_fields__), ("schema", "rows"), read_techniques),
+    _Kind(frozenset((*Anatomy.__struct_fields__, *_OLDER, "kind")), ("schema", "provenance"), is_report=True),
+    _Kind(frozenset((*Comparison.__struct_fields__, "comparison_schema", "kind")), ("sides",), is_report=True),
+    _Kind(frozenset((*Techniques.__struct_fields__, "kind")), ("schema", "rows"), is_report=True),
     # Printed by `ceilings -f json`, and kept for later runs.
     _Kind(
         frozenset(
@@ -107,7 +108,7 @@ def document_in(path: Path) -> Report | None:
         return None
     except (EOFError, zlib.error) as error:
         raise _damaged(path, str(error)) from error
-    return _read(path, text, kind, certain=kind.sure[1] in _keys(text[:_HEAD_BYTES]))
+    return _read(path, text, kind, certain=kind.sure[-1] in _keys(text[:_HEAD_BYTES]))
 
 
 def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Report | None:
@@ -120,10 +121,10 @@ def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Report | No
         return None
     if _EVENTS in keys or not keys.keys() >= set(kind.sure):
         return None
-    if kind.read is None:
+    if not kind.is_report:
         raise OpanatomyError(f"{path}: {kind.refusal}")
     try:
-        return redacted(kind.read(text), Texts())
+        return redacted(read_report(text), Texts())
     except OpanatomyError as error:
         raise OpanatomyError(f"{path}: {error}") from error
 

@@ -19,11 +19,12 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.costs import costs_of, nothing_recorded
 from opanatomy.errors import UsageError
-from opanatomy.records.anatomy import Anatomy, Better, ClassRow, Metric
+from opanatomy.records.anatomy import Anatomy, Better, Metric
 from opanatomy.records.communication import Waiting
 from opanatomy.records.comparison import Comparison, Decomposition
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
+from opanatomy.records.work import ClassRow
 from opanatomy.report.section import total
 
 # The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and its meaning.

@@ -15,12 +15,13 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from opanatomy.analysis.costs import Costs, steps_of
-from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
+from opanatomy.records.anatomy import MIN_COVERED, Anatomy
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.work import ClassRow, OperatorRow
 
 # --------------------------------------------------------------------------- quantities; `None` is what is not known
 

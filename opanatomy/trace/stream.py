@@ -347,7 +347,10 @@ _PACKED_FROM: Final = 16 << 20
 
 _EVENTS_KEY = regex(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: The beginning of our JSON reports.
-_REPORT_KEYS: Final = regex(rb'\s*\{\s*"(?:schema"\s*:\s*\d+\s*,\s*"(?:caveats|provenance)"\s*:|sides"\s*:\s*\[)')
+_REPORT_KEYS: Final = regex(
+    rb'\s*\{\s*"(?:kind"\s*:\s*"(?:anatomy|comparison|techniques)"'
+    rb'|schema"\s*:\s*\d+\s*,\s*"(?:caveats|provenance)"\s*:|sides"\s*:\s*\[)'
+)
 _SEPARATORS: Final = b", \t\r\n"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.report import units
 from opanatomy.report.formats.html import html_report
-from opanatomy.report.formats.json import json_report
+from opanatomy.report.formats.json import report_as_dict
 from opanatomy.report.formats.speedscope import speedscope_profile
 from opanatomy.report.section import Page
 from tests.browser.pages import FEW, OTHERS, OWN, SHARED, report_of
@@ -103,8 +102,7 @@ def page_of(name: str, folder: Path) -> Path:
 
 
 def document_of(name: str, folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(json_report(report_of(name, folder)))
-    return document
+    return report_as_dict(report_of(name, folder))
 
 
 @pytest.mark.parametrize("name", SHOWN)

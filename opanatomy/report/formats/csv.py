@@ -13,12 +13,12 @@ from typing import Final
 
 from msgspec.structs import fields
 
-from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.comparison import Comparison, Part, Work
 from opanatomy.records.experiment import ScaledGradients, StepFigures, TechniqueRow, Techniques, Underflow
 from opanatomy.records.memory import MemoryPart
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import SignatureText
+from opanatomy.records.work import OperatorRow
 from opanatomy.report import units
 from opanatomy.report.section import Format, moved, printable
 

@@ -22,11 +22,12 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.costs import steps_of
 from opanatomy.cost.registry import describe
-from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.work import OperatorRow
 from opanatomy.report import units
 from opanatomy.report.charts import CHARTS, NoChart, chart_of, kind_of, library, still_of
 from opanatomy.report.markup import Opened, elements, nothing_more, plain

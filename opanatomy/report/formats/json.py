@@ -1,4 +1,4 @@
-"""Write the anatomy as JSON, schema 2: faithful, the same bytes for the same anatomy, one table row a line."""
+"""Write reports as JSON, schema 3: faithful, the same bytes for the same report, one row or column a line."""
 
 from __future__ import annotations
 
@@ -8,68 +8,106 @@ import msgspec
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.records.anatomy import SCHEMA, Anatomy
-from opanatomy.records.comparison import COMPARISON_SCHEMA, Comparison
-from opanatomy.records.experiment import TECHNIQUES_SCHEMA, Techniques
+from opanatomy.records.anatomy import VIEWS, Anatomy
+from opanatomy.records.codec import SCHEMA
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.signature import SignatureText
+from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import STEP_PHASES
+from opanatomy.records.work import (
+    NO_WORK,
+    Breakdown,
+    ClassRow,
+    KernelRow,
+    ModuleRow,
+    OperatorRow,
+    Ratio,
+    TheoryRow,
+    plain,
+    typed,
+    work_of_tables,
+)
 from opanatomy.report.section import Format
 
-#: The keys of schema 2 in the order of the file.
+#: The keys of a report of one run in the order of the file, after its kind.
 _SECTIONS: Final = (
-    "schema", "caveats", "advice", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios",
-    "operators", "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives", "communication",
-    "ranks", "spread", "waiting", "generation", "run", "compilation", "replay", "breakdown", "situation", "host",
-    "chains", "lanes", "spans", "checks", "texts", "warnings",
+    "schema", "caveats", "advice", "provenance", "environment", "workload", "conventions", "step", "step_kinds", "work",
+    "theory", "memory", "timeline", "device", "ledger", "collectives", "communication", "ranks", "spread", "waiting",
+    "generation", "run", "compilation", "replay", "situation", "host", "chains", "lanes", "spans", "checks", "texts",
+    "warnings",
 )  # fmt: skip
 
 
-Read = TypeVar("Read", Anatomy, Comparison, Techniques)
-
-
-class _Head(msgspec.Struct):
-    schema: int
-
-
-class _HeadOfComparison(msgspec.Struct):
-    comparison_schema: int
+Kind = TypeVar("Kind")
 
 
 def json_report(report: Report) -> str:
-    """Return the report as JSON text, as `read_anatomy` and `read_comparison` take it back."""
-    if isinstance(report, Techniques | Comparison):
-        typed_report = msgspec.json.decode(msgspec.json.encode(report, enc_hook=_plain), type=type(report))
-        return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
-                      "}", depth=0) + "\n"  # fmt: skip
-    return _anatomy_report(report)
-
-
-def _anatomy_report(anatomy: Anatomy) -> str:
+    """Return the report as JSON text, as `read_report` takes it back."""
     # An integer in a field of floats is written as the float it is read back as: hence the typed round trip.
-    typed = _decoded(msgspec.json.encode(anatomy, enc_hook=_plain), Anatomy)
-    sections = {name: getattr(typed, name, ()) for name in _SECTIONS}
-    sections["conventions"] = dict(sorted(typed.conventions.items()))
-    return _block("{", [f"{_line(name)}: {_section(value)}" for name, value in sections.items()], "}", depth=0) + "\n"
+    again = _decoded(msgspec.json.encode(report, enc_hook=plain), type(report))
+    keys = {"kind": _line(type(report).__struct_config__.tag)}
+    if isinstance(again, Anatomy):
+        again = replace(again, conventions=dict(sorted(again.conventions.items())))
+        keys |= {name: _section(getattr(again, name)) for name in _SECTIONS}
+    else:
+        keys |= {name: _rows(value, depth=1) for name, value in _keys(again).items()}
+    return _block("{", [f"{_line(name)}: {text}" for name, text in keys.items()], "}", depth=0) + "\n"
 
 
-def read_anatomy(text: str | bytes) -> Anatomy:
-    """Return the anatomy in a JSON report of schema 2 or 1; raise `OpanatomyError` for any other text."""
+def report_as_dict(report: Report) -> dict[str, Any]:
+    """Return the JSON report as plain values, of one run with the rows of each table that is made of its work."""
+    made: dict[str, Any] = msgspec.json.decode(json_report(report))
+    if isinstance(report, Anatomy):
+        tables = {name: getattr(report, name) for name in (*VIEWS, "breakdown")}
+        made |= msgspec.json.decode(msgspec.json.encode(tables, enc_hook=plain))
+    return made
+
+
+# ----- reading, older schemas too
+
+
+class _Head(msgspec.Struct):
+    kind: str | None = None
+    schema: int | None = None
+    comparison_schema: int | None = None
+    rows: msgspec.Raw = msgspec.Raw()
+
+
+def read_report(text: str | bytes) -> Report:
+    """Return the report in a JSON text, of schema 3 or older; raise `OpanatomyError` for any other text."""
     try:
-        schema = msgspec.json.decode(text, type=_Head).schema
-        if schema == SCHEMA:
-            return _decoded(text, Anatomy)
-        if schema == 1:
-            older = msgspec.json.encode(_of_schema_1(msgspec.json.decode(text)))
-            return replace(_decoded(older, Anatomy), schema=SCHEMA)
+        head = msgspec.json.decode(text, type=_Head)
+        schema = head.schema if head.comparison_schema is None else head.comparison_schema
+        if head.kind is not None and schema == SCHEMA:
+            return _decoded(text, Report)  # type: ignore[arg-type] # a union is a type to msgspec
+        if head.kind is None and head.comparison_schema == 1:
+            older = msgspec.json.decode(text)
+            del older["comparison_schema"]
+            return _typed(older, Comparison)
+        if head.kind is None and head.rows and schema == 2:
+            return _typed(msgspec.json.decode(text) | {"schema": SCHEMA}, Techniques)
+        if head.kind is None and not head.rows and schema in (1, 2):
+            older = msgspec.json.decode(text)
+            return _of_schema_2(_of_schema_1(older) if schema == 1 else older)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OpanatomyError(
             f"not an opanatomy report - {error} - give a file that `opanatomy ... -f json` wrote"
         ) from error
+    if schema is None:
+        raise OpanatomyError("not an opanatomy report - give a file that `opanatomy ... -f json` wrote")
     raise OpanatomyError(
-        f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} - "
+        f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} and older ones - "
         "use the opanatomy that wrote it, or write it again from its trace"
     )
+
+
+def read_anatomy(text: str | bytes) -> Anatomy:
+    """Return the report of one run in a JSON text; raise `OpanatomyError` for any other text."""
+    report = read_report(text)
+    if not isinstance(report, Anatomy):
+        raise OpanatomyError("not a report of one run - give a file that `opanatomy analyze ... -f json` wrote")
+    return report
 
 
 def _of_schema_1(value: Any) -> Any:
@@ -85,42 +123,58 @@ def _of_schema_1(value: Any) -> Any:
     return made
 
 
-def read_comparison(text: str | bytes) -> Comparison:
-    """Return the comparison in its JSON report; raise `OpanatomyError` for any other text than this schema."""
-    try:
-        schema = msgspec.json.decode(text, type=_HeadOfComparison).comparison_schema
-        if schema == COMPARISON_SCHEMA:
-            return _decoded(text, Comparison)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise OpanatomyError(
-            f"not a comparison of opanatomy - {error} - give a file that `opanatomy compare ... -f json` wrote"
-        ) from error
-    raise OpanatomyError(
-        f"the comparison has schema {schema}, this opanatomy reads schema {COMPARISON_SCHEMA} - "
-        "use the opanatomy that wrote it, or compare the reports again"
+class _Tables(msgspec.Struct):
+    """The tables of schema 2, which kept the work five times."""
+
+    classes: tuple[ClassRow, ...]
+    ratios: tuple[Ratio, ...]
+    operators: tuple[OperatorRow, ...]
+    kernels: tuple[KernelRow, ...]
+    modules: tuple[ModuleRow, ...]
+    breakdown: Breakdown | None = None
+
+
+def _of_schema_2(report: dict[str, Any]) -> Anatomy:
+    """Return the anatomy of a report of schema 2: the work has rows for each of its tables alone."""
+    tables = _typed(report, _Tables)
+    others = {name: value for name, value in report.items() if name not in _Tables.__struct_fields__}
+    anatomy = _typed(others | {"work": NO_WORK.plain(), "schema": SCHEMA}, Anatomy)
+    kinds = None if tables.breakdown is None else tuple(one.kind for one in tables.breakdown.kinds)
+    theory = (
+        TheoryRow(operator_class=row.operator_class, flops=row.theory_flops, bytes=row.theory_bytes)
+        for row in tables.ratios
+    )
+    return replace(
+        anatomy,
+        work=work_of_tables(
+            classes=tables.classes,
+            operators=tables.operators,
+            kernels=tables.kernels,
+            modules=tables.modules,
+            breakdown=tables.breakdown,
+        ),
+        theory=tuple(theory),
+        step_kinds=kinds,
     )
 
 
-def read_techniques(text: str | bytes) -> Techniques:
-    """Return the experiment in its JSON report; raise `OpanatomyError` for any other text than this schema."""
-    try:
-        schema = msgspec.json.decode(text, type=_Head).schema
-        if schema == TECHNIQUES_SCHEMA:
-            return _decoded(text, Techniques)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise OpanatomyError(
-            f"not a report of techniques - {error} - give a file that `opanatomy techniques ... -f json` wrote"
-        ) from error
-    raise OpanatomyError(
-        f"the report has schema {schema}, this opanatomy reads schema {TECHNIQUES_SCHEMA} - "
-        "use the opanatomy that wrote it"
-    )
+def _typed(value: Any, kind: type[Kind]) -> Kind:
+    return _decoded(msgspec.json.encode(value), kind)
+
+
+def _decoded(text: str | bytes, kind: type[Kind]) -> Kind:
+    return msgspec.json.decode(text, type=kind, dec_hook=typed)
+
+
+# ----- the layout
 
 
 def _section(value: object) -> str:
     """Return a table with one row a line, a record or a mapping with one key a line; a missing record is null."""
     if value is None or isinstance(value, int | tuple):
         return _rows(value, depth=1) if isinstance(value, tuple) else _line(value)
+    if isinstance(value, Table):
+        return _block("{", [f"{_line(name)}: {_line(item)}" for name, item in value.plain().items()], "}", depth=1)
     keys = value if isinstance(value, dict) else _keys(value)
     return _block("{", [f"{_line(name)}: {_rows(item, depth=2)}" for name, item in keys.items()], "}", depth=1)
 
@@ -140,17 +194,8 @@ def _block(opening: str, items: list[str], closing: str, *, depth: int) -> str:
 
 
 def _line(value: object) -> str:
-    text = msgspec.json.encode(value, order="deterministic", enc_hook=_plain)
+    text = msgspec.json.encode(value, order="deterministic", enc_hook=plain)
     return msgspec.json.format(text, indent=0).decode()
-
-
-def _decoded(text: str | bytes, kind: type[Read]) -> Read:
-    return msgspec.json.decode(text, type=kind, dec_hook=lambda kind, value: kind(value))
-
-
-def _plain(value: SignatureText) -> str:
-    """Return the JSON form of the one type that it does not know."""
-    return str(value)
 
 
 def _keys(record: Any) -> dict[str, object]:

@@ -22,10 +22,9 @@ from opanatomy.records.anatomy import (
     Check,
     Difference,
     ExceededCeiling,
-    KernelRow,
-    OperatorRow,
 )
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.work import KernelRow, OperatorRow
 from opanatomy.report.section import (
     ByteRate,
     Bytes,

@@ -8,9 +8,10 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from opanatomy.analysis.costs import steps_of
-from opanatomy.records.anatomy import AboveCeiling, Anatomy, ClassRow
-from opanatomy.records.anatomy import Ratio as RatioRow
+from opanatomy.records.anatomy import AboveCeiling, Anatomy
 from opanatomy.records.taxonomy import ExcessCause, OperatorClass, Phase
+from opanatomy.records.work import ClassRow
+from opanatomy.records.work import Ratio as RatioRow
 from opanatomy.report.section import (
     Column,
     ColumnKind,

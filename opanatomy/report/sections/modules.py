@@ -9,9 +9,10 @@ from typing import Final
 from msgspec import Struct
 
 from opanatomy.analysis.costs import steps_of
-from opanatomy.records.anatomy import Anatomy, ModuleRow
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import numbers_in_short
 from opanatomy.records.taxonomy import STEP_PHASES, Phase
+from opanatomy.records.work import ModuleRow
 from opanatomy.report.section import (
     Cell,
     Column,

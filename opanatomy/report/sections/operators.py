@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from opanatomy.analysis.costs import steps_of
-from opanatomy.records.anatomy import Anatomy, HostRow, KernelRow, OperatorRow
+from opanatomy.records.anatomy import Anatomy, HostRow
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.work import KernelRow, OperatorRow
 from opanatomy.report.section import (
     ByteRate,
     Cell,

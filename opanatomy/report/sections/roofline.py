@@ -8,8 +8,9 @@ from typing import Final
 from msgspec import Struct
 
 from opanatomy.analysis.costs import steps_of
-from opanatomy.records.anatomy import COMPUTE, MEMORY, Anatomy, ClassRow
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OF_GENERATION, OperatorClass, Phase
+from opanatomy.records.work import COMPUTE, MEMORY, ClassRow
 from opanatomy.report import units
 from opanatomy.report.section import (
     ByteRate,

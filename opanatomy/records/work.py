@@ -1,0 +1,591 @@
+"""The work of the steps as one table, and the tables that are questions to it.
+
+A row of the work is an operator with a signature, in a module, a phase and a class, by a kernel, in steps of a kind.
+Its figures are sums, so that every table that is made of it has the same sums.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.records.codec import Record
+from opanatomy.records.columns import Categorical, Int64
+from opanatomy.records.signature import NO_SIGNATURE, SignatureText
+from opanatomy.records.table import NOT_KNOWN, Table, table_of
+from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
+
+# ----- the columns of the work
+
+
+#: The keys, and what makes their values of plain ones. `step_kind` is the place among the kinds of steps, `only` the
+#: table that a row is for alone: of reports of schema 1 and 2, which kept each table by itself.
+KEYS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "operator": str, "signature": SignatureText, "phase": Phase, "operator_class": OperatorClass, "rule": str,
+    "part_of": str, "compute_type": str, "crosses_host_link": bool, "bound_by": str, "module": str, "module_kind": str,
+    "kernel": str, "kernel_class": OperatorClass, "kernel_rule": str, "step_kind": int, "only": str,
+}  # fmt: skip
+#: The figures, over the steps that count, those of a call in the row of the first kernel that it launched; `like_...`
+#: over like steps, of which some may not count, each event clipped to its step. Where a row has no part in the one or
+#: the other, these are not known. `milliblock_ns` is a thousandth of the sum of blocks per multiprocessor x time.
+FIGURES: Final = (
+    "calls", "events", "time_ns", "uncosted_ns", "flops", "read_bytes", "written_bytes", "causal_flops",
+    "normalization_flops", "bound_ns", "dimensioned_ns", "milliblock_ns", "like_calls", "like_events", "like_ns",
+)  # fmt: skip
+NO_WORK: Final = Table(
+    {name: Categorical(np.zeros(0, dtype=np.int64), ()) for name in KEYS},
+    {name: np.zeros(0, dtype=np.int64) for name in FIGURES},
+)
+
+
+def plain(value: object) -> Any:
+    """Return the plain form of a value that `msgspec` does not know: a table, the text of a signature."""
+    return value.plain() if isinstance(value, Table) else str(value)
+
+
+def typed(kind: Any, value: Any) -> Any:
+    """Return the value of this kind whose plain form this is; raise `ValueError` or `TypeError` if it is none."""
+    return table_of(value, KEYS) if kind is Table else kind(value)
+
+
+# ----- the rows of the tables that are made of it
+
+
+#: Values of `bound_by` of an operator.
+COMPUTE, MEMORY = "compute", "memory"
+#: The phases of a backward, recomputation included.
+BACKWARD: Final = (Phase.BACKWARD, Phase.RECOMPUTE)
+
+
+class ClassRow(Record, frozen=True, kw_only=True):
+    """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
+
+    `uncosted_ns` is the time of the calls without a formula; `flops` is `None` if no call has one. With the ceilings of
+    the device: `bound_ns` is the least time that the calls need, `bounded_ns` the measured time of the calls with a
+    known bound, `headroom_ns` the sum over operators of the measured time beyond the bound, and `memory_bound_ns` the
+    part of `bound_ns` set by the bandwidth.
+
+    operator_class: `tensor_contraction`, `statistical_normalization`, `elementwise`, `data_movement`, `communication`,
+        `other` or `unknown`.
+    phase: `forward`, `backward`, `recompute`, `optimizer`, `prefill`, `decoding` or `other`.
+    calls: operator calls.
+    kernels: the kernels, copies and fills that they launched.
+    time_ns: device work; on the CPU self time.
+    read_bytes: minimum bytes read, each distinct input once; `written_bytes` each output once.
+    """
+
+    operator_class: OperatorClass
+    phase: Phase
+    calls: int
+    kernels: int
+    time_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    uncosted_ns: int = 0
+    bound_ns: int | None = None
+    bounded_ns: int = 0
+    headroom_ns: int | None = None
+    memory_bound_ns: int | None = None
+
+
+class Ratio(Record, frozen=True, kw_only=True):
+    """Backward (recompute included) over forward of one class.
+
+    A ratio is `None` if a part of either is unknown, or the forward is less than 1 % of the backward. `theory_*` is the
+    ratio expected of the kinds of operators in the class, `None` if theory gives no single number.
+
+    operator_class: the class.
+    time: ratio of time; `flops` and `bytes` of FLOPs and minimum bytes, `theory_flops` and `theory_bytes` by theory.
+    """
+
+    operator_class: OperatorClass
+    time: float | None
+    flops: float | None
+    bytes: float | None
+    theory_flops: float | None = None
+    theory_bytes: float | None = None
+
+
+class TheoryRow(Record, frozen=True, kw_only=True):
+    """What theory expects of backward over forward of one class: of FLOPs and of bytes, `None` if no single number."""
+
+    operator_class: OperatorClass
+    flops: float | None = None
+    bytes: float | None = None
+
+
+class OperatorRow(Record, frozen=True, kw_only=True):
+    """One operator with one signature in one phase, over all profiled steps.
+
+    `uncosted_ns` is the time of the calls whose cost is not known; FLOPs, bytes and the bound are of the others.
+
+    operator: its name.
+    signature: shapes and data types of its arguments, as text.
+    operator_class: the class, given by `rule`, a row of the table of rules.
+    calls: how often it was called.
+    time_ns: device work of these calls; on the CPU self time.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
+    causal_flops: of causal attention, without the masked part.
+    normalization_flops: of the softmax in fused attention.
+    part_of: the operator that this one runs inside as a part; FLOPs and bytes are counted there.
+    bound_ns: the least time of these calls at the device's ceilings, and `bound_by` the ceiling that sets it
+        ("compute", "memory").
+    compute_type: the type in which float32 operands were computed, by the longest kernel whose name says: "float32",
+        "tf32", "3 x tf32".
+    crosses_host_link: true if it copies between host and device, so that no bandwidth of the device bounds it.
+    """
+
+    operator: str
+    signature: SignatureText
+    phase: Phase
+    operator_class: OperatorClass
+    rule: str
+    calls: int
+    time_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    causal_flops: int | None = None
+    normalization_flops: int | None = None
+    part_of: str | None = None
+    bound_ns: int | None = None
+    bound_by: str | None = None
+    uncosted_ns: int = 0
+    compute_type: str | None = None
+    crosses_host_link: bool = False
+
+    @property
+    def bounded_ns(self) -> int:
+        """Return the time of the calls that `bound_ns` bounds."""
+        return 0 if self.bound_ns is None else self.time_ns - self.uncosted_ns
+
+
+class KernelRow(Record, frozen=True, kw_only=True):
+    """One kernel name: how often it ran, its total time, and the operators that launched it.
+
+    kernel: the name.
+    operator_class: the class, by the name alone, and by which `rule`.
+    count: how often it ran.
+    time_ns: its total time.
+    operators: the operators that launched it.
+    blocks_per_sm: its blocks for each multiprocessor, the mean over its time; `None` where that is not recorded.
+    """
+
+    kernel: str
+    operator_class: OperatorClass
+    rule: str
+    count: int
+    time_ns: int
+    operators: tuple[str, ...]
+    blocks_per_sm: float | None = None
+
+
+class ModuleRow(Record, frozen=True, kw_only=True):
+    """Work of one module (submodules not included) in one phase and class; `module` is `""` for the root.
+
+    module: its path.
+    kind: the name of its class.
+    phase: the phase, and `operator_class` the class.
+    time_ns: device work; on the CPU self time.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
+    """
+
+    module: str
+    kind: str | None
+    phase: Phase
+    operator_class: OperatorClass
+    time_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+
+
+# The breakdown of like steps, from which two runs are compared.
+#
+# Names of operators, signatures, modules and kernels are indices into the lists of the `Breakdown`; -1 is "none".
+
+
+class WorkRow(Struct, frozen=True, array_like=True):
+    """Work of one operator with one signature in one module and phase, by one kernel, over the steps that count.
+
+    `time_ns` is the sum of its device events, each clipped to its step; on the CPU the self time of its calls. `calls`
+    counts calls of the operator if it is known, else device events; `events` counts device events.
+    """
+
+    operator: int
+    signature: int
+    module: int
+    phase: Phase
+    operator_class: OperatorClass
+    kernel: int
+    calls: int
+    events: int
+    time_ns: int
+
+
+class Overlap(Record, frozen=True, kw_only=True):
+    """Time that two kinds of work ("compute", "communication", "copy") ran at once, counted twice in their sum.
+
+    If several run at once, each beyond the first overlaps once.
+    """
+
+    first: str
+    second: str
+    time_ns: int
+
+
+class LikeStep(Record, frozen=True, kw_only=True):
+    """One step of one device (on the CPU of the process).
+
+    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report exclude it.
+    `phase_ns` is that of `StepRow`.
+    """
+
+    number: int | None
+    wall_ns: int
+    idle_ns: int
+    exposed_communication_ns: int | None = None
+    phase_ns: dict[Phase, int] = field(default_factory=dict)
+    device: int | None = None
+    rank: int | None = None
+    #: Index of the run among several that are compared together.
+    run: int | None = None
+    set_aside: str | None = None
+    left_out: str | None = None
+
+
+class StepKind(Record, frozen=True, kw_only=True):
+    """Steps that made the same calls. All times are sums over the `count` of them that are not set aside.
+
+    On an accelerator wall = outside + unrecorded + idle (host, stream, other) + the rows' times - overlaps, on the CPU
+    wall = framework + the rows' times - overlaps (of threads), both exactly.
+    """
+
+    steps: tuple[LikeStep, ...]
+    count: int
+    wall_ns: int
+    overlaps: tuple[Overlap, ...] = ()
+    outside_ns: int = 0
+    unrecorded_ns: int = 0
+    host_idle_ns: int = 0
+    stream_idle_ns: int = 0
+    other_idle_ns: int = 0
+    framework_ns: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the distinct numbers of the steps, without steps that have no number."""
+        return _numbers(self.steps)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """Return the numbers of the steps that are not set aside on any device, rank or run."""
+        return _numbers(tuple(step for step in self.steps if step.set_aside is None))
+
+
+def _numbers(steps: tuple[LikeStep, ...]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(step.number for step in steps if step.number is not None))
+
+
+class StepWork(StepKind, frozen=True, kw_only=True):
+    """Steps that made the same calls, with the work of those that are not set aside."""
+
+    rows: tuple[WorkRow, ...]
+
+    @property
+    def kind(self) -> StepKind:
+        """Return the steps without the work."""
+        return StepKind(**{name: getattr(self, name) for name in StepKind.__struct_fields__})
+
+
+class Breakdown(Record, frozen=True, kw_only=True):
+    """The steps of a run by kind, the kind with most counting steps first."""
+
+    operators: tuple[str, ...]
+    signatures: tuple[SignatureText, ...]
+    modules: tuple[str, ...]
+    kernels: tuple[str, ...]
+    kinds: tuple[StepWork, ...]
+
+
+# ----- questions to the work
+
+
+def _places(work: Table, table: str) -> Int64:
+    """Return the rows of the steps that count that this table is made of."""
+    only = work.keys["only"]
+    rows: Int64 = np.flatnonzero((work.figures["calls"] != NOT_KNOWN) & ((only.codes < 0) | only.equals(table)))
+    return rows
+
+
+def _rows_of(work: Table, table: str, *keys: str) -> Iterator[dict[str, Any]]:
+    """Yield the sums by these keys of the rows that this table is made of."""
+    return work.where(_places(work, table)).by(*keys).rows()
+
+
+def _record(record: type[Record], row: Mapping[str, Any], **others: Any) -> Any:
+    """Return a record with those values of a row that it has, and these others."""
+    return record(**{name: row[name] for name in record.__struct_fields__ if name in row} | others)
+
+
+#: The keys of a row of the operators, which has one bound.
+_OF_OPERATORS: Final = (
+    "operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "crosses_host_link",
+)  # fmt: skip
+
+
+def operator_rows(work: Table) -> tuple[OperatorRow, ...]:
+    """Return one row per operator, signature and phase, longest first; work without an operator has none."""
+    rows = [
+        _record(OperatorRow, row, signature=row["signature"] or NO_SIGNATURE, rule=row["rule"] or "")
+        for row in _rows_of(work, "operators", *_OF_OPERATORS, "bound_by") if row["operator"] is not None
+    ]  # fmt: skip
+
+    def order(row: OperatorRow) -> tuple[Any, ...]:
+        parts = row.part_of or "", row.compute_type or ""
+        return -row.time_ns, row.operator, row.signature, row.phase, row.rule, row.crosses_host_link, *parts
+
+    return tuple(sorted(rows, key=order))
+
+
+def class_rows(work: Table, operators: Sequence[OperatorRow]) -> tuple[ClassRow, ...]:
+    """Return one row per class and phase, in the order of the enumerations, with the bounds of these operators."""
+    # A part of a call is no call of its own.
+    is_call = (work.keys["part_of"].codes < 0) | (work.figures["calls"] == NOT_KNOWN)
+    work = work.with_columns({}, {"calls": np.where(is_call, work.figures["calls"], 0)})
+    rows = [
+        _record(ClassRow, row, kernels=row["events"], bound_ns=None)
+        for row in _rows_of(work, "classes", "operator_class", "phase")
+    ]
+    bounded: dict[tuple[OperatorClass, Phase], list[OperatorRow]] = {}
+    for operator in operators:
+        if operator.bound_ns is not None:
+            bounded.setdefault((operator.operator_class, operator.phase), []).append(operator)
+    rows = [_with_bounds(row, bounded.get((row.operator_class, row.phase), ())) for row in rows]
+    return tuple(sorted(rows, key=lambda row: (CLASS_CODE[row.operator_class], PHASE_CODE[row.phase])))
+
+
+def _with_bounds(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
+    if not operators:
+        return row
+    return replace(
+        row,
+        bound_ns=sum(operator.bound_ns or 0 for operator in operators),
+        bounded_ns=sum(operator.bounded_ns for operator in operators),
+        headroom_ns=headroom_ns(operators),
+        memory_bound_ns=sum(operator.bound_ns or 0 for operator in operators if operator.bound_by == MEMORY),
+    )
+
+
+def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
+    """Return the work with the bounds of its operators, each in as many parts as the rows that have its calls."""
+    bounds = {tuple(getattr(row, name) or None for name in _OF_OPERATORS): row for row in operators}
+    ns, by = np.full(len(work), NOT_KNOWN), np.full(len(work), -1)
+    rows = _places(work, "operators")
+    for key, chosen in work.where(rows).parts(*_OF_OPERATORS):
+        row = bounds.get(tuple(value or None for value in key))
+        if row is not None and row.bound_ns is not None:
+            places = rows[chosen]
+            by[places] = -1 if row.bound_by is None else (COMPUTE, MEMORY).index(row.bound_by)
+            done = np.cumsum(work.figures["calls"][places]).tolist()
+            upto = [row.bound_ns * calls // max(done[-1], 1) for calls in done[:-1]] + [row.bound_ns]
+            ns[places] = np.diff(upto, prepend=0)
+    return work.with_columns({"bound_by": Categorical(by, (COMPUTE, MEMORY))}, {"bound_ns": ns})
+
+
+def headroom_ns(rows: Iterable[OperatorRow]) -> int:
+    """Return the time above the bounds, operator by operator; `rows` are of one class and phase.
+
+    An operator that caches made faster than memory allows has 0, not less.
+    """
+    spare: Counter[str] = Counter()
+    for row in rows:
+        if row.bound_ns is not None:
+            spare[row.part_of or row.operator] += row.bounded_ns - row.bound_ns
+    return sum(max(ns, 0) for ns in spare.values())
+
+
+def module_rows(work: Table) -> tuple[ModuleRow, ...]:
+    """Return one row per module, phase and class, in the order of the modules in the work.
+
+    Work outside known modules has none.
+    """
+    order = {path: index for index, path in enumerate(work.keys["module"].values)}
+    keys = ("module", "module_kind", "phase", "operator_class")
+    rows = [
+        _record(ModuleRow, row, kind=row["module_kind"])
+        for row in _rows_of(work, "modules", *keys) if row["module"] is not None
+    ]  # fmt: skip
+    return tuple(
+        sorted(rows, key=lambda row: (order[row.module], PHASE_CODE[row.phase], CLASS_CODE[row.operator_class]))
+    )
+
+
+def kernel_rows(work: Table) -> tuple[KernelRow, ...]:
+    """Return one row per kernel name and class, longest first."""
+    keys = ("kernel", "kernel_class", "kernel_rule")
+    operators: dict[tuple[Any, ...], set[str]] = {}
+    for row in _rows_of(work, "kernels", *keys, "operator"):
+        operators.setdefault(tuple(row[key] for key in keys), set()).update({row["operator"]} - {None})
+    rows = []
+    for row in _rows_of(work, "kernels", *keys):
+        if row["kernel"] is not None:
+            made = KernelRow(
+                kernel=row["kernel"], operator_class=row["kernel_class"], rule=row["kernel_rule"] or "",
+                count=row["events"], time_ns=row["time_ns"],
+                operators=tuple(sorted(operators[tuple(row[key] for key in keys)])),
+                blocks_per_sm=row["milliblock_ns"] / 1000 / row["dimensioned_ns"] if row["dimensioned_ns"] else None,
+            )  # fmt: skip
+            rows.append(made)
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kernel)))
+
+
+#: A forward of less than this part of its backward is next to nothing; no ratio exceeds the inverse.
+_NEXT_TO_NOTHING: Final = 0.01
+
+
+def ratios_of(classes: Iterable[ClassRow], theory: Iterable[TheoryRow]) -> tuple[Ratio, ...]:
+    """Return one row per class that has work in forward and in backward (recompute counts as backward).
+
+    A ratio covers all the work of a class or is unknown: one call without a formula makes that of FLOPs and bytes
+    `None`. A forward that is next to nothing has no ratio: it would say that the work is in the backward only, not how
+    the two compare.
+    """
+    expected = {row.operator_class: row for row in theory}
+    rows = tuple(classes)
+    ratios = []
+    for name in OperatorClass:
+        forward = [row for row in rows if row.operator_class is name and row.phase is Phase.FORWARD]
+        backward = [row for row in rows if row.operator_class is name and row.phase in BACKWARD]
+        if forward and backward:
+            known = expected.get(name, TheoryRow(operator_class=name))
+            made = Ratio(
+                operator_class=name, time=_over(_time(backward), _time(forward)),
+                flops=_over(_costed(backward, "flops"), _costed(forward, "flops")),
+                bytes=_over(_moved(backward), _moved(forward)),
+                theory_flops=known.flops, theory_bytes=known.bytes,
+            )  # fmt: skip
+            ratios.append(made)
+    return tuple(ratios)
+
+
+def _time(rows: Iterable[ClassRow]) -> int:
+    return sum(row.time_ns for row in rows)
+
+
+def _costed(rows: Sequence[ClassRow], name: str) -> int | None:
+    """Return the sum of a cost; `None` if a part of the time has no cost."""
+    values = [getattr(row, name) for row in rows]
+    return None if None in values or any(row.uncosted_ns for row in rows) else sum(values)
+
+
+def _moved(rows: Sequence[ClassRow]) -> int | None:
+    read, written = _costed(rows, "read_bytes"), _costed(rows, "written_bytes")
+    return None if read is None or written is None else read + written
+
+
+def _over(backward: int | None, forward: int | None) -> float | None:
+    if backward is None or not forward or forward < _NEXT_TO_NOTHING * backward:
+        return None
+    return backward / forward
+
+
+def breakdown_of(work: Table, kinds: Sequence[StepKind]) -> Breakdown:
+    """Return the work of like steps, operator by operator, with the sums of the steps of each kind.
+
+    On the CPU a part of another call also has that call's name, as it has its class.
+    """
+    kind, on_device = work.keys["step_kind"], bool(work.keys["kernel"].values)
+    liked, part_of = work.figures["like_events"] != NOT_KNOWN, () if on_device else ("part_of",)
+    names: tuple[dict[Any, int], ...] = ({}, {}, {}, {})
+
+    def number(known: dict[Any, int], text: Any) -> int:
+        return -1 if text is None else known.setdefault(text, len(known))
+
+    made = []
+    for index, step_kind in enumerate(kinds):
+        rows = []
+        keys = ("operator", *part_of, "signature", "module", "kernel", "phase", "operator_class")
+        for row in work.where(liked & kind.equals(index)).by(*keys).rows():
+            name, owner = row["operator"], row.get("part_of")
+            texts = (
+                name if owner is None else f"{name} in {owner}", row["signature"] or NO_SIGNATURE, row["module"],
+                row["kernel"],
+            )  # fmt: skip
+            operator, signature, module, kernel = (
+                number(known, text) for known, text in zip(names, texts, strict=True)
+            )
+            sums = row["like_calls"], row["like_events"], row["like_ns"]
+            rows.append(WorkRow(operator, signature, module, row["phase"], row["operator_class"], kernel, *sums))
+        steps = {name: getattr(step_kind, name) for name in step_kind.__struct_fields__}
+        made.append(StepWork(**steps, rows=tuple(rows)))
+    operators, signatures, modules, kernels = map(tuple, names)
+    return Breakdown(operators=operators, signatures=signatures, modules=modules, kernels=kernels, kinds=tuple(made))
+
+
+# ----- tables as work: those of reports of schema 1 and 2, which kept each by itself
+
+
+def work_of_tables(
+    *,
+    classes: Iterable[ClassRow] = (),
+    operators: Iterable[OperatorRow] = (),
+    kernels: Iterable[KernelRow] = (),
+    modules: Iterable[ModuleRow] = (),
+    breakdown: Breakdown | None = None,
+) -> Table:
+    """Return a work table whose tables are these, each made of rows of its own."""
+    rows = [_plain_row(row, "classes") | {"events": row.kernels, "bound_ns": None} for row in classes]
+    rows += [_plain_row(row, "operators") for row in operators]
+    rows += [_plain_row(row, "modules") | {"module_kind": row.kind, "calls": 0} for row in modules]
+    for kernel in kernels:
+        known = None if kernel.blocks_per_sm is None else max(kernel.time_ns, 1)
+        rest = {
+            "only": "kernels", "kernel": kernel.kernel, "kernel_class": kernel.operator_class,
+            "kernel_rule": kernel.rule, "calls": 0, "events": 0, "time_ns": 0,
+        }  # fmt: skip
+        first = {
+            "events": kernel.count, "time_ns": kernel.time_ns, "dimensioned_ns": known,
+            "milliblock_ns": known and round(1000 * (kernel.blocks_per_sm or 0) * known),
+        }  # fmt: skip
+        rows.append(rest | first)
+        rows += [rest | {"operator": operator} for operator in kernel.operators]
+    if breakdown is not None:
+        for index, kind in enumerate(breakdown.kinds):
+            rows += [_like_row(breakdown, row) | {"step_kind": index} for row in kind.rows]
+    return Table(
+        {name: _interned([row.get(name) for row in rows]) for name in KEYS},
+        {name: _figures([row.get(name) for row in rows]) for name in FIGURES},
+    )
+
+
+def _like_row(breakdown: Breakdown, row: WorkRow) -> dict[str, Any]:
+    texts = {"operator": breakdown.operators, "signature": breakdown.signatures, "module": breakdown.modules}
+    named = {name: known[number] for name, known in texts.items() if (number := getattr(row, name)) >= 0}
+    if row.kernel >= 0:
+        named["kernel"] = breakdown.kernels[row.kernel]
+    return named | {
+        "only": "breakdown", "phase": row.phase, "operator_class": row.operator_class, "like_calls": row.calls,
+        "like_events": row.events, "like_ns": row.time_ns,
+    }  # fmt: skip
+
+
+def _plain_row(row: ClassRow | OperatorRow | ModuleRow, only: str) -> dict[str, Any]:
+    names = {*row.__struct_fields__} & {*KEYS, *FIGURES}
+    return {name: getattr(row, name) for name in names} | {"only": only}
+
+
+def _interned(values: Sequence[Any]) -> Categorical[Any]:
+    numbers: dict[Any, int] = {None: -1}
+    codes = [numbers.setdefault(value, len(numbers) - 1) for value in values]
+    return Categorical(np.array(codes, dtype=np.int64), tuple(numbers)[1:])
+
+
+def _figures(values: Sequence[int | None]) -> Int64:
+    return np.array([NOT_KNOWN if value is None else value for value in values], dtype=np.int64)
