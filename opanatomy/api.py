@@ -1049,11 +1049,11 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # 
     def to_pandas(self, table: str = "operators") -> Any:
         """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
 
-        Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
-        blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
-        waiting, advice, host, chains, lanes, spans, checks, batches, tokenizers, metrics; others as the JSON report has
-        them ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
-        extra `data`).
+        Tables: work, of which the next five are sums, operators, kernels, modules, classes, ratios, steps, memory (its
+        components), curve (allocated bytes), blocks (at the peak), activations, snapshots, devices, streams,
+        collectives, communication, ranks, spread, waiting, advice, host, chains, lanes, spans, checks, batches,
+        tokenizers, metrics; others as the JSON report has them ("memory.terms"). Raises `UsageError` with all names for
+        another one, `OpanatomyError` without pandas (the extra `data`).
         """
         return pandas_frame(self, table)
 

@@ -179,7 +179,7 @@ def test_paths_and_formulas_are_of_keys_that_the_json_report_has() -> None:
             assert not re.search(r" / .* [/x] |sum of .* [-+/x] ", clause), f"{term.names[0]}: {clause}"
 
 
-@pytest.mark.parametrize("page", ["report.md", "techniques.md", "comparing.md"])
+@pytest.mark.parametrize("page", ["report.md", "techniques.md", "comparing.md", "python.md"])
 def test_the_lists_of_a_page_are_current(page: str) -> None:
     text, renewed = current_and_renewed(page)
     assert renewed == text, "run python docs/renew.py"

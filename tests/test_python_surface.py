@@ -299,6 +299,10 @@ def test_frames_hold_what_the_records_do(library: str, ranks: Anatomy) -> None:
     assert list(frame["time_ns"]) == [row.time_ns for row in llama.operators]
     assert [None if cell is pandas.NA else cell for cell in frame["flops"]] == [row.flops for row in llama.operators]
     assert str(frame["flops"].dtype) == "Int64"
+    work = getattr(llama, to_frame)("work")
+    for row in llama.classes:
+        sums = work["time_ns"].to_numpy()[(work["operator_class"] == row.operator_class) & (work["phase"] == row.phase)]
+        assert sum(time for time in sums if time is not pandas.NA and time == time) == row.time_ns
     for name in table_names():
         assert len(getattr(ranks, to_frame)(name)) == len(columns_of(ranks, name, "x")[0].values)
     with pytest.raises(opanatomy.UsageError, match=rf"^to_{library}: table='operater': not known - did") as caught:

@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from hypothesis import given
@@ -39,6 +40,7 @@ from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.records.work import KEYS, KernelRow, ModuleRow
 from opanatomy.report import format_of, read_anatomy, terminal_report, units
 from opanatomy.report.formats import FORMATS, format_named
+from opanatomy.report.formats.json import json_schema
 from opanatomy.report.section import Page, cut, printable
 from opanatomy.report.sections import HEADINGS, SECTIONS
 from opanatomy.report.sections.operators import ORDERS
@@ -317,6 +319,16 @@ def test_json_reads_back_as_the_same_anatomy(name: str) -> None:
 
     report["later"] = report["step"]["later"] = 1  # keys that a later version added
     assert read_anatomy(json.dumps(report)) == anatomy
+
+
+@pytest.mark.parametrize("name", [*MADE, "comparison", "techniques/bert-large-uncased.json"])
+def test_json_is_valid_by_the_published_schema(name: str) -> None:
+    text = (ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8")
+    assert json.loads(text) == json.loads(json.dumps(json_schema())), "run python docs/renew.py"
+    validator = jsonschema.Draft202012Validator(json.loads(text))
+    document = json.loads(written(name, "json"))
+    validator.validate(document)
+    assert not validator.is_valid(document | {"kind": "trace"})
 
 
 @pytest.mark.parametrize("name", MADE)

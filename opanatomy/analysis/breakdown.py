@@ -20,7 +20,7 @@ from opanatomy.records.anatomy import StepRow
 from opanatomy.records.columns import CallTable, Categorical, Int64, at, unique
 from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass
-from opanatomy.records.work import LikeStep, Overlap, StepKind
+from opanatomy.records.work import NO_WORK, LikeStep, Overlap, StepKind
 
 # ----- overlaps, which the sum of all durations counts more than once
 
@@ -140,28 +140,24 @@ def like_steps(
         step, called, events = time.step, _first_of_launches(time), np.ones(len(time.step), dtype=np.int64)
         place = np.cumsum(time.steps.step >= 0) - 1  # of each event of the trace among those of the steps
         row = at(place, joined.event)
-    made = []
-    of_step = np.full(len(steps), -1, dtype=np.int64)
-    tables = [work_table(joined.keys(np.full(len(row), -1), module_kinds), {}).where(np.zeros(0, dtype=np.int64))]
-    for numbers in kinds if each else ():
-        kind, kept = _kind([(number, steps[number]) for number in numbers], each)
-        made.append((kind, numbers, kept))
+    made = [(*_kind([(number, steps[number]) for number in numbers], each), numbers) for numbers in kinds if each]
     made.sort(key=lambda one: (-one[0].count, -one[0].wall_ns))
-    for index, (kind, numbers, kept) in enumerate(made):
+    of_step, keys, tables = np.full(len(steps), -1, dtype=np.int64), joined.keys(module_kinds), list[Table]()
+    for index, (kind, kept, numbers) in enumerate(made):
         of_step[numbers] = index
         spent = np.sum([device.time_in(np.sort(kept)) for device in each], axis=0)
         launched = np.isin(step, kept)
         liked = np.append((spent > 0) | launched, False)[row]
         figures = {
-            "like_calls": np.where(launched, called, 0)[row], "like_events": np.where(launched, events, 0)[row],
+            "like_calls": np.where(launched, called, 0)[row],
+            "like_events": np.where(launched, events, 0)[row],
             "like_ns": spent[row],
-        }  # fmt: skip
-        keys = joined.keys(np.full(len(row), index), module_kinds)
-        rows = np.flatnonzero(liked)
-        chosen = Table(keys, figures).where(rows)
-        check_breakdown(kind, int(chosen.figures["like_ns"].sum()))
-        tables.append(work_table(chosen.keys, chosen.figures))
-    return LikeSteps(kinds=tuple(kind for kind, _, _ in made), of_step=of_step, work=concatenated(tables))
+        }
+        rows = Table(keys, figures).where(np.flatnonzero(liked))
+        check_breakdown(kind, int(rows.figures["like_ns"].sum()))
+        tables.append(work_table(rows.keys, rows.figures, np.full(len(rows), index)))
+    work = concatenated(tables or [NO_WORK])
+    return LikeSteps(kinds=tuple(kind for kind, _, _ in made), of_step=of_step, work=work)
 
 
 def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:

@@ -350,8 +350,8 @@ def _work(inputs: AnatomyInputs) -> Table:
     if steps.of_event is not None and steps.time is not None:
         step = np.where(joined.event >= 0, at(steps.of_event, joined.event), step)
         blocks = steps.time.launched.work.blocks_per_sm
-    keys = joined.keys(at(steps.like.of_step, step), inputs.capture.modules if inputs.capture else {})
-    counted = work_table(keys, joined.figures(blocks))
+    keys = joined.keys(inputs.capture.modules if inputs.capture else {})
+    counted = work_table(keys, joined.figures(blocks), at(steps.like.of_step, step))
     return concatenated((counted, steps.like.work)).by(*KEYS).compact()
 
 

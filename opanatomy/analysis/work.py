@@ -26,7 +26,7 @@ from opanatomy.records.table import NOT_KNOWN, Table, concatenated, figure
 from opanatomy.records.work import FIGURES, KEYS, LikeStep, Overlap, StepKind
 
 #: The columns of costs, by the names of the figures.
-_COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
+_COSTS: Final = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 
 
 class JoinedWork:
@@ -49,23 +49,23 @@ class JoinedWork:
         self.call = np.concatenate((call, np.arange(operators, len(calls.time_ns)), bare))
         self.event = np.concatenate((called, alone, np.full(len(bare), -1)))
 
-    def keys(self, step_kind: Int64, module_kinds: Mapping[str, str]) -> dict[str, Categorical[Any]]:
-        """Return the keys of the work; `step_kind` is the kind of each row's step, -1 if none."""
-        calls, row, event = self._calls, self.call, self.event
+    def keys(self, module_kinds: Mapping[str, str]) -> dict[str, Categorical[Any]]:
+        """Return the keys of the work, but for the kind of each row's step."""
+        calls, row, kernels = self._calls, self.call, self._kernels
         keys: dict[str, Categorical[Any]] = {name: getattr(calls, name).take(row) for name in _OF_CALLS}
         keys["crosses_host_link"] = Categorical(calls.crosses_host_link.astype(np.int64)[row], (False, True))
         keys["module"], keys["module_kind"] = _modules(keys["module"], module_kinds)
-        none = np.full(len(row), -1, dtype=np.int64)
-        for name, column in _OF_KERNELS.items():
-            keys[name] = Categorical(none, ()) if self._kernels is None else getattr(self._kernels, column).take(event)
-        keys["step_kind"] = Categorical(step_kind, tuple(range(int(step_kind.max(initial=-1)) + 1)))
-        return keys | {name: Categorical(none, ()) for name in KEYS if name not in keys}
+        if kernels is not None:
+            keys |= {name: getattr(kernels, name).take(self.event) for name in _OF_KERNELS}
+        return keys
 
     def figures(self, blocks_per_sm: Float64 | None) -> dict[str, Int64]:
         """Return the figures of the work but for those of like steps; FLOPs and bytes of calls whose cost is known."""
         calls, row, event = self._calls, self.call, self.event
         first = self._first()
-        time = calls.time_ns[row] if self._kernels is None else np.where(event >= 0, at(self._durations, event), 0)
+        time = calls.time_ns[row]
+        if self._kernels is not None:
+            time = np.maximum(at(self._kernels.duration_ns, event), 0)
         figures = {
             "calls": figure(first), "events": figure(event >= 0), "time_ns": time,
             "uncosted_ns": np.where(calls.costed[row], 0, time),
@@ -80,10 +80,6 @@ class JoinedWork:
             figures["milliblock_ns"] = figure(np.rint(1000 * np.where(known, blocks, 0) * time), known)
         return figures
 
-    @property
-    def _durations(self) -> Int64:
-        return np.zeros(0, dtype=np.int64) if self._kernels is None else self._kernels.duration_ns
-
     def _first(self) -> Bool:
         """Return which rows are the first of their call."""
         start = self._calls.start_ns[self.call]
@@ -95,8 +91,8 @@ class JoinedWork:
         return first
 
 
-_OF_CALLS = ("operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "module")
-_OF_KERNELS = {"kernel": "kernel", "kernel_class": "kernel_class", "kernel_rule": "kernel_rule"}
+_OF_CALLS: Final = ("operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "module")
+_OF_KERNELS: Final = ("kernel", "kernel_class", "kernel_rule")
 
 
 def _modules(module: Categorical[str], kinds: Mapping[str, str]) -> tuple[Categorical[str], Categorical[str]]:
@@ -107,11 +103,18 @@ def _modules(module: Categorical[str], kinds: Mapping[str, str]) -> tuple[Catego
     return module, categorical_of([kinds.get(path, "") for path in module.values], np.where(known, module.codes, -1))
 
 
-def work_table(keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64]) -> Table:
-    """Return the work of these rows: one for each combination of keys, figures that are not given not known."""
-    rows = len(next(iter(keys.values())).codes)
-    missing = np.full(rows, NOT_KNOWN)
-    return Table({name: keys[name] for name in KEYS}, {name: figures.get(name, missing) for name in FIGURES}).by(*KEYS)
+def work_table(keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64], step_kind: Int64) -> Table:
+    """Return the work of these rows, one for each combination of keys; `step_kind` is that of each row's step.
+
+    Keys that are not given are none, figures not known.
+    """
+    none, missing = np.full(len(step_kind), -1, dtype=np.int64), np.full(len(step_kind), NOT_KNOWN)
+    kind = Categorical(step_kind, tuple(range(int(step_kind.max(initial=-1)) + 1)))
+    given = {**keys, "step_kind": kind}
+    return Table(
+        {name: given.get(name) or Categorical(none, ()) for name in KEYS},
+        {name: figures.get(name, missing) for name in FIGURES},
+    ).by(*KEYS)
 
 
 # ----- the work of many ranks, or runs

@@ -517,13 +517,19 @@ def _value(value: Any, field: str, texts: Texts) -> Any:
 
 def _table(table: Any, texts: Texts) -> Any:
     from opanatomy.records.table import Table  # and with it numpy
+    from opanatomy.records.work import KEYS
 
     if not isinstance(table, Table):
         return table
-    values = {name: _value(key.values, name, texts) for name, key in table.keys.items()}
-    changed = {name: new for name, new in values.items() if new is not table.keys[name].values}
-    keys = {name: replace(table.keys[name], values=new) for name, new in changed.items()}
-    return table.with_columns(keys, {}) if keys else table
+    masks = {"name": texts.text, "module": texts.module, "arguments": lambda text: _arguments(text, texts)}
+    changed = {}
+    for name, key in table.keys.items():
+        mask = masks.get(KEYS[name].text)
+        masked = key.values if mask is None else map(mask, key.values)
+        values = tuple(old if new == old else new for old, new in zip(key.values, masked, strict=True))
+        if values != key.values:
+            changed[name] = replace(key, values=values)
+    return table.with_columns(changed, {}) if changed else table
 
 
 def _record(record: Any, texts: Texts) -> Any:
@@ -545,7 +551,7 @@ def _mapping(mapping: dict[Any, Any], field: str, texts: Texts) -> dict[Any, Any
 
 def _text(text: str, field: str, texts: Texts) -> str:
     if field in ARGUMENTS:
-        return SignatureText(", ".join(map(_argument, text.split(", "))) if texts.everything else texts.text(text))
+        return _arguments(text, texts)
     if field in MODULES:
         return texts.module(text)
     if field in NAMES:
@@ -554,6 +560,10 @@ def _text(text: str, field: str, texts: Texts) -> str:
         ranks = _RANKS.fullmatch(text)
         return ranks[1] if ranks else PLACES[field]
     return texts.sentence(text)
+
+
+def _arguments(text: str, texts: Texts) -> SignatureText:
+    return SignatureText(", ".join(map(_argument, text.split(", "))) if texts.everything else texts.text(text))
 
 
 def _argument(text: str) -> str:

@@ -1013,7 +1013,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     workload: the model, its batch, data types and the options that change the step.
     step: one step: wall time with and without the profiler, phases, busy time; `step.steps` has each step.
     work: what ran in the steps, one row for each operator, signature, module, phase, class and kernel, over all steps.
-        The next six tables, and `breakdown`, are sums of it.
+        The next five tables, and `breakdown`, are sums of it.
     classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
     ratios: one row for each operator class: backward over forward, measured and by theory.
     operators: one row for each operator, signature and phase, the longest first, over all steps.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, joined, unique
 
@@ -15,6 +16,20 @@ NOT_KNOWN: Final = np.iinfo(np.int64).min
 _LARGEST: Final = 2**62
 #: The names of a key's parts as plain values.
 _VALUES, _CODES = "values", "codes"
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """What a column holds: a key, or a figure that is summed over rows.
+
+    `unit` is that of a figure, empty for a key. `values` makes the values of a key of plain ones; `text` says how its
+    texts are masked: as a `name`, the path of a `module`, the `arguments` of a call, or not, as our `own` words.
+    """
+
+    name: str
+    meaning: str
+    unit: str = ""
+    values: Callable[[Any], Any] = str
+    text: str = "own"
 
 
 class Table:

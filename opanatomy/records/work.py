@@ -17,26 +17,57 @@ from msgspec.structs import replace
 from opanatomy.records.codec import Record
 from opanatomy.records.columns import Categorical, Int64
 from opanatomy.records.signature import NO_SIGNATURE, SignatureText
-from opanatomy.records.table import NOT_KNOWN, Table, table_of
+from opanatomy.records.table import NOT_KNOWN, Column, Table, table_of
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
 # ----- the columns of the work
 
 
-#: The keys, and what makes their values of plain ones. `step_kind` is the place among the kinds of steps, `only` the
-#: table that a row is for alone: of reports of schema 1 and 2, which kept each table by itself.
-KEYS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "operator": str, "signature": SignatureText, "phase": Phase, "operator_class": OperatorClass, "rule": str,
-    "part_of": str, "compute_type": str, "crosses_host_link": bool, "bound_by": str, "module": str, "module_kind": str,
-    "kernel": str, "kernel_class": OperatorClass, "kernel_rule": str, "step_kind": int, "only": str,
-}  # fmt: skip
-#: The figures, over the steps that count, those of a call in the row of the first kernel that it launched; `like_...`
-#: over like steps, of which some may not count, each event clipped to its step. Where a row has no part in the one or
-#: the other, these are not known. `milliblock_ns` is a thousandth of the sum of blocks per multiprocessor x time.
-FIGURES: Final = (
-    "calls", "events", "time_ns", "uncosted_ns", "flops", "read_bytes", "written_bytes", "causal_flops",
-    "normalization_flops", "bound_ns", "dimensioned_ns", "milliblock_ns", "like_calls", "like_events", "like_ns",
-)  # fmt: skip
+def _key(name: str, meaning: str, text: str = "own", values: Callable[[Any], Any] = str) -> Column:
+    return Column(name=name, meaning=meaning, text=text, values=values)
+
+
+def _figure(name: str, unit: str, meaning: str) -> Column:
+    return Column(name=name, unit=unit, meaning=meaning)
+
+
+#: The columns of the work. Figures are over the steps that count, `like_...` over like steps, of which some may not
+#: count; where a row has no part in the one or the other, these are not known.
+COLUMNS: Final = (
+    _key("operator", "the operator that launched the work, or is it; none if that is not known", "name"),
+    _key("signature", "shapes and data types of its arguments, as text", "arguments", SignatureText),
+    _key("phase", "the phase", values=Phase),
+    _key("operator_class", "the class of the call, without one of the kernel", values=OperatorClass),
+    _key("rule", "the row of the table of rules that gave the class"),
+    _key("part_of", "the operator that this one runs inside as a part; FLOPs and bytes are counted there", "name"),
+    _key("compute_type", "the type in which float32 operands were computed, by the longest kernel whose name says"),
+    _key("crosses_host_link", "whether it copies between host and device", values=bool),
+    _key("bound_by", "the ceiling that sets the bound: compute or memory"),
+    _key("module", "the path of the module, submodules not included; empty for the root", "module"),
+    _key("module_kind", "the name of the module's class", "name"),
+    _key("kernel", "the kernel, copy or fill; none on the CPU and for a call that launched nothing itself", "name"),
+    _key("kernel_class", "the class by the kernel's name alone", values=OperatorClass),
+    _key("kernel_rule", "the rule that gave it"),
+    _key("step_kind", "the place of the step's kind in `step_kinds`", values=int),
+    _key("only", "the one table that the row is for: in reports made of older ones, which kept each table"),
+    _figure("calls", "calls", "calls of the operator, parts of calls too, in the row of the first kernel of each"),
+    _figure("events", "events", "kernels, copies and fills"),
+    _figure("time_ns", "ns", "device work; on the CPU self time"),
+    _figure("uncosted_ns", "ns", "the part of it in calls whose cost is not known"),
+    _figure("flops", "flop", "FLOPs of calls whose cost is known, in the row of the first kernel of each"),
+    _figure("read_bytes", "bytes", "the least that they read"),
+    _figure("written_bytes", "bytes", "the least that they write"),
+    _figure("causal_flops", "flop", "FLOPs of causal attention, without the masked part"),
+    _figure("normalization_flops", "flop", "FLOPs of the softmax in fused attention"),
+    _figure("bound_ns", "ns", "the least time of the calls at the device's ceilings"),
+    _figure("dimensioned_ns", "ns", "the time of kernels whose blocks are recorded"),
+    _figure("milliblock_ns", "ns", "1000 x blocks for each multiprocessor x time of these kernels"),
+    _figure("like_calls", "calls", "in like steps: launches of the row's work"),
+    _figure("like_events", "events", "in like steps: device events"),
+    _figure("like_ns", "ns", "in like steps: the time, each event clipped to its step"),
+)
+KEYS: Final[Mapping[str, Column]] = {column.name: column for column in COLUMNS if not column.unit}
+FIGURES: Final = tuple(column.name for column in COLUMNS if column.unit)
 NO_WORK: Final = Table(
     {name: Categorical(np.zeros(0, dtype=np.int64), ()) for name in KEYS},
     {name: np.zeros(0, dtype=np.int64) for name in FIGURES},
@@ -50,7 +81,7 @@ def plain(value: object) -> Any:
 
 def typed(kind: Any, value: Any) -> Any:
     """Return the value of this kind whose plain form this is; raise `ValueError` or `TypeError` if it is none."""
-    return table_of(value, KEYS) if kind is Table else kind(value)
+    return table_of(value, {name: key.values for name, key in KEYS.items()}) if kind is Table else kind(value)
 
 
 # ----- the rows of the tables that are made of it

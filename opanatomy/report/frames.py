@@ -24,11 +24,14 @@ from opanatomy.records.anatomy import VIEWS, Anatomy, Metric
 from opanatomy.records.comparison import Comparison, FigureRow, Part
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
+from opanatomy.records.table import NOT_KNOWN, Table
 from opanatomy.report.formats.csv import cell_of
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
 #: The table of `metrics()`, with units.
 METRICS: Final = "metrics"
+#: The table of which others are sums.
+WORK: Final = "work"
 #: Short names of tables that are parts of a part; the others have the names of the JSON report.
 _SHORT: Final = {
     "steps": "step.steps",
@@ -99,8 +102,23 @@ def columns_of(report: Report, table: str | None, function: str) -> list[Column]
 
 def _columns_at(report: Report, path: str) -> list[Column]:
     """Return the columns of the table in this place of a report."""
+    if path == WORK and isinstance(report, Anatomy):
+        return list(_of_work(report.work))
     columns = _columns(_tables(type(report))[path], _rows(report, path))
     return list(_by_side(columns, report)) if isinstance(report, Comparison) and path == "figures" else columns
+
+
+def _of_work(work: Table) -> Iterator[Column]:
+    """Yield the columns of the work, without those that have a value in no row of it."""
+    for name, key in work.keys.items():
+        if key.values or not len(work):
+            kind = {bool: "bool", int: "int"}.get(type(next(iter(key.values), "")), "str")
+            values = [str(value) if kind == "str" and value is not None else value for value in key.decoded()]
+            yield Column(name=name, kind=kind, values=values)
+    for name, figure in work.figures.items():
+        values = [None if value == NOT_KNOWN else value for value in figure.tolist()]
+        if any(value is not None for value in values) or not values:
+            yield Column(name=name, kind="int", values=values)
 
 
 def _first_of(report: Report) -> str:
@@ -189,9 +207,9 @@ def write_tables(report: Report, folder: Path) -> tuple[str, ...]:
     """
     written = []
     for path in _tables(type(report)):
-        if not _rows(report, path):
-            continue
         columns = list(map(_fitting, _columns_at(report, path)))
+        if not columns or not columns[0].values:
+            continue
         name = f"{path}.csv"
         with (folder / name).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -229,7 +247,8 @@ def _parquet(columns: Iterable[Column], path: Path) -> str:
 @cache
 def _tables(report: type[Report]) -> dict[str, type]:
     """Return the record of each table by its place in the report, in the order of the report."""
-    return dict(_tables_of(types.type_info(report), ""))
+    tables = dict(_tables_of(types.type_info(report), ""))
+    return {**tables, WORK: Table} if issubclass(report, Anatomy) else tables
 
 
 def _tables_of(kind: types.Type, prefix: str) -> Iterator[tuple[str, type]]:

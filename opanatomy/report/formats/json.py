@@ -16,6 +16,7 @@ from opanatomy.records.reports import Report
 from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import STEP_PHASES
 from opanatomy.records.work import (
+    COLUMNS,
     NO_WORK,
     Breakdown,
     ClassRow,
@@ -62,6 +63,23 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         tables = {name: getattr(report, name) for name in (*VIEWS, "breakdown")}
         made |= msgspec.json.decode(msgspec.json.encode(tables, enc_hook=plain))
     return made
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of reports of all kinds, with what each key means."""
+    return {"title": "Reports of opanatomy", **msgspec.json.schema(Report, schema_hook=_schema_of)}
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    if kind is not Table:
+        return {"type": "string"}
+    number = {"type": ["integer", "null"]}
+    once_or_each = {"anyOf": [number, {"type": "array", "items": number}]}
+    key = {"type": "object", "properties": {"values": {"type": "array"}, "codes": once_or_each}}
+    columns = {
+        column.name: {"description": column.meaning, **(once_or_each if column.unit else key)} for column in COLUMNS
+    }
+    return {"type": "object", "properties": {"rows": {"type": "integer"}, **columns}, "required": ["rows", *columns]}
 
 
 # ----- reading, older schemas too
