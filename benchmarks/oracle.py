@@ -53,7 +53,23 @@ RENAMED: list[Row] = [
     ("/^- opanatomy: ", None, "the same in the digest"),
     ("created", None, "when the report of an experiment was written"),
     ("guides", None, "what the guides claim is text in docs/techniques.md"),
-    ("schema", None, "2: the phases of a step are keys"),
+    ("schema", None, "3: the work stands once"),
+    ("comparison_schema", None, "the same"),
+    *(
+        (key, None, "kept five times, or once as work; the pages and the CSV have the tables")
+        for key in (
+            "kind",
+            "work",
+            "theory",
+            "step_kinds",
+            "classes",
+            "ratios",
+            "operators",
+            "kernels",
+            "modules",
+            "breakdown",
+        )
+    ),
     ("checks", None, "three checks that found nothing in damaged traces went"),
     *(
         (f"{step}.{phase}_ns", f"{step}.phase_ns.{phase}", "a phase is a key")

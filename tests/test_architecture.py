@@ -10,15 +10,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import opanatomy
 from opanatomy.analysis.compare import RunInput, SideInput, compared
 from opanatomy.analysis.step import step_of_rows
+from opanatomy.analysis.work import JoinedWork, work_table
 from opanatomy.attribution.attribute import attribute
 from opanatomy.attribution.calls import kernel_names, operator_names, trace_calls_of
-from opanatomy.attribution.table import kernel_table
+from opanatomy.attribution.table import call_table, kernel_table
 from opanatomy.capture.batches import make_batch, micro_batches
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.model.workload import plan_of, prepare
@@ -27,11 +29,14 @@ from opanatomy.cli.parser import make_parser
 from opanatomy.cli.verbs.profile import run_options
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.table import Table
+from opanatomy.records.work import kernel_rows
 from opanatomy.report.formats.terminal import section_text
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.section import Page
 from opanatomy.report.sections.comparison import changes_table
 from opanatomy.report.sections.memory import components
+from opanatomy.report.sections.operators import kernels as kernels_section
 from opanatomy.report.sections.step import one_step
 from opanatomy.trace.read import read_trace
 
@@ -97,6 +102,30 @@ def class_and_phase(folder: Path) -> Iterator[Leg]:
     yield lambda: kernel_table(calls, trace.devices)
 
 
+def kernel_row(folder: Path) -> Iterator[Leg]:
+    path = TRACES / "gpu_v100_resnet_2021.json.gz"
+    trace = read_trace(path)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
+    calls, _ = trace_calls_of(trace, attribution)
+    kernels = kernel_table(calls, trace.devices)
+    table = call_table(trace, calls, kernels)
+    joined = JoinedWork(table, kernels)
+
+    def work() -> Table:
+        return work_table(joined.keys({}), joined.figures(None), np.full(len(joined.call), -1))
+
+    yield lambda: read_trace(path)
+    yield lambda: kernel_table(calls, trace.devices)
+    yield lambda: call_table(trace, calls, kernels)
+    yield work
+    made, anatomy = work(), analyze_trace(path)
+    assert [(row.kernel, row.time_ns) for row in kernel_rows(made)] == [
+        (row.kernel, row.time_ns) for row in anatomy.kernels
+    ]
+    yield lambda: kernel_rows(made)
+    yield lambda: kernels_section(anatomy, Page())
+
+
 def batch(folder: Path) -> Iterator[Leg]:
     from opanatomy.capture.batches import choose_shape
     from tests.tiny import BERT, tiny_request
@@ -156,6 +185,7 @@ def compare_part(folder: Path) -> Iterator[Leg]:
 WALKS = {
     "The line `step` of the first screen": step_line,
     "Class and phase of a kernel": class_and_phase,
+    "A kernel, from the file to its row": kernel_row,
     "`--batch` to the model": batch,
     "Bytes of an activation to the memory table": activation_bytes,
     "Name of a part of a comparison": compare_part,
