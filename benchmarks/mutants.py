@@ -46,6 +46,7 @@ TESTS = {
     "analysis": "timeline roofline theory golden_traces ranks waiting comparison communication advice replay "
     "report_verdict | report generation attribution",
     "checks": "checks causality gates | generation",
+    "records": "table roofline golden_traces ranks comparison report | explain python_surface generation",
     "io": "outputs redaction secrets pipes | hostile",
     "trace": "trace golden_traces writer attribution redaction | trace_devices hostile pipes secrets",
 }  # fmt: skip

@@ -83,6 +83,7 @@ def step_line(folder: Path) -> Iterator[Leg]:
     anatomy = analyze_trace(path)
     section = one_step(anatomy, Page())
     assert section is not None
+    section_text(section, 80)  # expressions compile when they are first used
     yield lambda: step_of_rows(anatomy.step.steps, None)
     yield lambda: one_step(anatomy, Page())
     yield lambda: section_text(section, 80)
