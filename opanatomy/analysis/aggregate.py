@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
-from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import fields
 
 from opanatomy.records.anatomy import ChainRow
 from opanatomy.records.columns import CallTable
 from opanatomy.records.patterns import regex
+from opanatomy.records.table import Table, concatenated, table_of_columns
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: Classes of work that one kernel could do together.
@@ -95,54 +93,13 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
 # results keep the place in the rank that stands first.
 
 
-WHOLE: Final = (int, int | None)
-FRACTION: Final = (float, float | None)
-
 Record = TypeVar("Record", bound=Struct)
 Item = TypeVar("Item")
 #: The sort key of a rank among the others.
 Order: TypeAlias = "tuple[bool, int, str, int]"
 _Place: TypeAlias = "tuple[Order, int]"
-
-
-class RowSums(Generic[Record]):
-    """Sums of rows that differ only in whole numbers; fields named `apart` do not distinguish rows."""
-
-    def __init__(self, record: type[Record], *, apart: Collection[str] = ()) -> None:
-        kinds = [(name, kind) for name, kind in types_of(record) if name not in apart]
-        self._record = record
-        self._keys = [name for name, kind in kinds if kind not in (*WHOLE, *FRACTION)]
-        self._summed = [name for name, kind in kinds if kind in WHOLE]
-        self._groups: dict[Any, list[Any]] = {}
-
-    def add(self, rows: Iterable[Record], order: Order) -> None:
-        """Add the rows of one rank."""
-        key_of, values_of, groups = _getter(self._keys), _getter(self._summed), self._groups
-        for place, row in enumerate(rows):
-            group = groups.get(key := key_of(row))
-            if group is None:
-                groups[key] = [(order, place), *values_of(row)]
-                continue
-            if order < group[0][0]:
-                group[0] = (order, place)
-            for column, value in enumerate(values_of(row), 1):
-                if value is not None:
-                    group[column] = value if group[column] is None else group[column] + value
-
-    def rows(self, more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> tuple[Record, ...]:
-        """Return one row per group, in the order of their first; `more` fills in the fields that are `apart`."""
-        ordered = sorted(self._groups.items(), key=lambda item: item[1][0])
-        return tuple(
-            self._record(**more(dict(zip((*self._keys, *self._summed), (*key, *group[1:]), strict=True))))
-            for key, group in ordered
-        )
-
-
-def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that gives these fields of a record, as a tuple of any length."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda record: tuple(getattr(record, name) for name in names)
+#: So many tables are added up at a time.
+TOGETHER: Final = 16
 
 
 class Firsts(Generic[Item]):
@@ -163,6 +120,33 @@ class Firsts(Generic[Item]):
         return sorted(self._places, key=self._places.__getitem__)
 
 
+class RowSums(Generic[Record]):
+    """Sums of the rows of many ranks with the same keys; all other fields are whole numbers, but for `derived` ones."""
+
+    def __init__(self, record: type[Record], *keys: str, derived: Collection[str] = ()) -> None:
+        self._record, self._keys = record, keys
+        self._figures = [name for name in record.__struct_fields__ if name not in (*keys, *derived)]
+        self._tables: list[Table] = []
+        self._order: Firsts[tuple[Any, ...]] = Firsts()
+
+    def add(self, rows: Iterable[Record], order: Order) -> None:
+        """Add the rows of one rank."""
+        rows = tuple(rows)
+        keys, figures = (
+            {name: [getattr(row, name) for row in rows] for name in names} for names in (self._keys, self._figures)
+        )
+        self._order.add(zip(*keys.values(), strict=True), order)
+        self._tables.append(table_of_columns(keys, figures))
+        if len(self._tables) == TOGETHER:
+            self._tables = [concatenated(self._tables).by(*self._keys)]
+
+    def rows(self) -> tuple[Record, ...]:
+        """Return one row per combination of keys, in the order in which the ranks have them first."""
+        sums = concatenated(self._tables).by(*self._keys).rows() if self._tables else ()
+        made = {tuple(row[name] for name in self._keys): self._record(**row) for row in sums}
+        return tuple(made[keys] for keys in self._order.items())
+
+
 class Common(Generic[Record]):
     """The fields that several records have in common."""
 
@@ -175,15 +159,15 @@ class Common(Generic[Record]):
         if self._first is None:
             self._first = record
         elif record != self._first:
-            names = (name for name, _ in types_of(type(record)))
+            names = record.__struct_fields__
             self._unlike |= {name for name in names if getattr(record, name) != getattr(self._first, name)}
 
     def record(self) -> Record:
         """Return a record with the fields that are alike in all; other lists are empty, other fields `None`."""
         if self._first is None:
             raise ValueError("nothing was added")
-        kinds = types_of(type(self._first))
-        values = {name: self.value(name, () if kind == tuple[str, ...] else None) for name, kind in kinds}
+        first = {name: getattr(self._first, name) for name in self._first.__struct_fields__}
+        values = {name: self.value(name, () if isinstance(value, tuple) else None) for name, value in first.items()}
         return type(self._first)(**values)
 
     def value(self, name: str, unlike: Any = None) -> Any:
@@ -194,20 +178,12 @@ class Common(Generic[Record]):
 # ----- small records
 
 
-def merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:
-    """Merge several records into one: each field by the rule for its type, else the value if all have the same."""
-    record: type = type(records[0])
-    together = {}
-    for name, kind in types_of(record):
-        values = [getattr(record, name) for record in records]
-        together[name] = by_type.get(kind, same)(values)
-    return record(**together)
-
-
-@cache
-def types_of(record: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return the name and type of each field, cached because finding them takes time."""
-    return tuple((field.name, field.type) for field in fields(record))
+def merged(records: Sequence[Any], rules: Mapping[Callable[[list[Any]], Any], Iterable[str]]) -> Any:
+    """Merge several records into one: each field by the rule that names it, else the value if all have the same."""
+    rule_of = {name: rule for rule, names in rules.items() for name in names}
+    record: Any = type(records[0])
+    fields = record.__struct_fields__
+    return record(**{name: rule_of.get(name, same)([getattr(one, name) for one in records]) for name in fields})
 
 
 def sum_of(values: list[int | None]) -> int | None:

@@ -131,7 +131,8 @@ class CommunicationOver:
 
     def __init__(self) -> None:
         self._known: list[tuple[int, int]] = []
-        self._phases, self._modules = RowSums(CommunicationPhase), RowSums(ModuleCommunication)
+        self._phases = RowSums(CommunicationPhase, "phase")
+        self._modules = RowSums(ModuleCommunication, "module", "collective", "phase")
         self._expected: list[tuple[Order, Communication]] = []
 
     def add(self, communication: Communication | None, order: Order) -> None:
@@ -221,22 +222,20 @@ def _add(row: _Sum, calls: int, kernels: int, time_ns: int, message: int | None)
         row.bytes = (row.bytes or 0) + calls * message if calls else row.bytes
 
 
-def merged_collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
-    """Merge the rows of several ranks into those of all of them together."""
-    merged: dict[_Key, Collective] = {}
-    for row in rows:
-        key = (row.collective, row.dtype, row.group_size, row.group_assumed)
-        before = merged.get(key)
-        if before is None:
-            merged[key] = row
-            continue
-        known = [size for size in (before.bytes, row.bytes) if size is not None]
-        merged[key] = replace(
-            before, calls=before.calls + row.calls, kernels=before.kernels + row.kernels,
-            time_ns=before.time_ns + row.time_ns, sized_ns=before.sized_ns + row.sized_ns,
-            bytes=sum(known) if known else None,
-        )  # fmt: skip
-    return _sorted(map(with_bandwidth, merged.values()))
+class CollectivesOver:
+    """The collectives of several ranks together, added one at a time."""
+
+    def __init__(self) -> None:
+        keys = ("collective", "dtype", "group_size", "group_assumed")
+        self._sums = RowSums(Collective, *keys, derived=("bus_bytes_per_second",))
+
+    def add(self, rows: Iterable[Collective], order: Order) -> None:
+        """Add the rows of one rank."""
+        self._sums.add(rows, order)
+
+    def rows(self) -> tuple[Collective, ...]:
+        """Return one row per collective, data type and group, longest first."""
+        return _sorted(map(with_bandwidth, self._sums.rows()))
 
 
 def message_bytes(collective: str, message: CollectiveArguments, dtype: str | None, group: int | None) -> int | None:

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.analysis.aggregate import FRACTION, WHOLE, Common, Firsts, Order, RowSums, merged, same, sum_of
+from opanatomy.analysis.aggregate import Common, Firsts, Order, RowSums, merged, sum_of
 from opanatomy.analysis.build import check_conservation
-from opanatomy.analysis.communication import CommunicationOver, World, merged_collectives
+from opanatomy.analysis.communication import CollectivesOver, CommunicationOver, World
 from opanatomy.analysis.evidence import situation_of, situation_over
 from opanatomy.analysis.lanes import lanes_of_ranks
 from opanatomy.analysis.spans import longest_of_ranks
@@ -43,7 +43,7 @@ from opanatomy.records.anatomy import (
     Step,
     Timeline,
 )
-from opanatomy.records.communication import Collective, Rank, Spread, numbers_in_short, span_in_short
+from opanatomy.records.communication import Rank, Spread, numbers_in_short, span_in_short
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
@@ -59,11 +59,14 @@ FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "expose
 
 def step_over(records: Sequence[Step]) -> Step:
     """Return the mean over the ranks, so that parts add up."""
-    means: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(WHOLE, mean)
-    means |= dict.fromkeys(FRACTION, _mean_fraction)
-    means[dict[Phase, int]] = mean_phases
-    means[dict[IdleCause, int]] = mean_causes
-    step: Step = merged([replace(record, steps=()) for record in records], means)
+    rules: dict[Callable[[list[Any]], Any], Sequence[str]] = {
+        mean: (
+            "wall_ns", "unprofiled_wall_ns", "unprofiled_count", "system_ns", "page_faults", "busy_ns",
+            "kernel_time_ns", "framework_ns", "profiler_ns", "aside_count", "aside_wall_ns",
+        ),
+        _mean_fraction: ("samples_per_second",), mean_phases: ("phase_ns",), mean_causes: ("aside_idle_ns",),
+    }  # fmt: skip
+    step: Step = merged([replace(record, steps=()) for record in records], rules)
     framework = step.framework_ns
     if None not in (framework, step.wall_ns, step.busy_ns):
         framework = (step.wall_ns or 0) - (step.busy_ns or 0) - (step.profiler_ns or 0)
@@ -84,7 +87,12 @@ def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int 
 def timeline_over(records: Sequence[Timeline]) -> Timeline:
     """Return means whose parts add up: what rounding leaves is other idle time."""
     bare = [replace(record, launching=None, devices=(), streams=(), causes=(), gaps=()) for record in records]
-    timeline: Timeline = merged(bare, dict.fromkeys(WHOLE, _mean))
+    means = (
+        "window_ns", "busy_ns", "communication_ns", "exposed_communication_ns", "exposed_memcpy_ns", "outside_ns",
+        "host_idle_ns", "stream_idle_ns", "other_idle_ns", "unrecorded_ns", "awaited_ns", "drained_ns", "paced_ns",
+        "around_ns", "computation_ns", "memcpy_ns",
+    )  # fmt: skip
+    timeline: Timeline = merged(bare, {_mean: means})
     kinds = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
     idle = timeline.window_ns - timeline.busy_ns - (timeline.outside_ns or 0) - (timeline.unrecorded_ns or 0)
     other = None if None in kinds else idle - sum(kind or 0 for kind in kinds[1:])
@@ -124,7 +132,11 @@ def _mean_known(values: Sequence[int | None], ranks: int) -> int | None:
 
 
 def _launching(records: list[Launching]) -> Launching:
-    sums: Launching = merged(records, dict.fromkeys(WHOLE, sum_of))
+    summed = (
+        "calls", "graph_calls", "call_ns", "synchronizing_calls", "synchronizing_ns", "delayed", "delay_ns", "kernels",
+        "kernel_ns", "tiny_kernels", "tiny_kernel_ns", "lost_calls",
+    )  # fmt: skip
+    sums: Launching = merged(records, {sum_of: summed})
     return replace(
         sums, median_delay_ns=_median([record.median_delay_ns for record in records]),
         longest_queue=max(record.longest_queue for record in records), tiny_below_ns=records[0].tiny_below_ns,
@@ -139,12 +151,14 @@ def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> Devi
         whole = sum(weight for _, weight in known)
         return sum(value * weight for value, weight in known) / whole if whole else None
 
-    bandwidth = same([record.bandwidth_bytes_per_second for record in records])
-    rules: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(WHOLE, sum_of)
-    rules[float | None] = lambda values: weighted(values, times)
-    figures: DeviceFigures = merged(records, rules)
+    shares = (
+        "mfu", "hfu", "mfu_covered", "causal_mfu", "causal_hfu", "own_peaks_mfu", "unmasked_share", "utilization",
+        "sm_efficiency",
+    )  # fmt: skip
+    sums = ("dimensioned_ns", "tensor_core_ns", "tensor_core_unknown_ns", "unsure_ns")
+    figures: DeviceFigures = merged(records, {(lambda values: weighted(values, times)): shares, sum_of: sums})
     return replace(
-        figures, bandwidth_bytes_per_second=bandwidth, peak_flops_per_second=figures.peak_flops_per_second or {},
+        figures, peak_flops_per_second=figures.peak_flops_per_second or {},
         occupancy=weighted(
             [record.occupancy for record in records], [record.dimensioned_ns or 0 for record in records]
         ),
@@ -571,11 +585,12 @@ class RanksTogether:
         self._workload: Common[Workload] = Common()
         self._batches: list[int | None] = []
         self._work = WorkSums()
-        self._host, self._chains = RowSums(HostRow), RowSums(ChainRow)
+        self._host = RowSums(HostRow, "kind", "name", "caller", "waits")
+        self._chains = RowSums(ChainRow, "phase", "operator")
         self._theory: dict[OperatorClass, Common[Ratio]] = {}
         self._ledger: Ledger | None = None
         self._memory = _Best()
-        self._collectives: tuple[Collective, ...] = ()
+        self._collectives = CollectivesOver()
         self._communication = CommunicationOver()
         self._checks, self._caveats, self._warnings = ChecksOver(), WarningsOver(), WarningsOver()
         self._conventions: dict[str, str | int] = {}
@@ -618,9 +633,9 @@ class RanksTogether:
         self._host.add(anatomy.host, order)
         self._chains.add(anatomy.chains, order)
         self._communication.add(anatomy.communication, order)
-        self._collectives = merged_collectives((*self._collectives, *anatomy.collectives))
+        self._collectives.add(anatomy.collectives, order)
         ledgers = [ledger for ledger in (self._ledger, anatomy.ledger) if ledger is not None]
-        self._ledger = merged(ledgers, {int: sum_of})
+        self._ledger = merged(ledgers, {sum_of: Ledger.__struct_fields__})
 
     def anatomy(self, *, name: str, warnings: Iterable[str] = (), caveats: Iterable[str] = ()) -> Anatomy:
         """Return the anatomy over all ranks, called `name`; raise `UsageError` if two cannot be ranks of one run."""
@@ -656,7 +671,7 @@ class RanksTogether:
             ),
             ledger=self._ledger,
             conventions=self._conventions,
-            collectives=self._collectives,
+            collectives=self._collectives.rows(),
             communication=self._communication.communication(),
             ranks=ranks,
             spread=spread_of(ranks),

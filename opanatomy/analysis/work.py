@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.analysis.aggregate import Firsts, Order
+from opanatomy.analysis.aggregate import TOGETHER, Firsts, Order
 from opanatomy.records.columns import (
     Bool,
     CallTable,
@@ -122,8 +122,6 @@ def work_table(keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64
 # They are added one at a time, in any order. Memory grows with the number of different rows, not of ranks.
 
 
-#: So many tables are added up at a time.
-_TOGETHER: Final = 16
 #: The figures of like steps that are sums.
 _SUMS: Final = (
     "count", "wall_ns", "outside_ns", "unrecorded_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns",
@@ -164,7 +162,7 @@ class WorkSums:
         of_kind = categorical_of(numbers, work.keys["step_kind"].codes)
         self._tables.append(work.with_columns({"step_kind": of_kind}, {}))
         self._modules.add(work.keys["module"].values, order)
-        if len(self._tables) == _TOGETHER:
+        if len(self._tables) == TOGETHER:
             self._tables = [concatenated(self._tables).by(*KEYS)]
 
     def sums(self) -> tuple[Table, tuple[StepKind, ...] | None]:

@@ -217,7 +217,7 @@ class Collective(Record, frozen=True, kw_only=True):
     time_ns: int
     sized_ns: int
     bytes: int | None
-    bus_bytes_per_second: float | None
+    bus_bytes_per_second: float | None = None
 
 
 class Rank(Record, frozen=True, kw_only=True):

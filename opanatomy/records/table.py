@@ -140,6 +140,16 @@ def concatenated(tables: Sequence[Table]) -> Table:
     return Table(keys, figures)
 
 
+def table_of_columns(keys: Mapping[str, Sequence[Any]], figures: Mapping[str, Sequence[int | None]]) -> Table:
+    """Return the table of these columns, in which `None` is none, of a figure not known."""
+    interned = {}
+    for name, values in keys.items():
+        numbers: dict[Any, int] = {None: -1}
+        codes = [numbers.setdefault(value, len(numbers) - 1) for value in values]
+        interned[name] = Categorical(np.array(codes, dtype=np.int64), tuple(numbers)[1:])
+    return Table(interned, {name: _figure_of(values) for name, values in figures.items()})
+
+
 def table_of(plain: Mapping[str, Any], types: Mapping[str, Callable[[Any], Any]]) -> Table:
     """Return the table of plain values, those of a key in their type.
 
@@ -172,6 +182,10 @@ def _column(name: str, plain: Any, rows: int) -> Int64:
         raise TypeError(f"a value of {name} is no whole number")
     if any(value is not None and not -(2**62) < value < 2**62 for value in values):
         raise ValueError(f"a value of {name} is too large")
+    return _figure_of(values)
+
+
+def _figure_of(values: Sequence[int | None]) -> Int64:
     return np.array([NOT_KNOWN if value is None else value for value in values], dtype=np.int64)
 
 

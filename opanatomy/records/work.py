@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from opanatomy.records.codec import Record
 from opanatomy.records.columns import Categorical, Int64
 from opanatomy.records.signature import NO_SIGNATURE, SignatureText
-from opanatomy.records.table import NOT_KNOWN, Column, Table, table_of
+from opanatomy.records.table import NOT_KNOWN, Column, Table, table_of, table_of_columns
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
 # ----- the columns of the work
@@ -590,10 +590,8 @@ def work_of_tables(
     if breakdown is not None:
         for index, kind in enumerate(breakdown.kinds):
             rows += [_like_row(breakdown, row) | {"step_kind": index} for row in kind.rows]
-    return Table(
-        {name: _interned([row.get(name) for row in rows]) for name in KEYS},
-        {name: _figures([row.get(name) for row in rows]) for name in FIGURES},
-    )
+    keys, figures = ({name: [row.get(name) for row in rows] for name in names} for names in (KEYS, FIGURES))
+    return table_of_columns(keys, figures)
 
 
 def _like_row(breakdown: Breakdown, row: WorkRow) -> dict[str, Any]:
@@ -610,13 +608,3 @@ def _like_row(breakdown: Breakdown, row: WorkRow) -> dict[str, Any]:
 def _plain_row(row: ClassRow | OperatorRow | ModuleRow, only: str) -> dict[str, Any]:
     names = {*row.__struct_fields__} & {*KEYS, *FIGURES}
     return {name: getattr(row, name) for name in names} | {"only": only}
-
-
-def _interned(values: Sequence[Any]) -> Categorical[Any]:
-    numbers: dict[Any, int] = {None: -1}
-    codes = [numbers.setdefault(value, len(numbers) - 1) for value in values]
-    return Categorical(np.array(codes, dtype=np.int64), tuple(numbers)[1:])
-
-
-def _figures(values: Sequence[int | None]) -> Int64:
-    return np.array([NOT_KNOWN if value is None else value for value in values], dtype=np.int64)
