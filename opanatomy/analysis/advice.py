@@ -381,7 +381,7 @@ def _framework(view: View) -> Iterator[Advice]:
     share = view.costs.framework_ns / view.costs.whole_ns
     gain = round(share * view.step_ns)
     plain = view.anatomy.step.unprofiled_wall_ns
-    work = sum(row.time_ns for row in view.anatomy.classes) / steps_of(view.anatomy)
+    work = view.anatomy.work_ns / steps_of(view.anatomy)
     if plain:
         loading_ns = view.of_window(view.costs.input_ns)  # which is another rule's
         gain = min(gain, max(round(plain - work - loading_ns), 0))

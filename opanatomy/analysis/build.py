@@ -419,7 +419,7 @@ def check_conservation(anatomy: Anatomy) -> None:
     ledger = anatomy.ledger
     inside = ledger.device_work_ns - ledger.outside_window_ns
     parts = ledger.linked_ns + ledger.graph_launched_ns + ledger.no_launch_record_ns
-    classed = sum(row.time_ns for row in anatomy.classes)
+    classed = anatomy.work_ns
     if not inside == parts == classed == ledger.classed_ns + ledger.unknown_ns:
         raise AssertionError(f"the ledger does not balance: {ledger}, classes sum to {classed} ns")
 

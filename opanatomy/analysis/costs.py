@@ -73,7 +73,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
     timeline = anatomy.timeline
     on_cpu = anatomy.environment.device_kind == "cpu"
     exposed = timeline.exposed_communication_ns or 0
-    work = sum(row.time_ns for row in anatomy.classes)
+    work = anatomy.work_ns
     computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns and not nothing_recorded(anatomy) else work
     framework_ns = _of_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0
     input_ns = min(sum(row.self_ns for row in loading(anatomy)) / max(len(anatomy.ranks), 1), framework_ns)

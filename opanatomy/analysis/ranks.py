@@ -525,7 +525,7 @@ def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
     return Rank(
         rank=rank, world_size=world, trace=anatomy.provenance.trace, trace_sha256=anatomy.provenance.trace_sha256,
         device=anatomy.environment.device, steps=step.count, wall_ns=step.wall_ns, window_ns=timeline.window_ns,
-        busy_ns=timeline.busy_ns, idle_ns=timeline.idle_ns, kernel_time_ns=sum(row.time_ns for row in anatomy.classes),
+        busy_ns=timeline.busy_ns, idle_ns=timeline.idle_ns, kernel_time_ns=anatomy.work_ns,
         communication_ns=timeline.communication_ns, exposed_communication_ns=timeline.exposed_communication_ns,
         exposed_memcpy_ns=timeline.exposed_memcpy_ns,
     )  # fmt: skip

@@ -604,7 +604,7 @@ def require_agreement(anatomy: Anatomy) -> None:
     alarms = anatomy.alarms
     if not alarms:
         return
-    work_ns = sum(row.time_ns for row in anatomy.classes)
+    work_ns = anatomy.work_ns
     count = sum(len(check.unexplained) for check in alarms)
     check = max(alarms, key=lambda check: check.share(work_ns))
     first = max(check.unexplained, key=lambda difference: difference.share(work_ns))

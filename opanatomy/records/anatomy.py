@@ -1094,6 +1094,11 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
         return class_rows(self.work, self.operators)
 
     @cached_property
+    def work_ns(self) -> int:
+        """Return the device work of the steps that count, on the CPU the self time of their operators."""
+        return sum(row.time_ns for row in self.classes)
+
+    @cached_property
     def ratios(self) -> tuple[Ratio, ...]:
         """Return one row for each operator class with a forward and a backward."""
         return ratios_of(self.classes, self.theory)
@@ -1116,8 +1121,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     @property
     def alarms(self) -> tuple[Check, ...]:
         """Return the checks whose differences without a known cause touch at least 1 % of the device work."""
-        work_ns = sum(row.time_ns for row in self.classes)
-        return tuple(check for check in self.checks if check.unexplained and check.share(work_ns) >= MINOR)
+        return tuple(check for check in self.checks if check.unexplained and check.share(self.work_ns) >= MINOR)
 
 
 Better: TypeAlias = Literal["lower", "higher"]

@@ -519,7 +519,7 @@ def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
 
 def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
     """Return (launched by graphs, all else) of the device work that no operator call launched, over all steps."""
-    left = sum(row.time_ns for row in anatomy.classes) - sum(row.time_ns for row in anatomy.operators)
+    left = anatomy.work_ns - sum(row.time_ns for row in anatomy.operators)
     # A kernel of a graph may be an operator's by its name.
     graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
     return graphs, left - graphs

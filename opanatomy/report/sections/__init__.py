@@ -183,7 +183,7 @@ def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
         wanted = ("components", "memory-lines", "out-of-memory")
         return _made((part for part in PARTS[Anatomy] if part.first or part.name in wanted), anatomy, page, opened=True)
     with_operator = sum(row.time_ns for row in anatomy.operators)
-    kernels = 2 * with_operator < sum(row.time_ns for row in anatomy.classes)
+    kernels = 2 * with_operator < anatomy.work_ns
     parts = (part for part in PARTS[Anatomy] if part.first or (kernels and part.name == "kernels"))
     return _made(parts, anatomy, page, opened=True)
 

@@ -197,7 +197,7 @@ _PAPER_IS: Final = note("paper", "paper")
 
 def ratios(anatomy: Anatomy) -> Section | None:
     """Return backward over forward by class, next to theory."""
-    whole = sum(row.time_ns for row in anatomy.classes)
+    whole = anatomy.work_ns
     times = {row.operator_class: total(part for part in anatomy.classes if part.operator_class is row.operator_class)
              for row in anatomy.ratios}  # fmt: skip
     with_ratio = [row for row in anatomy.ratios if (row.time, row.flops, row.bytes) != (None, None, None)]
