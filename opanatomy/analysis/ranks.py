@@ -46,8 +46,9 @@ from opanatomy.records.anatomy import (
 from opanatomy.records.communication import Rank, Spread, numbers_in_short, span_in_short
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
+from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
-from opanatomy.records.work import Ratio, TheoryRow, plain
+from opanatomy.records.work import Ratio, TheoryRow
 from opanatomy.records.workload import Environment, RunClock, Workload
 
 # ----- steps, timelines, device figures and their spread over several ranks
@@ -481,7 +482,15 @@ def content_of(anatomy: Anatomy) -> bytes:
     """Return a digest of the anatomy without what names its file, so that copies of a trace have the same."""
     ranks = tuple(replace(rank, trace=None, trace_sha256=None) for rank in anatomy.ranks)
     bare = replace(anatomy, provenance=Provenance(opanatomy=""), ranks=ranks)
-    return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=plain)).digest()
+    return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=_columns_of)).digest()
+
+
+def _columns_of(value: object) -> Any:
+    """Return a table's columns as bytes, and their values; of the text of a signature the text."""
+    if not isinstance(value, Table):
+        return str(value)
+    keys = [(name, key.values, key.codes.tobytes()) for name, key in value.keys.items()]
+    return keys, [(name, figure.tobytes()) for name, figure in value.figures.items()]
 
 
 _COMPARED: Final[tuple[tuple[str, Callable[[Candidate], str | None]], ...]] = (
