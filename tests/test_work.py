@@ -59,6 +59,16 @@ def test_tables_are_sums_of_the_work(tmp_path: Path) -> None:
     assert anatomy.kernels[2].blocks_per_sm is None
 
 
+@pytest.mark.parametrize("blocks", [1e300, -1.0, "many"])
+def test_blocks_that_cannot_be_are_not_known(blocks: object, tmp_path: Path) -> None:
+    trace = on_gpu()
+    trace.step(0, 1_000)
+    trace.host("aten::mm", 10, 50, **MATRICES)
+    trace.run(GEMM, 11, 20, 30, **{"blocks per SM": blocks})
+    (kernel,) = trace.analyze(tmp_path).kernels
+    assert (kernel.time_ns, kernel.blocks_per_sm) == (30 * US, None)
+
+
 def test_the_bound_of_an_operator_is_in_parts_by_its_calls(tmp_path: Path) -> None:
     """One product by one kernel, three by another, each of three matrices of 512 x 512 in bfloat16."""
     trace = on_gpu()

@@ -29,6 +29,10 @@ from opanatomy.records.work import FIGURES, KEYS, LikeStep, Overlap, StepKind
 _COSTS: Final = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 
 
+#: Blocks times time beyond this, hundreds of thousands of seconds of a full device, are no measurement.
+_MOST_MILLIBLOCKS: Final = 1e18
+
+
 class JoinedWork:
     """Device events joined to their calls, then the calls that launched none themselves; on the CPU each call.
 
@@ -74,10 +78,10 @@ class JoinedWork:
             column = getattr(calls, name)[row]
             figures[name] = figure(column, first & (column >= 0))
         if blocks_per_sm is not None:
-            blocks = np.where(event >= 0, blocks_per_sm[event], np.nan)
-            known = ~np.isnan(blocks)
+            product = np.where(event >= 0, 1000 * blocks_per_sm[event] * time, np.nan)
+            known = (product >= 0) & (product < _MOST_MILLIBLOCKS)
             figures["dimensioned_ns"] = figure(time, known)
-            figures["milliblock_ns"] = figure(np.rint(1000 * np.where(known, blocks, 0) * time), known)
+            figures["milliblock_ns"] = figure(np.rint(np.where(known, product, 0)), known)
         return figures
 
     def _first(self) -> Bool:

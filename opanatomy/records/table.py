@@ -150,12 +150,12 @@ def table_of_columns(keys: Mapping[str, Sequence[Any]], figures: Mapping[str, Se
     return Table(interned, {name: _figure_of(values) for name, values in figures.items()})
 
 
-def table_of(plain: Mapping[str, Any], types: Mapping[str, Callable[[Any], Any]]) -> Table:
+def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
     """Return the table of plain values, those of a key in their type.
 
     Raise `ValueError` or `TypeError` if these are no table, or columns have other lengths.
     """
-    rows = plain["rows"]
+    rows = plain.get("rows") if isinstance(plain, dict) else None
     if type(rows) is not int or rows < 0:
         raise ValueError(f"a table has {rows!r} rows")
     keys, figures = {}, {}
@@ -163,9 +163,9 @@ def table_of(plain: Mapping[str, Any], types: Mapping[str, Callable[[Any], Any]]
         if name == "rows":
             continue
         is_key = isinstance(column, dict)
-        numbers = _column(name, column[_CODES] if is_key else column, rows)
+        numbers = _column(name, column.get(_CODES) if is_key else column, rows)
         if is_key:
-            values = [types.get(name, str)(value) for value in column[_VALUES]]
+            values = [types.get(name, str)(value) for value in column.get(_VALUES) or ()]
             if len(numbers) and not -1 <= numbers.min() <= numbers.max() < len(values):
                 raise ValueError(f"a code of {name} is none of its values")
             keys[name] = categorical_of(values, numbers)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from opanatomy.records.codec import Record
 from opanatomy.records.columns import Categorical, Int64
 from opanatomy.records.signature import NO_SIGNATURE, SignatureText
-from opanatomy.records.table import NOT_KNOWN, Column, Table, table_of, table_of_columns
+from opanatomy.records.table import NOT_KNOWN, Column, Table, concatenated, table_of, table_of_columns
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
 # ----- the columns of the work
@@ -80,8 +80,14 @@ def plain(value: object) -> Any:
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """Return the value of this kind whose plain form this is; raise `ValueError` or `TypeError` if it is none."""
-    return table_of(value, {name: key.values for name, key in KEYS.items()}) if kind is Table else kind(value)
+    """Return the value of this kind whose plain form this is; raise `ValueError` or `TypeError` if it is none.
+
+    Columns that another version added are left out, and those that it lacks are none or not known.
+    """
+    if kind is not Table:
+        return kind(value)
+    table = concatenated((NO_WORK, table_of(value, {name: key.values for name, key in KEYS.items()})))
+    return Table({name: table.keys[name] for name in KEYS}, {name: table.figures[name] for name in FIGURES})
 
 
 # ----- the rows of the tables that are made of it
