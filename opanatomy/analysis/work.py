@@ -78,7 +78,8 @@ class JoinedWork:
             column = getattr(calls, name)[row]
             figures[name] = figure(column, first & (column >= 0))
         if blocks_per_sm is not None:
-            product = np.where(event >= 0, 1000 * blocks_per_sm[event] * time, np.nan)
+            with np.errstate(over="ignore"):
+                product = np.where(event >= 0, 1000 * blocks_per_sm[event] * time, np.nan)
             known = (product >= 0) & (product < _MOST_MILLIBLOCKS)
             figures["dimensioned_ns"] = figure(time, known)
             figures["milliblock_ns"] = figure(np.rint(np.where(known, product, 0)), known)
