@@ -639,7 +639,10 @@ def test_weights_that_are_cast_again_in_each_step(tmp_path: Path) -> None:
 
 
 def test_memory_that_has_spilled_to_the_host(tmp_path: Path) -> None:
-    """A map of 2 x 64 MiB at 4.3 GB/s, on a device of 3.35 TB/s; at 2.68 TB/s, or one that moves little, none."""
+    """A map of 2 x 64 MiB at 4.3 GB/s, on a device of 3.35 TB/s; at 2.68 TB/s, or one that moves little, none.
+
+    Nor on a device whose bandwidth is not known.
+    """
     for size, duration, spilled in ((1 << 24, 31_000, True), (1 << 24, 50, False), (1 << 14, 31_000, False)):
         trace = on_gpu()
         trace.step(0, 40_000)
@@ -650,6 +653,8 @@ def test_memory_that_has_spilled_to_the_host(tmp_path: Path) -> None:
         if spilled:
             assert found["spilled"].gain_ns == pytest.approx((duration - 2 * 4 * size / 3.35e12 * 1e6) * US, abs=US)
             assert found["spilled"].figures["rate"].value == pytest.approx(2 * 4 * size / (duration * 1e-6))
+            trace.metadata["deviceProperties"][0]["name"] = "a device that nobody knows"
+            assert "spilled" not in advised(trace, tmp_path)
 
 
 def losing(vocabulary: int) -> TraceBuilder:

@@ -404,7 +404,6 @@ def _framework(view: View) -> Iterator[Advice]:
 _CALLING_NS: Final = 20_000
 #: A page that the system gives a process takes about this much of its time (with 4 kB to fill with zeros: 1.6 us here).
 _PAGE_NS: Final = 2_000
-_PAGE_BYTES: Final = 4096
 
 
 def _given_pages_ns(view: View) -> int:
@@ -420,11 +419,8 @@ def _pages(view: View) -> Iterator[Advice]:
         return
     yield Advice(
         id="", gain_ns=min(spent, plain), step_ns=plain, is_bound=True,
-        why="the system gives the process {pages} of memory a step ({size}), in {time} of CPU time on all threads",
-        figures={
-            "pages": count(step.page_faults or 0, "page"), "time": ns(spent),
-            "size": Evidence(value=_PAGE_BYTES * (step.page_faults or 0), unit="bytes"),
-        },
+        why="each step gets {pages} of memory from the system again, which takes {time} of CPU time on all threads",
+        figures={"pages": count(step.page_faults or 0, "page"), "time": ns(spent)},
         tries=(
             "Set MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 before Python starts, so that glibc keeps what"
             " is freed. Or preload jemalloc or tcmalloc.",
@@ -911,17 +907,17 @@ _PIN_BATCH: Final = (
 
 #: Calls that move so much find nothing of it in a cache of a small device.
 _LARGE: Final = 1 << 23
-#: Memory of a device is faster than this by far, the host's across a link is not: a tenth of the bandwidth, at most so
-#: many bytes a second, or fewer where the bandwidth is not known.
-_SPILLED_SHARE, _OF_A_LINK, _OF_A_SLOW_LINK = 0.1, 16e9, 8e9
+#: A device's memory is far faster than this, the host's across a link is not: a tenth of the bandwidth, at most so many
+#: bytes a second.
+_SPILLED_SHARE, _OF_A_LINK = 0.1, 16e9
 
 
 def _spilled_rows(view: View) -> list[int]:
     """Return the rows of large maps and normalizations at the rate of a link, if they are most of these."""
-    if view.on_cpu:
-        return []
     bandwidth = view.anatomy.device.bandwidth_bytes_per_second
-    limit = min(_SPILLED_SHARE * bandwidth, _OF_A_LINK) if bandwidth else _OF_A_SLOW_LINK
+    if view.on_cpu or not bandwidth:
+        return []
+    limit = min(_SPILLED_SHARE * bandwidth, _OF_A_LINK)
     large, slow, of_slow = 0, 0, []
     for place, row in enumerate(view.anatomy.operators):
         if row.operator_class not in (CLASS.ELEMENTWISE, CLASS.STATISTICAL_NORMALIZATION) or row.uncosted_ns:
@@ -940,18 +936,18 @@ def _moved(row: OperatorRow) -> int:
 
 
 def _spilled(view: View) -> Iterator[Advice]:
-    rows = [view.anatomy.operators[place] for place in _spilled_rows(view)]
-    if not rows:
+    rows = [view.anatomy.operators[index] for index in _spilled_rows(view)]
+    bandwidth = view.anatomy.device.bandwidth_bytes_per_second
+    if not rows or not bandwidth:
         return
     spent, moved = sum(row.time_ns for row in rows), sum(map(_moved, rows))
-    bandwidth = view.anatomy.device.bandwidth_bytes_per_second
-    saved = spent - (moved / bandwidth * _NS if bandwidth else 0)
+    saved = spent - moved / bandwidth * _NS
     longest = max(rows, key=lambda row: row.time_ns)
     yield Advice(
         id="", gain_ns=view.per_step(saved), subject=longest.operator, is_bound=True,
         changes=_faster(view, ((row, row.time_ns * saved / spent) for row in rows)),
-        why="{time} go into large element-wise operators and normalizations at {rate}: memory that has spilled to the"
-        " host is that slow, none of a device",
+        why="large element-wise operators and normalizations take {time} at {rate}, the speed of memory that has"
+        " spilled to the host",
         figures={
             "time": ns(view.per_step(spent)), "rate": Evidence(value=moved / spent * _NS, unit="byte/s"),
             "operator": name(longest.operator),
@@ -1868,8 +1864,8 @@ RULES: Final = (
     Rule(
         id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
         looks_for="maps and normalizations of 8 MiB a call and more, most of them slower than a tenth of the bandwidth"
-        " and 16 GB/s (8 GB/s where the bandwidth is not known)",
-        bound="their time, less that of their bytes at the bandwidth", silent="where bytes are not known",
+        " and 16 GB/s",
+        bound="their time, less that of their bytes at the bandwidth", silent="where bytes or bandwidth are not known",
     ),
     Rule(
         id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,

@@ -1,4 +1,4 @@
-"""Group calls and device work into the rows of the report; every sum is exact."""
+"""Find chains of calls that one kernel could do together; put rows and records of several ranks together."""
 
 from __future__ import annotations
 

@@ -222,20 +222,9 @@ def _add(row: _Sum, calls: int, kernels: int, time_ns: int, message: int | None)
         row.bytes = (row.bytes or 0) + calls * message if calls else row.bytes
 
 
-class CollectivesOver:
-    """The collectives of several ranks together, added one at a time."""
-
-    def __init__(self) -> None:
-        keys = ("collective", "dtype", "group_size", "group_assumed")
-        self._sums = RowSums(Collective, *keys, derived=("bus_bytes_per_second",))
-
-    def add(self, rows: Iterable[Collective], order: Order) -> None:
-        """Add the rows of one rank."""
-        self._sums.add(rows, order)
-
-    def rows(self) -> tuple[Collective, ...]:
-        """Return one row per collective, data type and group, longest first."""
-        return _sorted(map(with_bandwidth, self._sums.rows()))
+def collectives_together(rows: Iterable[Collective]) -> tuple[Collective, ...]:
+    """Return the sums over several ranks with their bus bandwidth, longest first."""
+    return _sorted(map(with_bandwidth, rows))
 
 
 def message_bytes(collective: str, message: CollectiveArguments, dtype: str | None, group: int | None) -> int | None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import Common, Firsts, Order, RowSums, merged, sum_of
 from opanatomy.analysis.build import check_conservation
-from opanatomy.analysis.communication import CollectivesOver, CommunicationOver, World
+from opanatomy.analysis.communication import CommunicationOver, World, collectives_together
 from opanatomy.analysis.evidence import situation_of, situation_over
 from opanatomy.analysis.lanes import lanes_of_ranks
 from opanatomy.analysis.spans import longest_of_ranks
@@ -43,7 +43,7 @@ from opanatomy.records.anatomy import (
     Step,
     Timeline,
 )
-from opanatomy.records.communication import Rank, Spread, numbers_in_short, span_in_short
+from opanatomy.records.communication import Collective, Rank, Spread, numbers_in_short, span_in_short
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
 from opanatomy.records.table import Table
@@ -599,7 +599,8 @@ class RanksTogether:
         self._theory: dict[OperatorClass, Common[Ratio]] = {}
         self._ledger: Ledger | None = None
         self._memory = _Best()
-        self._collectives = CollectivesOver()
+        keys = ("collective", "dtype", "group_size", "group_assumed")
+        self._collectives = RowSums(Collective, *keys, derived=("bus_bytes_per_second",))
         self._communication = CommunicationOver()
         self._checks, self._caveats, self._warnings = ChecksOver(), WarningsOver(), WarningsOver()
         self._conventions: dict[str, str | int] = {}
@@ -680,7 +681,7 @@ class RanksTogether:
             ),
             ledger=self._ledger,
             conventions=self._conventions,
-            collectives=self._collectives.rows(),
+            collectives=collectives_together(self._collectives.rows()),
             communication=self._communication.communication(),
             ranks=ranks,
             spread=spread_of(ranks),

@@ -34,10 +34,10 @@ def _figure(name: str, unit: str, meaning: str) -> Column:
 #: The columns of the work. Figures are over the steps that count, `like_...` over like steps, of which some may not
 #: count; where a row has no part in the one or the other, these are not known.
 COLUMNS: Final = (
-    _key("operator", "the operator that launched the work, or is it; none if that is not known", "name"),
+    _key("operator", "the operator that launched the work; none if it is not known", "name"),
     _key("signature", "shapes and data types of its arguments, as text", "arguments", SignatureText),
     _key("phase", "the phase", values=Phase),
-    _key("operator_class", "the class of the call, without one of the kernel", values=OperatorClass),
+    _key("operator_class", "the class of the call, or of the kernel where no call is known", values=OperatorClass),
     _key("rule", "the row of the table of rules that gave the class"),
     _key("part_of", "the operator that this one runs inside as a part; FLOPs and bytes are counted there", "name"),
     _key("compute_type", "the type in which float32 operands were computed, by the longest kernel whose name says"),
@@ -47,9 +47,9 @@ COLUMNS: Final = (
     _key("module_kind", "the name of the module's class", "name"),
     _key("kernel", "the kernel, copy or fill; none on the CPU and for a call that launched nothing itself", "name"),
     _key("kernel_class", "the class by the kernel's name alone", values=OperatorClass),
-    _key("kernel_rule", "the rule that gave it"),
-    _key("step_kind", "the place of the step's kind in `step_kinds`", values=int),
-    _key("only", "the one table that the row is for: in reports made of older ones, which kept each table"),
+    _key("kernel_rule", "the rule that gave the class of the kernel"),
+    _key("step_kind", "the index of the step's kind in `step_kinds`", values=int),
+    _key("only", "the only table that has the row: set in reports that were read from schema 1 or 2"),
     _figure("calls", "calls", "calls of the operator, parts of calls too, in the row of the first kernel of each"),
     _figure("events", "events", "kernels, copies and fills"),
     _figure("time_ns", "ns", "device work; on the CPU self time"),

@@ -25,6 +25,7 @@ from opanatomy.records.comparison import Comparison, FigureRow, Part
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.records.table import NOT_KNOWN, Table
+from opanatomy.records.work import KEYS
 from opanatomy.report.formats.csv import cell_of
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
@@ -110,9 +111,10 @@ def _columns_at(report: Report, path: str) -> list[Column]:
 
 def _of_work(work: Table) -> Iterator[Column]:
     """Yield the columns of the work, without those that have a value in no row of it."""
+    kinds: dict[object, str] = {bool: "bool", int: "int"}
     for name, key in work.keys.items():
         if key.values or not len(work):
-            kind = {bool: "bool", int: "int"}.get(type(next(iter(key.values), "")), "str")
+            kind = kinds.get(KEYS[name].values, "str")
             values = [str(value) if kind == "str" and value is not None else value for value in key.decoded()]
             yield Column(name=name, kind=kind, values=values)
     for name, figure in work.figures.items():
