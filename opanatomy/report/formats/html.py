@@ -24,7 +24,6 @@ from opanatomy.analysis.costs import steps_of
 from opanatomy.cost.registry import describe
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
-from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.work import OperatorRow
@@ -32,66 +31,10 @@ from opanatomy.report import units
 from opanatomy.report.charts import CHARTS, NoChart, chart_of, kind_of, library, still_of
 from opanatomy.report.markup import Opened, elements, nothing_more, plain
 from opanatomy.report.section import LABEL, Format, Note, NoteStyle, Page, Row, Section, cut, moved, printable, total
-from opanatomy.report.sections import sections_of
+from opanatomy.report.sections import PAGE, PARTS, PagePart, sections_of
 from opanatomy.report.sections.operators import grouped, key_of
 from opanatomy.report.terms import CHAPTERS, term_in
 
-
-class PagePart(Struct, frozen=True):
-    """A part of the page: its pictures, then its sections; those with another heading than the first one are folded."""
-
-    name: str
-    title: str
-    charts: tuple[str, ...]
-    sections: tuple[str, ...]
-
-
-#: The parts of the page of each kind of report; each of its sections is in one of them.
-PARTS: Final[dict[type[Report], tuple[PagePart, ...]]] = {
-    Anatomy: (
-        PagePart(
-            "verdict", "What costs most, and what to do", ("step", "advice"),
-            ("title", "caveats", "given-ceilings", "disagreements", "in-short", "headline", "advice", "more-advice",
-             "run"),
-        ),
-        PagePart(
-            "step", "One step", ("lanes",),
-            ("step", "generation", "whole-run", "idle", "replay", "host", "texts", "batches"),
-        ),
-        PagePart("classes", "Classes", ("classes",), ("classes", "ratios", "paper")),
-        PagePart("roofline", "Roofline", ("roofline",), ("ceilings", "bounds")),
-        PagePart("modules", "Modules", ("modules",), ("modules",)),
-        PagePart(
-            "memory", "Memory", ("memory", "segments", "components"),
-            ("out-of-memory", "components", "memory-curve", "memory-lines", "memory-modules", "memory-classes",
-             "memory-phases", "memory-pools", "memory-peak", "saved-activations", "snapshots", "activation-terms",
-             "published", "memory-notes"),
-        ),
-        PagePart("operators", "Operators and kernels", (), ("operators", "kernels")),
-        PagePart(
-            "ranks", "Ranks", ("ranks",),
-            ("ranks", "waiting-steps", "matched", "collectives", "communication-phases", "communication-modules"),
-        ),
-        PagePart("sources", "How it is known", (), ("ledger", "source", "warnings")),
-    ),
-    Comparison: (
-        PagePart(
-            "verdict", "What changed", ("difference",),
-            ("title", "changed", "memory-changes", "gates", "sides", "causes"),
-        ),
-        PagePart("changes", "Changes", (), ("changes", "kernels-changed")),
-        PagePart("figures", "Figures", (), ("figures", "classes", "steps")),
-        PagePart("sources", "How it is known", (), ("warnings",)),
-    ),
-    Techniques: (
-        PagePart("verdict", "What each would change", ("techniques",), ("experiment", "fits", "advice", "techniques")),
-        PagePart(
-            "details", "Predicted and measured", (),
-            ("predictions", "technique-memory", "same-training", "losses", "underflow", "not-run", "offenders"),
-        ),
-        PagePart("sources", "How it is known", (), ("warnings",)),
-    ),
-}  # fmt: skip
 #: The sections whose first note is the title of the page.
 _TITLES: Final = ("title", "experiment")
 #: What stands below the first picture although it is sentences.
@@ -112,12 +55,13 @@ _FLUID: Final = {
 def html_report(report: Report, page: Page) -> str:
     """Return the page of a report."""
     wanted = replace(page, top=max(page.top, _ROWS))
-    left = {section.name: section for section in sections_of(report, wanted)}
-    heading = "\n".join("".join(elements(left[name])) for name in _TITLES if name in left)
+    made = sections_of(report, wanted)
+    on = {part.name: part.on for part in PARTS[kind_of(report)]}
+    heading = "\n".join("".join(elements(section)) for section in made if section.name in _TITLES)
     specs: dict[str, Any] = {}
     parts: list[tuple[PagePart, str]] = []
     for part in _listed(report):
-        own = [left[name] for name in part.sections if name in left]
+        own = [section for section in made if on[section.name] == part.name]
         if body := "\n".join(_part(report, part, own, specs)):
             parts.append((part, body))
     return "\n".join(_page(report, heading, parts, specs)) + "\n"
@@ -125,7 +69,7 @@ def html_report(report: Report, page: Page) -> str:
 
 def _listed(report: Report) -> list[PagePart]:
     """Return the parts of the page: of a memory snapshot those of memory, and the map of segments of it alone."""
-    listed = list(PARTS[kind_of(report)])
+    listed = list(PAGE[kind_of(report)])
     if not isinstance(report, Anatomy):
         return listed
     if report.memory.is_snapshot and not report.classes:
@@ -144,7 +88,7 @@ def _part(report: Report, part: PagePart, sections: Sequence[Section], specs: di
         yield from _section(report, section)
     for name in part.charts:
         yield _figure(report, name, specs)
-    rest = [section for section in others if section not in lead]
+    rest = sorted((section for section in others if section not in lead), key=lambda each: each.name not in _BELOW)
     for place, section in enumerate(rest):
         body = "\n".join(_section(report, section))
         if place == 0 or section.open:

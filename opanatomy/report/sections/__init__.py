@@ -36,14 +36,24 @@ from opanatomy.report.sections import (
 _Maker: TypeAlias = Callable[[Any, Page], "Section | None"]
 
 
-class Part(Struct, frozen=True):
-    """A section of a kind of report: its name, how it is made of the report for a page, the heading that it is below.
+class PagePart(Struct, frozen=True):
+    """A part of the page: its pictures, then its sections; those with another heading than the first one are folded."""
 
-    `first` is one of the first screen; no format folds that, one that is asked for by name, or one that is `open`.
+    name: str
+    title: str
+    charts: tuple[str, ...] = ()
+
+
+class Part(Struct, frozen=True):
+    """A section of a kind of report: its name, how it is made of the report for a page, and where it stands.
+
+    `on` is its part of the page, `heading` the heading that it is below in a text. `first` is one of the first screen;
+    no format folds that, one that is asked for by name, or one that is `open`.
     """
 
     name: str
     make: _Maker
+    on: str
     heading: str = ""
     first: bool = False
     open: bool = False
@@ -58,88 +68,115 @@ def _of_parts(make: Callable[[Decomposition, Page], Section]) -> _Maker:
     return lambda report, page: None if report.decomposition is None else make(report.decomposition, page)
 
 
-#: The sections of each kind of report. Their names, and their headings, are what a user calls them.
-PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
+#: The parts of the page of each kind of report.
+PAGE: Final[Mapping[type[Report], tuple[PagePart, ...]]] = {
     Anatomy: (
-        Part("title", _of(run.title), first=True),
-        # Changes the reading of all that follows.
-        Part("caveats", _of(checks.caveats), first=True),
-        # An impossible ceiling makes all that rests on it meaningless.
-        Part("given-ceilings", _of(checks.given_ceilings), first=True),
-        # A disagreement of two sources makes all that follows uncertain.
-        Part("disagreements", _of(checks.disagreements), first=True),
-        Part("in-short", _of(run.in_short), first=True),
-        Part("headline", verdict.conclusion, first=True),
-        Part("advice", advice.first_advice, "advice", first=True),
-        Part("run", run.what_ran, first=True),
-        Part("step", step.one_step, first=True),
-        Part("generation", _of(step.generation), first=True),
-        Part("texts", _of(run.texts), first=True),
-        Part("classes", _of(classes.classes), "classes", first=True),
-        Part("operators", operators.operators, "operators", first=True),
-        Part("whole-run", _of(step.whole_run), "whole run"),
-        Part("idle", _of(step.idle), "idle"),
-        Part("replay", _of(replay.replay), "replay"),
-        Part("host", operators.host, "host"),
-        Part("kernels", operators.kernels, "kernels"),
-        Part("modules", modules.modules, "modules"),
-        Part("ceilings", _of(step.ceilings), "roofline"),
-        Part("bounds", roofline.roofline, "roofline"),
-        Part("ratios", _of(classes.ratios), "ratios"),
-        Part("paper", classes.paper, "paper"),
-        Part("batches", _of(run.batches), "batches"),
-        Part("collectives", _of(collectives.collectives), "communication"),
-        Part("communication-phases", _of(collectives.phases), "communication"),
-        Part("communication-modules", _of(collectives.modules), "communication"),
-        Part("ranks", _of(ranks.ranks), "ranks"),
-        Part("waiting-steps", _of(ranks.steps), "waiting"),
-        Part("matched", _of(ranks.collectives), "waiting"),
-        Part("components", _of(memory.components), "memory"),
-        Part("memory-lines", _of(partial(memory.parts, "line")), "memory"),
-        Part("memory-curve", _of(memory.curve), "memory"),
-        Part("memory-peak", _of(memory.blocks), "memory"),
-        Part("memory-modules", _of(partial(memory.parts, "module")), "memory"),
-        Part("memory-classes", _of(partial(memory.parts, "operator_class")), "memory"),
-        Part("memory-phases", _of(partial(memory.parts, "phase")), "memory"),
-        Part("memory-pools", _of(memory.pools), "memory"),
-        Part("saved-activations", _of(memory.activations), "memory"),
-        Part("snapshots", _of(memory.snapshots), "memory"),
-        Part("activation-terms", _of(memory.terms), "memory"),
-        Part("published", _of(memory.published), "memory"),
-        Part("out-of-memory", _of(memory.failure), "memory"),
-        Part("memory-notes", _of(memory.remarks), "memory"),
-        Part("more-advice", advice.more_advice, "advice", open=True),
-        Part("ledger", checks.ledger, "ledger"),
-        Part("source", _of(run.source), "source"),
-        Part("warnings", run.warnings, "warnings", open=True),
+        PagePart("verdict", "What costs most, and what to do", ("step", "advice")),
+        PagePart("step", "One step", ("lanes",)),
+        PagePart("classes", "Classes", ("classes",)),
+        PagePart("roofline", "Roofline", ("roofline",)),
+        PagePart("modules", "Modules", ("modules",)),
+        PagePart("memory", "Memory", ("memory", "segments", "components")),
+        PagePart("operators", "Operators and kernels"),
+        PagePart("ranks", "Ranks", ("ranks",)),
+        PagePart("sources", "How it is known"),
     ),
     Comparison: (
-        Part("title", _of(comparison.title), open=True),
-        Part("changed", comparison.what_changed, open=True),
-        Part("memory-changes", lambda report, page: comparison.memory_changes(report, 2 * page.top), open=True),
-        Part("gates", _of(comparison.gates), open=True),
-        Part("warnings", _of(comparison.warnings), open=True),
-        Part("sides", _of(comparison.sides), open=True),
-        Part("causes", _of_parts(comparison.causes_table), open=True),
-        Part("changes", _of_parts(lambda parts, page: comparison.changes_table(parts, page.top)), "changes"),
-        Part("kernels-changed", _of_parts(lambda parts, _: comparison.kernels_table(parts)), "kernels"),
-        Part("steps", _of(comparison.steps_table), "steps"),
-        Part("figures", _of(comparison.figures_table), "figures"),
-        Part("classes", _of(comparison.families_table), "classes"),
+        PagePart("verdict", "What changed", ("difference",)),
+        PagePart("changes", "Changes"),
+        PagePart("figures", "Figures"),
+        PagePart("sources", "How it is known"),
     ),
     Techniques: (
-        Part("experiment", _of(techniques.title), open=True),
-        Part("fits", _of(techniques.fits), open=True),
-        Part("advice", techniques.advice, open=True),
-        Part("techniques", _of(techniques.table), open=True),
-        Part("predictions", _of(techniques.predictions)),
-        Part("technique-memory", _of(techniques.components)),
-        Part("same-training", _of(techniques.same_training)),
-        Part("losses", _of(techniques.losses)),
-        Part("underflow", _of(techniques.gradients_in_float16)),
-        Part("not-run", _of(techniques.failed)),
-        Part("offenders", _of(techniques.offenders)),
-        Part("warnings", _of(techniques.warnings), open=True),
+        PagePart("verdict", "What each would change", ("techniques",)),
+        PagePart("details", "Predicted and measured"),
+        PagePart("sources", "How it is known"),
+    ),
+}
+#: The sections of each kind of report, in their order. Their names, and their headings, are what a user calls them.
+PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
+    Anatomy: (
+        Part("title", _of(run.title), "verdict", first=True),
+        # Changes the reading of all that follows.
+        Part("caveats", _of(checks.caveats), "verdict", first=True),
+        # An impossible ceiling makes all that rests on it meaningless.
+        Part("given-ceilings", _of(checks.given_ceilings), "verdict", first=True),
+        # A disagreement of two sources makes all that follows uncertain.
+        Part("disagreements", _of(checks.disagreements), "verdict", first=True),
+        Part("in-short", _of(run.in_short), "verdict", first=True),
+        Part("headline", verdict.conclusion, "verdict", first=True),
+        Part("advice", advice.first_advice, "verdict", "advice", first=True),
+        Part("run", run.what_ran, "verdict", first=True),
+        Part("step", step.one_step, "step", first=True),
+        Part("generation", _of(step.generation), "step", first=True),
+        Part("texts", _of(run.texts), "step", first=True),
+        Part("classes", _of(classes.classes), "classes", "classes", first=True),
+        Part("operators", operators.operators, "operators", "operators", first=True),
+        Part("whole-run", _of(step.whole_run), "step", "whole run"),
+        Part("idle", _of(step.idle), "step", "idle"),
+        Part("replay", _of(replay.replay), "step", "replay"),
+        Part("host", operators.host, "step", "host"),
+        Part("kernels", operators.kernels, "operators", "kernels"),
+        Part("modules", modules.modules, "modules", "modules"),
+        Part("ceilings", _of(step.ceilings), "roofline", "roofline"),
+        Part("bounds", roofline.roofline, "roofline", "roofline"),
+        Part("ratios", _of(classes.ratios), "classes", "ratios"),
+        Part("paper", classes.paper, "classes", "paper"),
+        Part("batches", _of(run.batches), "step", "batches"),
+        Part("ranks", _of(ranks.ranks), "ranks", "ranks"),
+        Part("waiting-steps", _of(ranks.steps), "ranks", "waiting"),
+        Part("matched", _of(ranks.collectives), "ranks", "waiting"),
+        Part("collectives", _of(collectives.collectives), "ranks", "communication"),
+        Part("communication-phases", _of(collectives.phases), "ranks", "communication"),
+        Part("communication-modules", _of(collectives.modules), "ranks", "communication"),
+        Part("out-of-memory", _of(memory.failure), "memory", "memory"),
+        Part("components", _of(memory.components), "memory", "memory"),
+        Part("memory-lines", _of(partial(memory.parts, "line")), "memory", "memory"),
+        Part("memory-curve", _of(memory.curve), "memory", "memory"),
+        Part("memory-peak", _of(memory.blocks), "memory", "memory"),
+        Part("memory-modules", _of(partial(memory.parts, "module")), "memory", "memory"),
+        Part("memory-classes", _of(partial(memory.parts, "operator_class")), "memory", "memory"),
+        Part("memory-phases", _of(partial(memory.parts, "phase")), "memory", "memory"),
+        Part("memory-pools", _of(memory.pools), "memory", "memory"),
+        Part("saved-activations", _of(memory.activations), "memory", "memory"),
+        Part("snapshots", _of(memory.snapshots), "memory", "memory"),
+        Part("activation-terms", _of(memory.terms), "memory", "memory"),
+        Part("published", _of(memory.published), "memory", "memory"),
+        Part("memory-notes", _of(memory.remarks), "memory", "memory"),
+        Part("more-advice", advice.more_advice, "verdict", "advice", open=True),
+        Part("ledger", checks.ledger, "sources", "ledger"),
+        Part("source", _of(run.source), "sources", "source"),
+        Part("warnings", run.warnings, "sources", "warnings", open=True),
+    ),
+    Comparison: (
+        Part("title", _of(comparison.title), "verdict", open=True),
+        Part("changed", comparison.what_changed, "verdict", open=True),
+        Part(
+            "memory-changes", lambda report, page: comparison.memory_changes(report, 2 * page.top), "verdict", open=True
+        ),
+        Part("gates", _of(comparison.gates), "verdict", open=True),
+        Part("warnings", _of(comparison.warnings), "sources", open=True),
+        Part("sides", _of(comparison.sides), "verdict", open=True),
+        Part("causes", _of_parts(comparison.causes_table), "verdict", open=True),
+        Part("changes", _of_parts(lambda parts, page: comparison.changes_table(parts, page.top)), "changes", "changes"),
+        Part("kernels-changed", _of_parts(lambda parts, _: comparison.kernels_table(parts)), "changes", "kernels"),
+        Part("figures", _of(comparison.figures_table), "figures", "figures"),
+        Part("classes", _of(comparison.families_table), "figures", "classes"),
+        Part("steps", _of(comparison.steps_table), "figures", "steps"),
+    ),
+    Techniques: (
+        Part("experiment", _of(techniques.title), "verdict", open=True),
+        Part("fits", _of(techniques.fits), "verdict", open=True),
+        Part("advice", techniques.advice, "verdict", open=True),
+        Part("techniques", _of(techniques.table), "verdict", open=True),
+        Part("predictions", _of(techniques.predictions), "details"),
+        Part("technique-memory", _of(techniques.components), "details"),
+        Part("same-training", _of(techniques.same_training), "details"),
+        Part("losses", _of(techniques.losses), "details"),
+        Part("underflow", _of(techniques.gradients_in_float16), "details"),
+        Part("not-run", _of(techniques.failed), "details"),
+        Part("offenders", _of(techniques.offenders), "details"),
+        Part("warnings", _of(techniques.warnings), "sources", open=True),
     ),
 }
 _TITLE, *_NAMED = PARTS[Anatomy]
