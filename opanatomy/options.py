@@ -547,8 +547,8 @@ REPORT: Final = (
 
 LIMIT: Final = Option(
     name="limit", flag="--for", group=_FITS, metavar="MEMORY",
-    help="run nothing: predict the peak, and say whether it fits into this much (80GB, 24GiB) or into this device"
-    " (H100); if not, what makes it fit, and exit 3",
+    help="run nothing: say whether the step fits into this device (H100, RTX 4090, cpu) or a GPU with this much (80GB,"
+    " 24GiB), with AdamW if no optimizer is given; if not, what makes it fit, and exit 3",
 )  # fmt: skip
 OOM: Final = Option(
     name="oom", flag="--oom-report", group=_STEP, kind=Kind.SWITCH, default=False,
@@ -557,7 +557,7 @@ OOM: Final = Option(
 )  # fmt: skip
 FIND: Final = Option(
     name="find", group=_FITS, metavar="WHAT", choices=(Choice("batch"),),
-    help="with --for: batch, the largest that fits",
+    help="with --for: batch, the largest that fits for certain",
 )  # fmt: skip
 
 FAIL_IF: Final = Option(

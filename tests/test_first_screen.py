@@ -21,7 +21,7 @@ from rich.cells import cell_len
 
 import opanatomy
 from opanatomy.records.anatomy import Advice, Anatomy, Evidence, HostRow
-from opanatomy.records.experiment import Techniques
+from opanatomy.records.experiment import Fits, Techniques
 from opanatomy.records.reports import Report
 from opanatomy.records.workload import RunClock
 from opanatomy.report import terminal_report
@@ -200,16 +200,20 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
     assert report.limit is not None
     lines = screen(report)
     assert len(lines) <= HEIGHT
-    assert lines[1].startswith("fits           13.3 GB of 24.0 GB, 10.7 GB left")
+    assert lines[1].startswith("fits           8.98 GB to 9.48 GB of 24.0 GB, 14.5 GB left")
     advice = tuple(
         Advice(id="technique", technique=name, gain_bytes=10**10, peak_bytes=2 * 10**10, fits=True, why="predicted",
                option=f"--{name}")
         for name in ("checkpointing", "accumulate", "lora", "fused-loss", "amp")
     )  # fmt: skip
-    less = replace(report, limit=replace(report.limit, bytes=10**10), advice=advice)
+    base = report.rows[0]
+    assert base.predicted is not None and base.predicted.occupied is not None
+    occupied = replace(base.predicted.occupied, fits=Fits.DOES_NOT_FIT)
+    rows = (replace(base, predicted=replace(base.predicted, occupied=occupied)), *report.rows[1:])
+    less = replace(report, limit=replace(report.limit, bytes=9 * 10**9), advice=advice, rows=rows)
     lines = screen(less)
     assert len(lines) <= HEIGHT
-    assert lines[1].startswith("does not fit   13.3 GB of 10.0 GB, 3.28 GB too much")
+    assert lines[1].startswith("does not fit   8.98 GB to 9.48 GB of 9.00 GB, 477 MB too much")
     first = next(place for place, line in enumerate(lines) if line.startswith("technique"))
     assert lines[first : first + 2] == [
         "technique  checkpointing: 10.0 GB less memory (50.0 %), fits then: predicted.",

@@ -27,6 +27,10 @@ WORDS = (
 CODE = """
 import torch
 
+def sized(batch=4):
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 3), (torch.randn(batch, 16, 32, requires_grad=True),)
+
 def encoder():
     layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
     return torch.nn.TransformerEncoder(layer, 3), (torch.randn(4, 16, 32, requires_grad=True),)
@@ -171,10 +175,48 @@ def test_what_needs_a_run_is_refused(words: str, said: str, here: Path, capfd: p
     assert err.count("\n") == 1
 
 
-def test_a_function_makes_its_own_batch(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("function", ["encoder", "sized"])
+def test_the_largest_batch_of_a_function(function: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """By its argument `batch`, else by the first dimension of its inputs; both have the same peak."""
     (here / "models.py").write_text(CODE)
-    assert main(["profile", "models.py:encoder", "--for", "1GB", "--find", "batch"]) == 2
-    assert "makes its own inputs" in capfd.readouterr().err
+    words = (f"models.py:{function}", "--device", "cpu", "--for", "1.5MB", "--find", "batch")
+    report = asked(capfd, *words)
+    largest = report["limit"]["largest_batch"]
+    assert largest > 4
+    peaks = [measured_peak("models.py:sized", "--device", "cpu", "--optimizer", "adamw", "--batch", str(batch))
+             for batch in (largest, largest + 1)]  # fmt: skip
+    assert peaks[0] <= 1_500_000 * 1.01
+    assert peaks[1] > 1_500_000 * 0.99
+
+
+def test_a_batch_that_a_function_does_not_take_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "models.py").write_text(CODE)
+    assert main(["profile", "models.py:encoder", "--device", "cpu", "--batch", "8"]) == 2
+    assert "makes its own inputs, 4 of them - give it an argument batch" in capfd.readouterr().err
+
+
+def test_a_training_has_an_optimizer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """AdamW where none is asked for, which the report says; the answer is for the GPU that was named."""
+    words = [word for word in WORDS if word not in ("--optimizer", "adamw", "--device", "cpu")]
+    report = asked(capfd, *words, "--for", "4GB")
+    assert report["workload"]["optimizer"] == "adamw"
+    assert report["limit"]["assumed"][0] == "the optimizer AdamW"
+    assert report["environment"]["device_kind"] == "cuda"
+    named = asked(capfd, *words, "--for", "4GB", "--optimizer", "sgd")
+    assert not any("optimizer" in text for text in named["limit"]["assumed"])
+    inference = asked(capfd, *words, "--for", "L4", "--inference")
+    assert inference["workload"]["optimizer"] is None
+    assert inference["limit"]["capability"] == [8, 9]
+
+
+def test_the_cpu_is_a_device_too(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [word for word in WORDS if word not in ("--device", "cpu")]
+    report = asked(capfd, *words, "--batch", "4", "--for", "cpu")
+    assert report["environment"]["device_kind"] == "cpu"
+    assert report["rows"][0]["predicted"]["occupied"] is None
+    assert report["rows"][0]["predicted"]["peak_bytes"] == pytest.approx(
+        measured_peak(*WORDS, "--batch", "4"), rel=0.02
+    )
 
 
 @pytest.mark.parametrize(("name", "options"), [("encoder", {}), ("encoder", {"amp": "bf16"}), ("made", {})])

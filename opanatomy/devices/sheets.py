@@ -18,6 +18,10 @@ import msgspec
 from msgspec import Struct, field
 
 GIB: Final = 1 << 30
+#: The least share of its memory that the driver of any device gave to programs: 10.76 of 11 GiB (RTX 2080 Ti), and with
+#: error correction in the memory 22.04 of 24 GiB (L4).
+USABLE: Final = 0.978
+USABLE_WITH_ECC: Final = 0.918
 
 
 class Mig(Struct, frozen=True, kw_only=True):
@@ -63,6 +67,20 @@ class Sheet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partitions: tuple[int, ...] = ()
     #: For a part of a device: its share of the sheet's figures.
     scaled: str = ""
+    #: CUDA's compute capability (major, minor).
+    capability: tuple[int, int] | None = None
+    #: The memory that the driver gives to programs (`totalGlobalMem` in traces), in GiB where one was seen; whether
+    #: error correction takes its bits out of the memory, as on GDDR6 of servers.
+    usable_gib: float | None = None
+    ecc_in_memory: bool = False
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """Return the memory that the driver gives to programs, where none was seen the least share that was."""
+        if self.usable_gib is not None:
+            return int(self.usable_gib * GIB)
+        share = USABLE_WITH_ECC if self.ecc_in_memory else USABLE
+        return None if self.memory_gib is None else int(self.memory_gib * share * GIB)
 
 
 class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -43,6 +43,7 @@ from opanatomy.predict.workers import Followed, run_job
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.comparison import figures_of, peaks_differ, within_noise
 from opanatomy.records.experiment import (
+    Fits,
     LossCurve,
     OperatorError,
     PredictedTime,
@@ -375,7 +376,7 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
         id=TECHNIQUE, subject=row.name, gain_bytes=saved, peak_bytes=base.peak_bytes,
         gain_ns=round(gained) if gained is not None and faster else None,
         step_ns=None if base.step_ns is None else round(base.step_ns),
-        fits=None if report.limit is None or figures.peak_bytes is None else figures.peak_bytes <= report.limit.bytes,
+        fits=None if report.limit is None else figures.fits(report.limit.bytes) is Fits.FITS,
         why=", ".join(why), figures=evidence, option=row.option or None, technique=row.name,
     )  # fmt: skip
 

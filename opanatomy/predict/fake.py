@@ -6,7 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from opanatomy.capture.device.accelerators import kind_of, same_device
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.capture.memory.events import Context, Mark, Moment, ObservedEvents, events_of
-from opanatomy.capture.memory.measurement import Snapshots, element_bytes
+from opanatomy.capture.memory.measurement import Snapshots, element_bytes, workspace_sizes
 from opanatomy.capture.memory.observer import (
     Before,
     MemoryObserver,
@@ -36,6 +36,7 @@ from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.subject import Subject
 from opanatomy.errors import EstimateError, OpanatomyError
 from opanatomy.options import RunOptions
+from opanatomy.predict.absent import Gpu, absent_gpu
 from opanatomy.predict.price import CallKey, key_of
 from opanatomy.predict.sampling import Sampling, Template
 from opanatomy.records.experiment import SimulatedCall, SimulatedStep
@@ -297,6 +298,13 @@ def engine_alone() -> Held | None:
 _NONE: Final = -1
 #: The address of a workspace, which no storage has.
 _WORKSPACE: Final = -2
+#: The operators of cuBLAS. Its handle is a thread's own, and so is the work space that it gets at the first call.
+_OF_BLAS: Final = frozenset({
+    "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::dot", "aten::addbmm",
+    "aten::_scaled_mm", "aten::_int_mm",
+})  # fmt: skip
+#: The address of what a kernel needs while it runs.
+_SCRATCH: Final = -3
 #: Namespaces of operators that only ask for a tensor's properties, or are ranges.
 _QUESTIONS: Final = frozenset({"prim", "profiler"})
 #: CUDA's allocator rounds the size of a block up to a multiple of this.
@@ -335,6 +343,11 @@ class Recording:
     sequence_module: list[str | None] = field(default_factory=list)
     #: Module ranges inside backward: the number of the open one, and where each ended.
     recomputations: list[int] = field(default_factory=list)
+    #: What an allocator is asked for: an address with its bytes, 0 bytes to free it.
+    requests: list[tuple[int, int]] = field(default_factory=list)
+    #: The bytes of cuBLAS' work space, 0 if it is not known; whose handles have one: forward's, backward's.
+    blas_bytes: int = 0
+    blas_handles: set[bool] = field(default_factory=set)
 
     def start(self, weights: frozenset[int]) -> None:
         """Note from here on; everything alive now was there before."""
@@ -351,6 +364,7 @@ class Recording:
             address, size = address_of(storage), self._rounded(storage.nbytes())
             if size and address not in self.live:
                 self.live[address] = size
+                self.requests.append((address, storage.nbytes()))
                 self._change(size, address, context)
                 weakref.finalize(storage, self._gone, address).atexit = False
 
@@ -360,6 +374,7 @@ class Recording:
     def _gone(self, address: int) -> None:
         size = self.live.pop(address, 0)
         if size:
+            self.requests.append((address, 0))
             self._change(-size, address, None)
 
     def _change(self, size: int, address: int, context: Context | None) -> None:
@@ -404,6 +419,8 @@ class Recording:
             return
         casts = name == "aten::_to_copy" and address_of(args[0].untyped_storage()) in self.weights
         context = self.context(name, casts_weight=casts)
+        if name in _OF_BLAS and self.blas_bytes:
+            self._add_handle()
         for tensor in tensors_in(result):
             self.hold(tensor, context)
         if self.started and not self.paused:
@@ -413,6 +430,17 @@ class Recording:
             if key not in self.templates:
                 self.templates[key] = Template.of(function, args, kwargs)
             self.ends.setdefault(key, []).append((len(self.moments), context))
+        if (scratch := _scratch_bytes(name, args)) and self.blas_bytes:
+            self.requests += [(_SCRATCH, scratch), (_SCRATCH, 0)]
+
+    def _add_handle(self) -> None:
+        """Let the handle of this thread have its work space; a device's backward runs in a thread of its own."""
+        import torch
+
+        in_backward = torch._C._current_autograd_node() is not None
+        if in_backward not in self.blas_handles:
+            self.blas_handles.add(in_backward)
+            self.requests.append((-1 - in_backward, self.blas_bytes))
 
     def _phase(self) -> Phase:
         """Return the phase of a call: checkpointing recomputes in an autograd node, with gradient mode on."""
@@ -494,6 +522,24 @@ class Recording:
             for context in self.contexts
         ]  # fmt: skip
         return events_of(self.moments, contexts, self._module_of, self.marks, self.spans)
+
+
+def _scratch_bytes(name: str, args: tuple[Any, ...]) -> int:
+    """Return what a kernel of attention's backward allocates while it runs, by torch's code, 0 for any other call.
+
+    The gradient of the queries is summed in float32; flash attention sums in blocks of 128 rows, and a head that
+    several queries share has the gradients of each.
+    """
+    if name == "aten::_scaled_dot_product_flash_attention_backward":
+        query, key = args[1], args[2]
+        batch, heads, length, size = query.shape
+        rows, columns = -(-length // 128) * 128, -(-size // 32) * 32
+        shared = 0 if key.shape[1] == heads else 2 * batch * key.shape[2] * heads * size * query.element_size()
+        return int(batch * heads * rows * (columns + 1) * 4 + shared)
+    if name == "aten::_scaled_dot_product_efficient_attention_backward":
+        batch, heads, length, size = args[1].shape
+        return int(batch * heads * (length * (size + 1) * 4 + 128))
+    return 0
 
 
 @contextmanager
@@ -578,7 +624,9 @@ def _body(function: Any, kind: str) -> Callable[..., Any] | None:
         body: Callable[..., Any] | None = getattr(OPDEFS.get(function._schema.name), "_init_fn", None)
         return body
     keys = torch._C.DispatchKey
-    own = getattr(keys, kind.upper(), None)
+    # A torch without CUDA lists none of its kernels; what has one of the CPU has one of CUDA.
+    built = kind != "cuda" or torch.version.cuda is not None or torch.version.hip is not None
+    own = getattr(keys, kind.upper(), None) if built else keys.CPU
     composite = function.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
     has_kernel = own is not None and function.has_kernel_for_dispatch_key(own)
     return function.decompose if composite and not has_kernel else None
@@ -617,9 +665,10 @@ def tensor_of(value: torch.Tensor) -> Tensor:
 ALLOCATOR: Final = "fake tensors"
 
 
-def simulate(options: RunOptions, sampling: Sampling | None = None) -> SimulatedStep:
+def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | None = None) -> SimulatedStep:
     """Simulate the second step of the run on fake tensors; the first makes what later ones use (the optimizer's state).
 
+    With a `gpu` the step makes the calls of that GPU, which need not be here: only in a process that then ends.
     With `sampling` its distinct calls are run for real: the memory has the workspaces of their kernels. Raises
     `EstimateError`, with the reason, if the step cannot run without values.
     """
@@ -627,23 +676,24 @@ def simulate(options: RunOptions, sampling: Sampling | None = None) -> Simulated
         raise EstimateError("what torch.compile calls and keeps is decided when it compiles - measure it")
     if options.generate is not None:
         raise EstimateError("when a generation ends is decided by its tokens, whose values are not known - measure it")
-    device = choose_device(options.device)
-    options = replace(options, device=device)
     try:
-        with fake_tensors(full_masks=options.texts is None), step_environment(options):
-            return _simulated(options, sampling)
+        with nullcontext() if gpu is None else absent_gpu(gpu):
+            options = replace(options, device=choose_device(options.device if gpu is None else "cuda"))
+            with fake_tensors(full_masks=options.texts is None), step_environment(options):
+                return _simulated(options, sampling, gpu)
     except OpanatomyError:
         raise
     except Exception as error:
         raise EstimateError(f"the step cannot run on fake tensors: {said_by(error)} - see --debug") from error
 
 
-def _simulated(options: RunOptions, sampling: Sampling | None) -> SimulatedStep:
+def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None) -> SimulatedStep:
     prepared = prepare(options)
     module = prepared.module
     subject = Subject(module=module, inputs=prepared.inputs, workload=workload_of(prepared, options))
     stepper = make_stepper(subject, options)
     with recording(module, options.device, lambda: stepper.phase) as record:
+        record.blas_bytes = 0 if gpu is None else max(workspace_sizes(gpu.capability[0], {}))
         for tensor in _there(stepper, module):
             record.hold(tensor)
         stepper.run()
@@ -658,7 +708,10 @@ def _simulated(options: RunOptions, sampling: Sampling | None) -> SimulatedStep:
             if sampling is not None:
                 sampling.take(record.templates)
             calls = batches[prepared.texts.observed.profiled]
-    return SimulatedStep(workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches)
+    return SimulatedStep(
+        workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches,
+        requests=() if gpu is None else tuple(record.requests),
+    )  # fmt: skip
 
 
 def _calls_on(batch: dict[str, Any], stepper: Stepper, record: Recording) -> tuple[SimulatedCall, ...]:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.capture.model.user_function import is_function
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import GIB, SHEETS
 from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.memory.allocator import CachingAllocator, OutOfDeviceMemory
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
+from opanatomy.predict.absent import Gpu
 from opanatomy.predict.experiment import advice_of, predicted_figures
 from opanatomy.predict.techniques import AND, Situation, Variant, situation_of, variants_of
-from opanatomy.predict.workers import JobFailed
-from opanatomy.records.experiment import Limit, SimulatedStep, TechniqueRow, Techniques
+from opanatomy.predict.workers import JobFailed, run_jobs
+from opanatomy.records.experiment import (
+    Fits,
+    Limit,
+    Occupied,
+    SimulatedStep,
+    StepFigures,
+    TechniqueRow,
+    Techniques,
+)
 from opanatomy.records.patterns import regex
+from opanatomy.records.taxonomy import BY_NAME
 from opanatomy.records.workload import Environment
 from opanatomy.report.units import size
 from opanatomy.version import __version__
@@ -38,10 +49,6 @@ TRIED: Final = (
 )  # fmt: skip
 #: Techniques to put together, where none alone makes it fit.
 _TOGETHER: Final = 3
-_NO_GPU: Final = (
-    "no GPU is here: the step was followed with the CPU's operators, and a GPU's keep less of dropout (masks of 1 byte"
-    " for 4, attention fused under dropout too) and more in float32 under autocast"
-)
 #: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
 _BY_LINE: Final = 4
 #: No batch is larger: the step does not depend on it.
@@ -49,7 +56,12 @@ _LARGEST: Final = 1 << 20
 
 
 def limit_of(text: str) -> Limit:
-    """Return the memory that `80GB`, `24 GiB` or a device's name means; raise `UsageError` for anything else."""
+    """Return the memory that `80GB`, `24 GiB`, a device's name or `cpu` means; raise `UsageError` for anything else.
+
+    A size is the memory of a GPU that a process may fill.
+    """
+    if text.strip().casefold() == CPU:
+        return Limit(name=CPU, bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     number = _SIZE.fullmatch(text)
     if number is not None:
         base = 1024 if number["binary"] else 1000
@@ -66,10 +78,70 @@ def limit_of(text: str) -> Limit:
         raise UsageError(f"--for {text}: that is one of {names} - name one, or give its memory, such as 80GB")
     if not sizes:
         raise UsageError(
-            f"--for {text}: neither a size nor a device with a data sheet here - write 80GB, 24GiB or H100"
+            f"--for {text}: neither a size nor a device with a data sheet here - write 80GB, 24GiB, H100 or cpu"
         )
-    name = sheets[0].device if len(sheets) == 1 else text.strip()
-    return Limit(name=name, bytes=int((sizes.pop() or 0) * GIB))
+    sheet = min(sheets, key=lambda sheet: sheet.usable_bytes or 0)
+    return Limit(
+        name=sheet.device if len(sheets) == 1 else text.strip(), bytes=int((sizes.pop() or 0) * GIB),
+        usable_bytes=sheet.usable_bytes, device=sheet.device, capability=sheet.capability,
+    )  # fmt: skip
+
+
+#: The device that is the host, and its memory.
+CPU: Final = "cpu"
+#: The compute capability of a GPU that no name tells, or that is not NVIDIA's, whose operators are called the same.
+_CAPABILITY: Final = (8, 0)
+#: What a process has on a device besides torch's allocator: 0.54 GB when the context of an H100 is made, 0.78 GB when
+#: the kernels of a step are loaded (torch 2.11, CUDA 13), rounded outwards; 0.43 GB on a V100 and an A100 (torch 2.1).
+_CONTEXT: Final = (400_000_000, 900_000_000)
+#: The variables in which a user sets the allocator.
+_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def gpu_of(limit: Limit) -> Gpu:
+    """Return the GPU of that memory."""
+    memory = limit.usable_bytes or limit.bytes
+    return Gpu(name=limit.device or limit.name, capability=limit.capability or _CAPABILITY, memory_bytes=memory)
+
+
+def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
+    """Return what a step takes of the device with this memory.
+
+    It is at the edge if only a small context leaves it room, or if the allocator has to give unused memory back.
+    """
+    usable = limit.usable_bytes or limit.bytes
+    allocator, least = _replayed(step), _CONTEXT[0]
+    assert allocator is not None
+    high = allocator.reserved_peak + _CONTEXT[1]
+    if high <= usable:
+        fits = Fits.FITS
+    else:
+        fits = Fits.DOES_NOT_FIT if _replayed(step, usable - least) is None else Fits.AT_THE_EDGE
+    return Occupied(
+        allocated_bytes=allocator.allocated_peak, reserved_bytes=allocator.reserved_peak,
+        low_bytes=allocator.reserved_peak + least, high_bytes=high, fits=fits,
+    )  # fmt: skip
+
+
+def _replayed(step: SimulatedStep, most: int | None = None) -> CachingAllocator | None:
+    """Return the allocator after all requests of a step; `None` if one of them finds no room in `most` bytes."""
+    expandable = any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR)
+    allocator, blocks = CachingAllocator(most, expandable=expandable), {}
+    try:
+        for address, size in step.requests:
+            if size:
+                blocks[address] = allocator.allocate(size)
+            else:
+                allocator.free(blocks.pop(address))
+    except OutOfDeviceMemory:
+        return None
+    return allocator
+
+
+def figures_in(step: SimulatedStep, limit: Limit) -> StepFigures:
+    """Return the predicted figures of a step, with what it takes of a GPU."""
+    figures = predicted_figures(step, None, {}, 0)
+    return replace(figures, occupied=occupied_of(step, limit)) if step.requests else figures
 
 
 class Fit(Struct, kw_only=True):
@@ -77,6 +149,7 @@ class Fit(Struct, kw_only=True):
 
     options: RunOptions
     limit: Limit
+    gpu: Gpu | None
     batch: int
     stage: Callable[[str], None]
     rows: list[TechniqueRow] = []
@@ -84,7 +157,7 @@ class Fit(Struct, kw_only=True):
     def follow(self, variants: Sequence[Variant]) -> list[SimulatedStep]:
         """Return the steps that can be followed, and keep a row of each."""
         steps = []
-        results = workers.followed_apart([variant.options for variant in variants], "foreign")
+        results = workers.followed_apart([variant.options for variant in variants], "foreign", gpu=self.gpu)
         for variant in variants:
             self.stage(f"{variant.name}: on fake tensors")
             step = next(results).step
@@ -94,13 +167,13 @@ class Fit(Struct, kw_only=True):
             if isinstance(step, str):
                 self.rows.append(replace(row, not_predicted=step))
                 continue
-            self.rows.append(replace(row, predicted=predicted_figures(step, None, {}, 0)))
+            self.rows.append(replace(row, predicted=figures_in(step, self.limit)))
             steps.append(step)
         return steps
 
     def fits(self, row: TechniqueRow) -> bool:
-        """Return whether the predicted peak is within the limit."""
-        return self._peak(row) <= self.limit.bytes
+        """Return whether the step fits for certain."""
+        return row.predicted is not None and row.predicted.fits(self.limit.bytes) is Fits.FITS
 
     def _peak(self, row: TechniqueRow) -> float:
         peak = None if row.predicted is None else row.predicted.peak_bytes
@@ -126,27 +199,38 @@ class Fit(Struct, kw_only=True):
                 self.follow(variants_of(situation, only=TRIED[:1], combine=(text,))[-1:])
 
     def largest_batch(self) -> Limit:
-        """Return the limit with the largest batch whose step fits, 0 if a batch of one does not."""
-        peaks: dict[int, int] = {}
+        """Return the limit with the largest batch whose step fits for certain, 0 if a batch of one does not."""
+        low, peak = 0, None
+        for batch, figures in run_jobs(batches_tried, self.options, self.limit, self.gpu, self.batch):
+            if isinstance(figures, str):
+                raise JobFailed(figures)
+            self.stage(f"batch {batch}: {figures.fits(self.limit.bytes).value}")
+            if batch > low and figures.fits(self.limit.bytes) is Fits.FITS:
+                low, peak = batch, figures.most_bytes
+        return replace(self.limit, largest_batch=low, largest_batch_peak_bytes=peak)
 
-        def peak(batch: int) -> int:
-            if batch not in peaks:
-                self.stage(f"batch {batch}: on fake tensors")
-                step = next(workers.followed_apart([replace(self.options, batch=batch)], "foreign")).step
-                if isinstance(step, str):
-                    raise JobFailed(step)
-                peaks[batch] = predicted_figures(step, None, {}, 0).peak_bytes or 0
-            return peaks[batch]
 
-        low, high = 0, _LARGEST
-        guess = self.batch
-        while high > low + 1:
-            if peak(guess) <= self.limit.bytes:
-                low = guess
-            else:
-                high = guess
-            guess = _next_guess(peaks, low, high, self.limit.bytes)
-        return replace(self.limit, largest_batch=low, largest_batch_peak_bytes=peaks.get(low))
+def batches_tried(
+    options: RunOptions, limit: Limit, gpu: Gpu | None, guess: int
+) -> Iterator[tuple[int, StepFigures | str]]:
+    """Yield batches with the figures of their steps, or why one cannot be followed, until the largest is found."""
+    peaks: dict[int, int] = {}
+    least, low, high = max(options.accumulate, 1), 0, _LARGEST
+    room = limit.usable_bytes or limit.bytes
+    while high > low + least:
+        guess = max(guess // least, 1) * least
+        step = next(workers.followed([replace(options, batch=guess)], samples="foreign", gpu=gpu)).step
+        if isinstance(step, str):
+            yield guess, step
+            return
+        figures = figures_in(step, limit)
+        yield guess, figures
+        peaks[guess] = figures.most_bytes or 0
+        if figures.fits(limit.bytes) is Fits.FITS:
+            low = guess
+        else:
+            high = guess
+        guess = _next_guess(peaks, low, high, room)
 
 
 def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
@@ -169,41 +253,60 @@ def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
 def fit_of(
     options: RunOptions, limit: Limit, *, find_batch: bool, command: str, stage: Callable[[str], None]
 ) -> Techniques:
-    """Return the predicted peak of a step next to the limit, and of techniques if it does not fit; nothing is run.
+    """Return what a step takes of a device, and with techniques if it does not fit; nothing is run.
 
-    Raises `OpanatomyError` if the step cannot be followed on fake tensors.
+    A training has an optimizer: AdamW if none is asked for. The device is the one that is named, the CPU if that is
+    named or asked for. Raises `OpanatomyError` if the step cannot be followed on fake tensors.
     """
-    if find_batch and is_function(options.model):
-        raise UsageError(
-            f"--find batch: {options.model} makes its own inputs - have it make larger ones, and ask again"
-        )
     stage("starting")
+    on_cpu = CPU in (limit.name, options.device)
+    assumed = []
+    if options.optimizer is None and not options.inference:
+        options = replace(options, optimizer=_OPTIMIZER)
+        assumed.append(f"the optimizer {BY_NAME[_OPTIMIZER].label}")
+    if not on_cpu:
+        if limit.capability is None:
+            assumed.append(f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}")
+        assumed.append(f"a context of {size(_CONTEXT[0])} to {size(_CONTEXT[1])}")
+    limit = replace(limit, assumed=tuple(assumed))
+    options = replace(options, device=CPU)  # until the step is followed; nothing else is asked of the device
+    gpu = None if on_cpu else gpu_of(limit)
     situation = situation_of(options)
-    fit = Fit(options=options, limit=limit, batch=situation.batch, stage=stage)
+    fit = Fit(options=options, limit=limit, gpu=gpu, batch=situation.batch, stage=stage)
     baseline, *_ = variants_of(situation, only=TRIED[:1])
     steps = fit.follow([baseline])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
-    if not fit.fits(fit.rows[0]) and not options.inference:
-        fit.try_techniques(situation)
     if find_batch:
         limit = fit.largest_batch()
+    elif not fit.fits(fit.rows[0]) and not options.inference:
+        fit.try_techniques(situation)
     step = steps[0]
     report = Techniques(
         opanatomy=__version__, command=command, created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         environment=Environment(device_kind=step.device.partition(":")[0], device_memory_bytes=limit.bytes),
         workload=step.workload,
         rows=tuple(fit.rows), seed=options.seed, repetitions=0, predicted_only=True, limit=limit,
-        warnings=(_NO_GPU,) if step.device == "cpu" and options.device != "cpu" else (),
     )  # fmt: skip
     return replace(report, advice=advice_of(report))
 
 
+#: The optimizer of a training that names none.
+_OPTIMIZER: Final = "adamw"
+
+
 def why_not(report: Techniques) -> str | None:
-    """Return why the baseline does not fit, in one line; `None` if it does."""
-    peak, limit = report.baseline.predicted, report.limit
-    if limit is None or peak is None or peak.peak_bytes is None or peak.peak_bytes <= limit.bytes:
+    """Return why nothing that was asked for fits, in one line; `None` if it does, or is at the edge."""
+    figures, limit = report.baseline.predicted, report.limit
+    if limit is None or figures is None or figures.most_bytes is None:
+        return None
+    if limit.largest_batch is not None:
+        if limit.largest_batch:
+            return None
+    elif figures.fits(limit.bytes) is not Fits.DOES_NOT_FIT:
         return None
     fitting = [advice.option for advice in report.advice if advice.fits and advice.option]
     how = f"it fits with {fitting[0]}" if fitting else "no technique tried makes it fit"
-    return f"it needs {size(peak.peak_bytes)} of {size(limit.bytes)}: {how}"
+    if limit.largest_batch == 0:
+        how = "not even a batch of 1 fits"
+    return f"it needs {size(figures.most_bytes)} of {size(limit.usable_bytes or limit.bytes)}: {how}"

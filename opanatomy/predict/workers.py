@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 from opanatomy.options import RunOptions
+from opanatomy.predict.absent import Gpu
 from opanatomy.predict.price import CallKey
 from opanatomy.records.experiment import Repetition, Sameness, SimulatedStep, Underflow
 
@@ -200,12 +201,13 @@ def followed(
     clock: Callable[[], float] = time.monotonic,
     *,
     samples: Samples = "all",
+    gpu: Gpu | None = None,
 ) -> Iterator[Followed]:
     """Yield the step of each run in turn; fake tensors leave nothing behind for the next.
 
     Calls are sampled until `deadline`, and a step that would end later, going by the one before, is not followed; the
     first two always are. `samples` are all calls, those of other libraries' operators alone, whose memory fake tensors
-    show nothing of, or none.
+    show nothing of, or none. With a `gpu` the steps are those of that GPU, and nothing is sampled.
     """
     from opanatomy.capture.device.environment import choose_device
     from opanatomy.predict.fake import simulate
@@ -218,12 +220,15 @@ def followed(
             yield Followed(step="there was no time to follow it")
             continue
         try:
-            if sampling is None:
+            if sampling is None and gpu is None:
                 device = choose_device(options.device)
                 sampling = Sampling(device, whole=samples == "all", deadline=deadline, clock=clock)
-            known = set(sampling.times)
-            step = simulate(options, None if samples == "none" else sampling)
+            known = set() if sampling is None else set(sampling.times)
+            step = simulate(options, None if samples == "none" else sampling, gpu)
             took = (clock() - begun) / options.accumulate
+            if sampling is None:
+                yield Followed(step=step)
+                continue
             new = {key: sampling.times[key] for key in sampling.times.keys() - known}
             yield Followed(step=step, sampled=new, load=sampling.load)
         except OpanatomyError as error:
@@ -231,7 +236,7 @@ def followed(
 
 
 def followed_apart(
-    runs: Sequence[RunOptions], samples: Samples = "all", deadline: float | None = None
+    runs: Sequence[RunOptions], samples: Samples = "all", deadline: float | None = None, gpu: Gpu | None = None
 ) -> Iterator[Followed]:
     """Yield `followed` of each run in turn, from a fresh process.
 
@@ -239,7 +244,7 @@ def followed_apart(
     """
     left = list(runs)
     while left:
-        results = run_jobs(partial(followed, deadline=deadline, samples=samples), tuple(left))
+        results = run_jobs(partial(followed, deadline=deadline, samples=samples, gpu=gpu), tuple(left))
         try:
             for _ in tuple(left):
                 yield next(results)

@@ -98,6 +98,29 @@ class LossCurve(Record, frozen=True, kw_only=True):
         return max((abs(ours - theirs) / max(abs(theirs), 1e-30) for ours, theirs in pairs), default=0.0)
 
 
+class Fits(str, Enum):
+    """Whether a step fits into a device's memory, by the least and the most that its process takes."""
+
+    FITS = "fits"
+    AT_THE_EDGE = "at the edge"
+    DOES_NOT_FIT = "does not fit"
+
+
+class Occupied(Record, frozen=True, kw_only=True):
+    """The memory of a device that a step takes, in bytes.
+
+    `allocated_bytes` are the most in whole blocks of the caching allocator, with the work space that cuBLAS gets from
+    it; `reserved_bytes` the most that it reserves for them. `low_bytes` to `high_bytes` is what the process takes with
+    the device's context, which is not known more exactly.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    low_bytes: int
+    high_bytes: int
+    fits: Fits
+
+
 class StepFigures(Record, frozen=True, kw_only=True):
     """The figures of one step; `None` if one is not known.
 
@@ -110,6 +133,8 @@ class StepFigures(Record, frozen=True, kw_only=True):
     """
 
     peak_bytes: int | None = None
+    #: What it takes of the GPU that was named.
+    occupied: Occupied | None = None
     components: dict[str, int] = field(default_factory=dict)
     at_peak: dict[str, int] = field(default_factory=dict)
     step_ns: float | None = None
@@ -123,6 +148,17 @@ class StepFigures(Record, frozen=True, kw_only=True):
     trainable_parameters: int | None = None
     tokens: int | None = None
     load: MachineLoad | None = None
+
+    def fits(self, limit_bytes: int) -> Fits:
+        """Return whether the step fits: into the GPU that was named, else whether its peak is within the limit."""
+        if self.occupied is not None:
+            return self.occupied.fits
+        return Fits.FITS if self.peak_bytes is not None and self.peak_bytes <= limit_bytes else Fits.DOES_NOT_FIT
+
+    @property
+    def most_bytes(self) -> int | None:
+        """Return the most that the step takes: of a GPU its process, else its peak."""
+        return self.peak_bytes if self.occupied is None else self.occupied.high_bytes
 
     @property
     def busy(self) -> bool:
@@ -194,12 +230,18 @@ class Repetition(Record, frozen=True, kw_only=True):
 class Limit(Record, frozen=True, kw_only=True):
     """The memory that a step is to fit into, as it was given (a size, or the name of a device) and in bytes.
 
+    `usable_bytes` is what a device's driver leaves to programs, `device` the GPU whose calls the step makes, and
+    `capability` its compute capability; they are `None` on the CPU. `assumed` says what was not asked for, and taken.
     `largest_batch` is the largest whose predicted peak, `largest_batch_peak_bytes`, is within it, 0 if none is; `None`
     if it was not asked for.
     """
 
     name: str
     bytes: int
+    usable_bytes: int | None = None
+    device: str | None = None
+    capability: tuple[int, int] | None = None
+    assumed: tuple[str, ...] = ()
     largest_batch: int | None = None
     largest_batch_peak_bytes: int | None = None
 
@@ -306,3 +348,5 @@ class SimulatedStep(Record, frozen=True, kw_only=True):
     #: The calls of a step on each batch of a run on texts; `calls` are those of the profiled batch, `memory` is of the
     #: longest.
     batches: tuple[tuple[SimulatedCall, ...], ...] = ()
+    #: What the allocator of a GPU is asked for from the weights on, in order: an address with its bytes, 0 to free it.
+    requests: tuple[tuple[int, int], ...] = ()

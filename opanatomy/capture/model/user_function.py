@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
@@ -20,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.silence import one_line
-from opanatomy.errors import ModelError
+from opanatomy.errors import ModelError, UsageError
 from opanatomy.records.memory import is_out_of_memory
 from opanatomy.records.patterns import regex
 
@@ -234,9 +235,11 @@ def is_function(model: str) -> bool:
     return file_and_function(model) is not None or (_PATTERN.fullmatch(model) is not None and not Path(model).exists())
 
 
-def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[Any, ...]]:
-    """Return the module and the inputs from a user's function, called without arguments.
+def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module, dict[str, Any] | tuple[Any, ...]]:
+    """Return the module and the inputs from a user's function, called without arguments, or with a `batch`.
 
+    If it takes no `batch`, inputs without values get that many samples, their first dimension; others are as they are,
+    so that asking for another batch is an error.
     Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. A file can import its
     neighbours, and `package.module:function` the working directory, as with `python -m`.
     """
@@ -244,7 +247,8 @@ def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[A
 
     with _module(model) as (imported, path):
         function = _attribute(imported, path, model)
-        made = _called(function, model)
+        takes_batch = batch is not None and "batch" in inspect.signature(function).parameters
+        made = _called(partial(function, **({"batch": batch} if takes_batch else {})), model)
     where = defined_at(function)
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ModelError(
@@ -253,12 +257,38 @@ def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[A
     module, inputs = made
     check_module(model, module)
     if isinstance(inputs, torch.Tensor):
-        return module, (inputs,)
-    if isinstance(inputs, Mapping):
-        return module, {str(key): value for key, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
-        return module, tuple(inputs)
-    raise ModelError(f"{model}{where} returned inputs of type {_describe(inputs)} - return a dict, a tuple or a tensor")
+        inputs = (inputs,)
+    elif isinstance(inputs, Mapping):
+        inputs = {str(key): value for key, value in inputs.items()}
+    elif isinstance(inputs, (tuple, list)):
+        inputs = tuple(inputs)
+    else:
+        why = "return a dict, a tuple or a tensor"
+        raise ModelError(f"{model}{where} returned inputs of type {_describe(inputs)} - {why}")
+    return module, inputs if batch is None or takes_batch else _of_batch(inputs, batch, model)
+
+
+def _of_batch(inputs: Any, batch: int, model: str) -> Any:
+    """Return inputs without values with that many samples; raise `UsageError` for others."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    values = list(inputs.values() if isinstance(inputs, dict) else inputs)
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
+    if not tensors or tensors[0].shape[0] == batch:
+        return inputs
+    samples = tensors[0].shape[0]
+    if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
+        raise UsageError(
+            f"--batch {batch}: {model} makes its own inputs, {samples} of them - give it an argument batch"
+        )
+    made = [
+        value.new_empty((batch, *value.shape[1:])).requires_grad_(value.requires_grad)
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == samples
+        else value
+        for value in values
+    ]
+    return dict(zip(inputs, made, strict=True)) if isinstance(inputs, dict) else tuple(made)
 
 
 def _called(function: Callable[[], Any], model: str) -> Any:

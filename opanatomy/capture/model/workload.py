@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 BATCH: Final = 8
 #: Options that a function decides if it makes its own model.
 _OF_THE_MODEL: Final = frozenset(
-    {"batch", "seq", "layers", "settings", "task", "attention", "weights", "hub", "texts", "padding", "tokenizer"}
+    {"seq", "layers", "settings", "task", "attention", "weights", "hub", "texts", "padding", "tokenizer"}
 )
 
 
@@ -299,7 +299,7 @@ def _prepare_function(options: RunOptions) -> Prepared:
                 f"{option.flags[-1]} does not apply to {options.model}, which makes its own model - leave it out"
             )
     _seed(options.seed)
-    module, inputs = call_function(options.model)
+    module, inputs = call_function(options.model, options.batch)
     dtype = None if options.dtype == DTYPE.default else getattr(torch, options.dtype)
     module = module.to(options.device) if dtype is None else module.to(options.device, dtype)
     if options.inference:

@@ -7,6 +7,7 @@ from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
 from opanatomy.records.experiment import (
+    Fits,
     Limit,
     LossCurve,
     Sameness,
@@ -102,6 +103,8 @@ def _scale(gradients: ScaledGradients) -> Count | Figure:
     return Count(int(gradients.scale)) if gradients.scale >= 1 else Figure(gradients.scale, "")
 
 
+#: How the table says whether a step fits.
+_FITS: Final = {Fits.FITS: "yes", Fits.AT_THE_EDGE: "at the edge", Fits.DOES_NOT_FIT: "no"}
 #: Marks of the table.
 _SAME, _DISAGREES = "~", "!"
 #: The components that have a column, the largest ones of the baseline; the others are in the JSON report.
@@ -134,36 +137,53 @@ def title(report: Techniques) -> Section:
     )
 
 
-def _kernels(report: Techniques) -> str:
-    return "CPU" if report.environment.device_kind == "cpu" else "GPU"
-
-
 def fits(report: Techniques) -> Section | None:
     """Return whether the step fits into the memory that was named, and the largest batch that does."""
     limit, base = report.limit, figures_of(report.baseline)
     if limit is None or base is None or base.peak_bytes is None:
         return None
-    left = limit.bytes - base.peak_bytes
-    answer, rest = ("fits", "left") if left >= 0 else ("does not fit", "too much")
-    verdict = phrase("{} of {}, {} " + rest, Bytes(base.peak_bytes), Bytes(limit.bytes), Bytes(abs(left)))
+    room, occupied = limit.usable_bytes or limit.bytes, base.occupied
+    left = room - (base.most_bytes or 0)
+    rest = "left" if left >= 0 else "too much"
+    if occupied is None:
+        verdict = phrase("{} of {}, {} " + rest, Bytes(base.peak_bytes), Bytes(room), Bytes(abs(left)))
+    else:
+        ends = Bytes(occupied.low_bytes), Bytes(occupied.high_bytes)
+        verdict = phrase("{} to {} of {}, {} " + rest, *ends, Bytes(room), Bytes(abs(left)))
+    layers = None if occupied is None else phrase(
+        "{} allocated, {} reserved, the rest is the device's context", Bytes(occupied.allocated_bytes),
+        Bytes(occupied.reserved_bytes),
+    )  # fmt: skip
     parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_SHOWN]
     held = [phrase(f"{name.replace('_', ' ')} {{}}", Bytes(held)) for name, held in parts]
     largest, largest_peak = limit.largest_batch, limit.largest_batch_peak_bytes
-    batch = None if largest is None else phrase("{} ({} at its peak)", Count(largest), Bytes(largest_peak))
+    batch = None if largest is None else phrase("{} (takes {})", Count(largest), Bytes(largest_peak))
     if largest == 0:
         batch = phrase("none: not even a batch of 1 fits")
     workload = report.workload
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
     optimizer = f", {workload.optimizer}" if workload.optimizer else ""
     kind = "inference" if workload.inference else f"training{optimizer}"
-    ran = f"predicted, not run, with a {_kernels(report)}'s operators"
-    step = f"batch {workload.batch or 'unknown'}{length}, {kind}; {ran}"
+    step = f"batch {workload.batch or 'unknown'}{length}, {kind}; computed for {_computed_for(limit)}, not run"
     notes = [Note(text=text, tone=NoteStyle.WARNING) for text in report.warnings]
     return Section(
         title="Will it fit",
-        facts=facts_of((answer, verdict), ("largest batch", batch), ("at the peak", joined(held)), ("step", step)),
-        notes=(*notes, Note(text=note("fits", "the device's context"))),
-    )
+        facts=facts_of(
+            (base.fits(limit.bytes).value, verdict), ("largest batch", batch), ("memory", layers),
+            ("at the peak", joined(held)), ("step", step), ("assumed", "; ".join(limit.assumed) or None),
+        ),
+        notes=(*notes, *([] if occupied is None else [Note(text=note("fits", "the device's context"))])),
+    )  # fmt: skip
+
+
+def _computed_for(limit: Limit) -> str:
+    if limit.capability is None:
+        return "the CPU" if limit.device is None and not _on_gpu(limit) else "a GPU"
+    return f"{limit.device} (compute capability {limit.capability[0]}.{limit.capability[1]})"
+
+
+def _on_gpu(limit: Limit) -> bool:
+    return any("capability" in text for text in limit.assumed)
 
 
 def table(report: Techniques) -> Section:
@@ -208,7 +228,8 @@ def _columns_of_limit(limit: Limit, base: StepFigures) -> Columns[tuple[Techniqu
         Column(header="d.peak", drop_order=3): lambda item: (
             None if item[1] is base else Change(item[1].peak_bytes, base.peak_bytes)
         ),
-        Column(header="fits"): lambda item: "yes" if (item[1].peak_bytes or 0) <= limit.bytes else "no",
+        Column(header="takes", drop_order=4): lambda item: Bytes(item[1].most_bytes),
+        Column(header="fits"): lambda item: _FITS[item[1].fits(limit.bytes)],
         Column(header="B/F FLOPs", drop_order=5): lambda item: Ratio(item[1].backward_ratio),
         Column(header="FLOPs", drop_order=7): lambda item: Ratio(
             None if not base.all_flops or item[1].all_flops is None else item[1].all_flops / base.all_flops
