@@ -207,13 +207,14 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
         for name in ("checkpointing", "accumulate", "lora", "fused-loss", "amp")
     )  # fmt: skip
     base = report.rows[0]
-    assert base.predicted is not None and base.predicted.occupied is not None
+    assert base.predicted is not None
+    assert base.predicted.occupied is not None
     occupied = replace(base.predicted.occupied, fits=Fits.DOES_NOT_FIT)
     rows = (replace(base, predicted=replace(base.predicted, occupied=occupied)), *report.rows[1:])
     less = replace(report, limit=replace(report.limit, bytes=9 * 10**9), advice=advice, rows=rows)
     lines = screen(less)
     assert len(lines) <= HEIGHT
-    assert lines[1].startswith("does not fit   8.98 GB to 9.48 GB of 9.00 GB, 477 MB too much")
+    assert lines[1].startswith("does not fit   8.98 GB to 9.48 GB of 9.00 GB, 479 MB too much")
     first = next(place for place, line in enumerate(lines) if line.startswith("technique"))
     assert lines[first : first + 2] == [
         "technique  checkpointing: 10.0 GB less memory (50.0 %), fits then: predicted.",
