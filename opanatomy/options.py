@@ -674,6 +674,13 @@ TECHNIQUES: Final = (
     *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
+ESTIMATE: Final = (
+    *(option for option in RUN if option.name not in (*_NO_SWITCH_OF_ONE, "device")),
+    Option(name="on", group=_FITS, kind=Kind.TEXTS, metavar="DEVICE",
+           help="the device: H100, A100, RTX 4090; several with commas, or repeated: the report is of the first"),
+    *(option for option in REPORT if option.group != _CEILINGS),
+)  # fmt: skip
+
 EXPLAIN: Final = (
     Option(name="name", positional="*", metavar="TERM",
            help="a line of the report (MFU, headroom), an operator, a kernel or a device; names may be shortened"),

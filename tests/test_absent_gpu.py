@@ -15,7 +15,8 @@ from opanatomy.predict.absent import Gpu
 from opanatomy.predict.fit import figures_in, limit_of
 from opanatomy.predict.workers import followed_apart
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.experiment import Fits, SimulatedStep, StepFigures
+from opanatomy.records.estimate import Fits
+from opanatomy.records.experiment import SimulatedStep, StepFigures
 from opanatomy.report.load import document_in
 
 ROOT = Path(__file__).parent.parent

@@ -21,7 +21,8 @@ from rich.cells import cell_len
 
 import opanatomy
 from opanatomy.records.anatomy import Advice, Anatomy, Evidence, HostRow
-from opanatomy.records.experiment import Fits, Techniques
+from opanatomy.records.estimate import Fits
+from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
 from opanatomy.records.workload import RunClock
 from opanatomy.report import terminal_report

@@ -306,7 +306,7 @@ def test_json_reads_back_as_the_same_anatomy(name: str) -> None:
     """A column of the work is a line."""
     anatomy, text = report_of(name), written(name, "json")
     report = json.loads(text)
-    assert tuple(report) == ("kind", "schema", "caveats", "advice", *SCHEMA_3, *REST)
+    assert tuple(report) == ("kind", "schema", "caveats", "estimated", "advice", *SCHEMA_3, *REST)
     for part, keys in SCHEMA_3.items():
         for row in report[part] if isinstance(report[part], list) else [report[part] or {}]:
             assert set(keys.split()) <= set(row) or not row, part

@@ -42,8 +42,8 @@ from opanatomy.predict.techniques import BASELINE, Variant, situation_of, varian
 from opanatomy.predict.workers import Followed, run_job
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.comparison import figures_of, peaks_differ, within_noise
+from opanatomy.records.estimate import Fits
 from opanatomy.records.experiment import (
-    Fits,
     LossCurve,
     OperatorError,
     PredictedTime,

@@ -332,7 +332,7 @@ class Recording:
     moments: list[Moment] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     contexts: dict[Context, int] = field(default_factory=dict)
-    calls: Counter[tuple[str, Signature, Phase]] = field(default_factory=Counter)
+    calls: Counter[tuple[str, Signature, Phase, str | None]] = field(default_factory=Counter)
     #: How to make each distinct call again, and after which moments it ended.
     templates: dict[CallKey, Template | None] = field(default_factory=dict)
     ends: dict[CallKey, list[tuple[int, Context]]] = field(default_factory=dict)
@@ -425,7 +425,10 @@ class Recording:
             self.hold(tensor, context)
         if self.started and not self.paused:
             signature = signature_of(function, args, kwargs)
-            self.calls[name, signature, self._phase()] += 1
+            module = context.module
+            if module is None and context.sequence is not None:
+                module = self._module_of(context.sequence)
+            self.calls[name, signature, self._phase(), module] += 1
             key = key_of(name, signature)
             if key not in self.templates:
                 self.templates[key] = Template.of(function, args, kwargs)
@@ -475,8 +478,8 @@ class Recording:
     def simulated_calls(self) -> tuple[SimulatedCall, ...]:
         """Return the calls, equal ones together, in the order of the first of each."""
         return tuple(
-            SimulatedCall(operator=name, signature=signature, phase=phase, calls=calls)
-            for (name, signature, phase), calls in self.calls.items()
+            SimulatedCall(operator=name, signature=signature, phase=phase, calls=calls, module=module)
+            for (name, signature, phase, module), calls in self.calls.items()
         )
 
     # -------------------------------------------------------------------------------------------------------- modules

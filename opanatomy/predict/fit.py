@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.devices.match import sheets_named
-from opanatomy.devices.sheets import GIB, SHEETS
+from opanatomy.devices.sheets import GIB, SHEETS, Sheet
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.memory.allocator import CachingAllocator, OutOfDeviceMemory
 from opanatomy.options import RunOptions
@@ -21,10 +21,9 @@ from opanatomy.predict.absent import Gpu
 from opanatomy.predict.experiment import advice_of, predicted_figures
 from opanatomy.predict.techniques import AND, Situation, Variant, situation_of, variants_of
 from opanatomy.predict.workers import JobFailed, run_jobs
+from opanatomy.records.estimate import Fits, Occupied
 from opanatomy.records.experiment import (
-    Fits,
     Limit,
-    Occupied,
     SimulatedStep,
     StepFigures,
     TechniqueRow,
@@ -80,10 +79,15 @@ def limit_of(text: str) -> Limit:
         raise UsageError(
             f"--for {text}: neither a size nor a device with a data sheet here - write 80GB, 24GiB, H100 or cpu"
         )
-    sheet = min(sheets, key=lambda sheet: sheet.usable_bytes or 0)
+    limit = limit_of_sheet(min(sheets, key=lambda sheet: sheet.usable_bytes or 0))
+    return limit if len(sheets) == 1 else replace(limit, name=text.strip())
+
+
+def limit_of_sheet(sheet: Sheet) -> Limit:
+    """Return the memory of a device whose sheet has it."""
     return Limit(
-        name=sheet.device if len(sheets) == 1 else text.strip(), bytes=int((sizes.pop() or 0) * GIB),
-        usable_bytes=sheet.usable_bytes, device=sheet.device, capability=sheet.capability,
+        name=sheet.device, bytes=int((sheet.memory_gib or 0) * GIB), usable_bytes=sheet.usable_bytes,
+        device=sheet.device, capability=sheet.capability,
     )  # fmt: skip
 
 
@@ -260,15 +264,8 @@ def fit_of(
     """
     stage("starting")
     on_cpu = CPU in (limit.name, options.device)
-    assumed = []
-    if options.optimizer is None and not options.inference:
-        options = replace(options, optimizer=_OPTIMIZER)
-        assumed.append(f"the optimizer {BY_NAME[_OPTIMIZER].label}")
-    if not on_cpu:
-        if limit.capability is None:
-            assumed.append(f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}")
-        assumed.append(f"a context of {size(_CONTEXT[0])} to {size(_CONTEXT[1])}")
-    limit = replace(limit, assumed=tuple(assumed))
+    options, assumed = with_optimizer(options)
+    limit = replace(limit, assumed=assumed if on_cpu else (*assumed, *assumptions(limit)))
     options = replace(options, device=CPU)  # until the step is followed; nothing else is asked of the device
     gpu = None if on_cpu else gpu_of(limit)
     situation = situation_of(options)
@@ -289,6 +286,20 @@ def fit_of(
         rows=tuple(fit.rows), seed=options.seed, repetitions=0, predicted_only=True, limit=limit,
     )  # fmt: skip
     return replace(report, advice=advice_of(report))
+
+
+def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:
+    """Return the options with an optimizer if they train and name none, and what was assumed so."""
+    if options.optimizer is not None or options.inference:
+        return options, ()
+    return replace(options, optimizer=_OPTIMIZER), (f"the optimizer {BY_NAME[_OPTIMIZER].label}",)
+
+
+def assumptions(limit: Limit) -> Iterator[str]:
+    """Yield what is assumed of a GPU."""
+    if limit.capability is None:
+        yield f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
+    yield f"a context of {size(_CONTEXT[0])} to {size(_CONTEXT[1])}"
 
 
 #: The optimizer of a training that names none.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from opanatomy.records.codec import SCHEMA, Record
 from opanatomy.records.columns import Bool, Categorical, Int64
 from opanatomy.records.communication import Collective, Communication, Rank, Spread, Waiting
+from opanatomy.records.estimate import Estimated
 from opanatomy.records.memory import Memory
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.table import Table
@@ -1047,6 +1048,8 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
         that waits most for its input.
     compilation: what compiling the step took, and its times with and without; `None` if `profile` did not compile it.
     replay: the steps timed again as a graph; `None` on the CPU, of several ranks, and in reports of before.
+    estimated: set if the step was computed for a device that is not here: its time as a range, its memory, on each
+        device that was named; times in `work` are then those of usual efficiencies. `None` for what ran.
     schema: the version of the JSON report.
     """
 
@@ -1077,6 +1080,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     spans: tuple[Span, ...] = ()
     caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    estimated: Estimated | None = None
     texts: TextFigures | None = None
     run: RunClock | None = None
     compilation: Compilation | None = None

@@ -8,6 +8,7 @@ from msgspec import field
 
 from opanatomy.records.anatomy import Advice
 from opanatomy.records.codec import SCHEMA, Record
+from opanatomy.records.estimate import Fits, Occupied
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment, MachineLoad, MemoryObservations, Workload
@@ -96,29 +97,6 @@ class LossCurve(Record, frozen=True, kw_only=True):
         """Return the largest difference of two losses as a share of the baseline's."""
         pairs = zip(self.losses, self.baseline, strict=True)
         return max((abs(ours - theirs) / max(abs(theirs), 1e-30) for ours, theirs in pairs), default=0.0)
-
-
-class Fits(str, Enum):
-    """Whether a step fits into a device's memory, by the least and the most that its process takes."""
-
-    FITS = "fits"
-    AT_THE_EDGE = "at the edge"
-    DOES_NOT_FIT = "does not fit"
-
-
-class Occupied(Record, frozen=True, kw_only=True):
-    """The memory of a device that a step takes, in bytes.
-
-    `allocated_bytes` are the most in whole blocks of the caching allocator, with the work space that cuBLAS gets from
-    it; `reserved_bytes` the most that it reserves for them. `low_bytes` to `high_bytes` is what the process takes with
-    the device's context, which is not known more exactly.
-    """
-
-    allocated_bytes: int
-    reserved_bytes: int
-    low_bytes: int
-    high_bytes: int
-    fits: Fits
 
 
 class StepFigures(Record, frozen=True, kw_only=True):
@@ -336,6 +314,8 @@ class SimulatedCall(Record, frozen=True, kw_only=True):
     signature: Signature
     phase: Phase
     calls: int
+    #: The path of the module that makes the call, in backward that whose gradient it makes; `None` in none.
+    module: str | None = None
 
 
 class SimulatedStep(Record, frozen=True, kw_only=True):

@@ -526,6 +526,37 @@ HOST: Final = Chapter(
     ),
 )  # fmt: skip
 
+ESTIMATES: Final = Chapter(
+    title="Estimates",
+    sections=("estimate",),
+    page="estimate.md",
+    terms=(
+        term("estimate | estimated", "a step on a device that is not here: computed, nothing is run"),
+        term("time", "the range in which a step in eager mode is expected",
+             "Each call takes the longer of its FLOPs at the usual share of the peak and its bytes at the usual share"
+             " of the bandwidth, and 3 us; the host needs 18 to 150 us a launch. The longer sum is \"as is\"; the"
+             " range is a factor of 1.26 around it, and not below what is attained.",
+             formula="as_is_ns / 1.26, or attained_ns if that is more, to as_is_ns x 1.26",
+             paths="estimated.devices[].low_ns, estimated.devices[].high_ns, estimated.devices[].as_is_ns",
+             note="shares of ceilings are fitted on published runs of dense decoders: docs/estimate.md has the errors"),
+        term("attained", "the step at the fastest rates that anyone measured on the device, launches for nothing",
+             paths="estimated.devices[].attained_ns"),
+        term("host", "what the host needs to launch all work of a step", paths="estimated.devices[].host_ns"),
+        term("throughput", "tokens or samples of a step over the ends of its range", paths="estimated.tokens"),
+        term("MFU", "FLOPs of contractions, without recomputation, over the peak, at the ends of the range",
+             paths="device.mfu"),
+        term("fits | does not fit | at the edge", "whether the process fits into what the device leaves it",
+             paths="estimated.devices[].occupied.fits"),
+        term("step", "what was computed", paths="workload.batch"),
+        term("assumed", "what was not asked for, and taken", paths="estimated.assumed"),
+        term("on", "a device that was named", paths="estimated.devices[].device"),
+        term("from", "the lower end of the range", paths="estimated.devices[].low_ns"),
+        term("to", "its upper end", paths="estimated.devices[].high_ns"),
+        term("takes", "the most that the process takes of the device",
+             paths="estimated.devices[].occupied.high_bytes"),
+        term("fits", "whether that fits", paths="estimated.devices[].occupied.fits"),
+    ),
+)  # fmt: skip
 TECHNIQUES: Final = Chapter(
     title="Techniques",
     sections=("experiment", "fits", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice"),
@@ -1455,8 +1486,8 @@ WORDS: Final = Chapter(
 #: In the order of the page; terms of many tables come first.
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
-    COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, TECHNIQUES, SAME, UNDERFLOW,
-    COMPARISON, SNAPSHOT, WORDS,
+    COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, ESTIMATES, TECHNIQUES, SAME,
+    UNDERFLOW, COMPARISON, SNAPSHOT, WORDS,
 )  # fmt: skip
 _ARTICLES: Final = ("the", "a", "an")
 

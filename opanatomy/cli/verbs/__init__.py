@@ -17,6 +17,7 @@ VERBS: Final[Mapping[str, str]] = {
     "analyze": "report on torch.profiler traces",
     "compare": "say what changed between runs, and where the difference comes from",
     "techniques": "say what each training technique would change, then measure it",
+    "estimate": "say how long a step takes, and whether it fits, on a device that is not here",
     "catalog": "list the built-in models",
     "ceilings": "measure this device's peak matrix rates and bandwidth",
     "mcp": "answer an agent's questions about reports (Model Context Protocol)",

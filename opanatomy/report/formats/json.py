@@ -33,10 +33,10 @@ from opanatomy.report.section import Format
 
 #: The keys of a report of one run in the order of the file, after its kind.
 _SECTIONS: Final = (
-    "schema", "caveats", "advice", "provenance", "environment", "workload", "conventions", "step", "step_kinds", "work",
-    "theory", "memory", "timeline", "device", "ledger", "collectives", "communication", "ranks", "spread", "waiting",
-    "generation", "run", "compilation", "replay", "situation", "host", "chains", "lanes", "spans", "checks", "texts",
-    "warnings",
+    "schema", "caveats", "estimated", "advice", "provenance", "environment", "workload", "conventions", "step",
+    "step_kinds", "work", "theory", "memory", "timeline", "device", "ledger", "collectives", "communication",
+    "ranks", "spread", "waiting", "generation", "run", "compilation", "replay", "situation", "host", "chains",
+    "lanes", "spans", "checks", "texts", "warnings",
 )  # fmt: skip
 
 

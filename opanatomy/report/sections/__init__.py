@@ -21,6 +21,7 @@ from opanatomy.report.sections import (
     classes,
     collectives,
     comparison,
+    estimate,
     memory,
     modules,
     operators,
@@ -103,6 +104,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("given-ceilings", _of(checks.given_ceilings), "verdict", first=True),
         # A disagreement of two sources makes all that follows uncertain.
         Part("disagreements", _of(checks.disagreements), "verdict", first=True),
+        Part("estimate", _of(estimate.estimate), "verdict", "estimate", first=True),
         Part("in-short", _of(run.in_short), "verdict", first=True),
         Part("headline", verdict.conclusion, "verdict", first=True),
         Part("advice", advice.first_advice, "verdict", "advice", first=True),
@@ -186,6 +188,11 @@ HEADINGS: Final = tuple(dict.fromkeys(part.heading or part.name for part in _NAM
 SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(part.name for part in _NAMED))))
 
 
+#: What is known of a step that did not run.
+OF_ESTIMATE: Final = frozenset({
+    "title", "caveats", "estimate", "classes", "operators", "modules", "ceilings", "bounds", "ratios", "components",
+    "memory-curve", "memory-peak", "memory-modules", "memory-classes", "memory-phases", "warnings",
+})  # fmt: skip
 #: All of a report.
 _ALL: Final = Page()
 
@@ -227,6 +234,8 @@ def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
 
 def _made(parts: Iterable[Part], report: Report, page: Page, *, opened: bool = False) -> tuple[Section, ...]:
     """Return the sections that are not empty, each with its name and its heading; `opened` are never folded."""
+    if isinstance(report, Anatomy) and report.estimated is not None:
+        parts = (part for part in parts if part.name in OF_ESTIMATE)
     return tuple(
         replace(section, name=part.name, heading=part.heading, open=opened or part.open)
         for part in parts

@@ -57,11 +57,12 @@ def components(anatomy: Anatomy) -> Section | None:
     inferred = bool(memory.inferences) and all(
         part.at_peak_bytes in (None, part.measured_bytes) for part in memory.components
     )
+    known = "measured" if anatomy.estimated is None else "computed"
     parts = [part for part in memory.components if not (_on_cpu(anatomy) and part.component == CONTEXT)]
     in_depth = not inferred and any(part.at_peak_bytes is not None for part in memory.components)
     columns: Columns[MemoryComponent] = {
         Column(header="memory", holds=ColumnKind.NAMES, least=13): lambda part: _words(part.component),
-        Column(header="at peak" if inferred else "measured"): lambda part: Bytes(part.measured_bytes),
+        Column(header="at peak" if inferred else known): lambda part: Bytes(part.measured_bytes),
         **({Column(header="at peak"): lambda part: Bytes(part.at_peak_bytes)} if in_depth else {}),
         Column(header="theory", drop_order=1): lambda part: _known(part.theory_bytes),
         Column(header="off", drop_order=2): lambda part: (
@@ -73,7 +74,7 @@ def components(anatomy: Anatomy) -> Section | None:
     if memory.allocator_peak_bytes is None and memory.process_peak_bytes is not None:
         peak = "peak of the process"
     rows = [Row(cells=cells_of(columns, part)) for part in parts]
-    measured = "at peak" if inferred or in_depth else "measured"
+    measured = "at peak" if inferred or in_depth else known
     rows.append(Row(cells={"memory": peak, measured: Bytes(memory.peak_bytes)}, summary=True))
     return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
 

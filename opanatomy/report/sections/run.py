@@ -42,7 +42,8 @@ def title(anatomy: Anatomy) -> Section:
     """Return the title: the model or trace of the report."""
     workload, provenance = anatomy.workload, anatomy.provenance
     name = workload.model or workload.architecture or _ranks_together(anatomy) or provenance.trace or "a training step"
-    note = Note(text=f"The anatomy of {name}", tone=NoteStyle.TITLE)
+    where = f", estimated for {anatomy.environment.device}" if anatomy.estimated is not None else ""
+    note = Note(text=f"The anatomy of {name}{where}", tone=NoteStyle.TITLE)
     return Section(title="The anatomy", notes=(note,))
 
 

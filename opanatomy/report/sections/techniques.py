@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
+from opanatomy.records.estimate import Fits
 from opanatomy.records.experiment import (
-    Fits,
     Limit,
     LossCurve,
     Sameness,

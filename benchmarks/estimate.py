@@ -1,0 +1,193 @@
+"""Published training runs next to their estimates -> the table of docs/estimate.md.
+
+    python benchmarks/estimate.py PUBLIC.tsv FOUNDRY.tsv
+
+The tables have a row for each run of other projects (source, model, gpu, batch, sequence, precision, attention,
+compile, checkpointing, tokens a second and GPU, peak memory, step); FOUNDRY.tsv is that of mosaicml/llm-foundry, on
+which the efficiencies were fitted. Of runs on several GPUs it is one GPU's part of the step: data parallel, sharded
+over at most 16. Run it again when the model of a call's time changes.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from opanatomy.options import RunOptions
+from opanatomy.predict.estimate import estimated_on, sheet_limit
+from opanatomy.predict.fit import gpu_of
+from opanatomy.predict.workers import followed_apart
+from opanatomy.records.estimate import Fits
+
+PAGE = Path(__file__).parent.parent / "docs" / "estimate.md"
+#: Width, layers and heads of MPT decoders, by the names of the table.
+MPT = {
+    "125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16), "3b": (2560, 32, 20),
+    "7b": (4096, 32, 32),
+}  # fmt: skip
+GPT3 = {
+    "125M": (768, 12, 12), "355M": (1024, 24, 16), "760M": (1536, 24, 16), "1.3B": (2048, 24, 16),
+    "2.7B": (2560, 32, 32),
+}  # fmt: skip
+GPUS = {
+    "Quadro RTX 8000": "Quadro RTX 8000", "1x V100 16GB": "V100 SXM2 16 GB", "RTX 3090": "GeForce RTX 3090",
+    "1x A10": "A10", "1x A100 40GB PCIe": "A100 PCIe 40 GB", "A100 80GB PCIe": "A100 PCIe 80 GB",
+    "A100 80GB SXM4": "A100 SXM4 80 GB", "RTX 6000 Ada": "RTX 6000 Ada Generation", "RTX A6000": "RTX A6000",
+    "RTX 4090": "GeForce RTX 4090", "1x H100 80GB PCIe": "H100 PCIe", "1x H100 80GB SXM5": "H100 SXM",
+    "1x GH200 96GB": "GH200 96 GB", "1x B200 192GB SXM5": "B200", "A100 80GB": "A100 SXM4 80 GB",
+    "V100 32GB (DGX-1)": "V100 SXM2 32 GB", "A100 SXM4 80GB": "A100 SXM4 80 GB", "A100 40GB": "A100 SXM4 40 GB",
+    "A100 SXM4 80GB 400W": "A100 SXM4 80 GB", "A100 SXM4 80GB, 4 x 100 Gb RoCE": "A100 SXM4 80 GB",
+    "a100_80gb": "A100 SXM4 80 GB", "a100_40gb": "A100 SXM4 40 GB", "h100_80gb": "H100 SXM",
+}  # fmt: skip
+
+
+class Run(NamedTuple):
+    """A published run: its kind, the step to estimate, the device, the time of the step, whether it must fit."""
+
+    kind: str
+    options: RunOptions
+    device: str
+    step_ns: float
+    fits: bool = False
+
+
+def decoder(
+    width: int, layers: int, heads: int, *, batch: int, length: int, vocabulary: int, **more: object
+) -> RunOptions:
+    """Return a decoder of GPT-2's kind without dropout."""
+    settings = {
+        "n_layer": layers, "n_embd": width, "n_head": heads, "n_positions": length, "vocab_size": vocabulary,
+        "activation_function": "gelu", "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    }  # fmt: skip
+    pairs = tuple((name, str(value)) for name, value in settings.items())
+    return RunOptions(
+        model="openai-community/gpt2",
+        batch=batch,
+        seq=length,
+        settings=pairs,
+        optimizer="adamw",
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def of_foundry(rows: list[dict[str, str]]) -> Iterator[Run]:
+    """Yield the runs on one machine of 8 GPUs, in bfloat16, of three lengths: those of the fit."""
+    for row in rows:
+        length, batch = int(row["SeqLen (T)"]), int(row["MicroBatchSize"])
+        if (
+            row["# GPUs"] != "8"
+            or row["Model"] not in MPT
+            or "fp8" in row["Precision"]
+            or length not in (512, 2048, 8192)
+        ):
+            continue
+        again = "non-reentrant" if row["Activation Checkpointing"] == "True" else None
+        options = decoder(
+            *MPT[row["Model"]], batch=batch, length=length, vocabulary=50368, dtype="bfloat16", checkpointing=again
+        )
+        yield Run(
+            "fitted: MPT decoders, 8 GPUs",
+            options,
+            GPUS[row["GPU"]],
+            batch * length * 1e9 / float(row["Throughput (T/s/GPU)"]),
+        )
+
+
+def of_public(rows: list[dict[str, str]]) -> Iterator[Run]:
+    """Yield the runs whose step is described, by source."""
+    for row in rows:
+        source, few = row["source"], int(row["gpus"] or 0) <= 16
+        step = float(row["step_s"] or 0) * 1e9
+        if "lambdal" in source or ("DeepLearningExamples" in source and "SQuAD" in row["model"] and row["gpus"] == "1"):
+            if "TF32" in row["precision"]:
+                continue
+            batch, alone = int(row["batch"]), "lambdal" in source
+            if "ResNet" in row["model"]:
+                options = RunOptions(model="microsoft/resnet-50", batch=batch, amp="fp16", optimizer="adamw")
+                yield Run("convolutional network, 1 GPU", options, GPUS[row["gpu"]], step, fits=True)
+                continue
+            size = "large" if "large" in row["model"] else "base"
+            options = RunOptions(
+                model=f"google-bert/bert-{size}-uncased", batch=batch, seq=384, task="token-classification",
+                attention="eager", dtype="float32" if row["precision"] == "FP32" else "float16", optimizer="adamw",
+            )  # fmt: skip
+            yield Run("dense encoder, 1 GPU", options, GPUS[row["gpu"]], step, fits=alone)
+        elif "InternEvo" in source and few and row["parallelism"] in ("tp1 zero1=8", "(tp=1, zero1=8)"):
+            batch = 8 if row["checkpointing"] == "full" else 2
+            settings = {
+                "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 103168,
+                "max_position_embeddings": 2048,
+            }  # fmt: skip
+            options = RunOptions(
+                model="meta-llama/Llama-3.1-8B", batch=batch, seq=2048, dtype="bfloat16", optimizer="adamw",
+                settings=tuple((name, str(value)) for name, value in settings.items()),
+                checkpointing="non-reentrant" if row["checkpointing"] == "full" else None,
+            )  # fmt: skip
+            yield Run(
+                "dense decoder, 8 and 16 GPUs",
+                options,
+                GPUS[row["gpu"]],
+                batch * 2048 * 1e9 / float(row["tokens_per_s_per_gpu"]),
+            )
+        elif "flash-attention" in source:
+            sizes = GPT3[row["model"].removeprefix("GPT3-")]
+            options = decoder(*sizes, batch=8, length=2048, vocabulary=50304, dtype="bfloat16")
+            yield Run(
+                "dense decoder, own fused kernels",
+                options,
+                GPUS[row["gpu"]],
+                8 * 2048 * 1e9 / float(row["tokens_per_s_per_gpu"]),
+            )
+        elif "nanoGPT" in source and row["compile"] == "no":
+            options = decoder(768, 12, 12, batch=12, length=1024, vocabulary=50304, amp="bf16")
+            yield Run("dense decoder, 8 and 16 GPUs", options, GPUS[row["gpu"]], step)
+
+
+def main(public: Path, foundry: Path) -> None:
+    """Estimate each run, print it, and write the table of the page."""
+    runs = []
+    for path, made in ((foundry, of_foundry), (public, of_public)):
+        with path.open(newline="") as file:
+            runs += list(made(list(csv.DictReader(file, delimiter="\t"))))
+    found: dict[str, list[tuple[float, bool, float, bool]]] = {}
+    for run in runs:
+        limit = sheet_limit(run.device)
+        step = next(followed_apart([run.options], gpu=gpu_of(limit))).step
+        if isinstance(step, str):
+            print(f"{run.kind}: {step}", file=sys.stderr)
+            continue
+        made = estimated_on(step, limit)
+        inside = made.low_ns <= run.step_ns <= made.high_ns
+        fits = not run.fits or made.occupied.fits is not Fits.DOES_NOT_FIT
+        found.setdefault(run.kind, []).append((made.as_is_ns / run.step_ns, inside, made.high_ns / made.low_ns, fits))
+        print(
+            f"{run.kind:34} {run.device:20} {run.options.model:34} {run.step_ns / 1e6:8.0f} ms"
+            f"  {made.low_ns / 1e6:8.0f} to {made.high_ns / 1e6:8.0f}  {'in' if inside else 'OUT'}"
+            f"  {made.occupied.fits.value}",
+            flush=True,
+        )
+    lines = [
+        "| kind of run | runs | inside | median off | as is / published | fit where they ran |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for kind, each in found.items():
+        ratios = sorted(ratio for ratio, *_ in each)
+        off = statistics.median(abs(ratio - 1) for ratio in ratios)
+        where = [fits for *_, fits in each]
+        lines.append(
+            f"| {kind} | {len(each)} | {sum(inside for _, inside, _, _ in each)} | {100 * off:.0f} %"
+            f" | {ratios[0]:.2f} to {ratios[-1]:.2f} | {sum(where)} of {len(where)} |"
+        )
+    table = "\n".join(lines)
+    print(table)
+    text = PAGE.read_text()
+    PAGE.write_text(re.sub(r"(?s)(<!-- errors -->\n).*?(<!-- end of errors -->)", rf"\1{table}\n\2", text))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
