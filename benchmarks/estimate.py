@@ -143,6 +143,9 @@ def of_public(rows: list[dict[str, str]]) -> Iterator[Run]:
                 GPUS[row["gpu"]],
                 8 * 2048 * 1e9 / float(row["tokens_per_s_per_gpu"]),
             )
+        elif "nanoGPT" in source and row["compile"] == "no":  # which attention it had is not said
+            options = decoder(768, 12, 12, batch=12, length=1024, vocabulary=50304, amp="bf16")
+            yield Run("dense decoder, 8 and 16 GPUs", options, GPUS[row["gpu"]], step)
 
 
 def main(public: Path, foundry: Path) -> None:

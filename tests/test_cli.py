@@ -132,7 +132,11 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("analyze", ""), 2, "the name of a trace is empty"),
     (("profile", "gpt2", "--bacth", "4"), 2, "unknown --bacth 4 - did you mean --batch?"),
     (("techniques", "gpt2", "--memory"), 2, "unknown --memory - it is an option of profile and of run (see "),
-    (("analyze", "x.json", "--amp=bf16"), 2, "unknown --amp=bf16 - it is an option of profile and of techniques (see "),
+    (
+        ("analyze", "x.json", "--amp=bf16"),
+        2,
+        "it is an option of profile and of techniques and of estimate (see ",
+    ),
     (("analyze", "x.json", "--format=json", "--outptu=y"), 2, "unknown --outptu=y - did you mean --output?"),
     (("profile", "--checkpointing", "gpt2"), 2, "MODEL goes before it: opanatomy profile gpt2 --checkpointing"),
     (("profile",), 2, "the following arguments are required: MODEL"),

@@ -114,9 +114,9 @@ def test_a_longer_step_takes_longer() -> None:
 
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("H100", "H100 SXM"), ("h100 pcie", "H100 PCIe"), ("A100", "A100 SXM4 80 GB"), ("RTX4090", "GeForce RTX 4090"),
-     ("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"), ("T4", "T4"), ("V100", "V100S PCIe 32 GB"),
-     ("MI300X", "Instinct MI300X")],
+    [("H100", "H100 SXM"), ("h100 pcie", "H100 PCIe"), ("3090", "GeForce RTX 3090"), ("A100", "A100 SXM4 80 GB"),
+     ("RTX 3090 Ti", "GeForce RTX 3090 Ti"), ("RTX4090", "GeForce RTX 4090"), ("T4", "T4"),
+     ("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"), ("V100", "V100S PCIe 32 GB"), ("MI300X", "Instinct MI300X")],
 )  # fmt: skip
 def test_a_device_is_found_by_its_name(name: str, device: str) -> None:
     assert sheet_limit(name).device == device

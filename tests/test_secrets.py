@@ -251,6 +251,16 @@ def techniques(sources: Path, name: str) -> Commands:
     ]
 
 
+def estimate(sources: Path, name: str) -> Commands:
+    folder, small = str(sources / NAMED), ["--set", f"auth_token={SET}", "--batch", "1", "--seq", "8", "-f", name]
+    return [
+        ([folder, *small, "--on", "H100,A100"], 0),
+        ([folder, *small, "--on", VARIABLES["MAIL_PASS"]], 2),
+        (["leaking_model:leaking", "--on", "T4", "-f", name], 0),
+        (["leaking_model:failing", "--on", "T4", "-f", name], 1),
+    ]
+
+
 def mcp_(sources: Path, name: str) -> Commands:
     """Its answers are tested in test_mcp.py."""
     return [([VARIABLES["MAIL_PASS"]], 2)]
@@ -265,6 +275,7 @@ def run_(sources: Path, name: str) -> Commands:
 COMMANDS: dict[str, Callable[[Path, str], Commands]] = {
     "profile": profile, "analyze": analyze, "explain": explain, "ceilings": ceilings_,
     "techniques": techniques, "compare": compare, "catalog": catalog, "mcp": mcp_, "run": run_,
+    "estimate": estimate,
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from opanatomy.cost.registry import cost
 from opanatomy.devices.match import ceilings_of, sheets_named
 from opanatomy.devices.sheets import SHEETS, Sheet
 from opanatomy.errors import EstimateError, UsageError
+from opanatomy.io.redact import Texts, redacted
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of_sheet, occupied_of, with_optimizer
@@ -102,7 +104,7 @@ def estimate_of(options: RunOptions, devices: Sequence[str], *, command: str, st
     estimated = Estimated(
         devices=tuple(made), tokens=tokens, assumed=(*assumed, *assumptions(first), *_unfitted(limits))
     )
-    return _anatomy(step, _sheet(first), estimated, command)
+    return redacted(_anatomy(step, _sheet(first), estimated, command), Texts(everything=options.redact))
 
 
 def sheet_limit(name: str) -> Limit:
@@ -116,10 +118,17 @@ def sheet_limit(name: str) -> Limit:
         raise UsageError(
             f"--on {name}: no device with a data sheet here is called so - name one, such as H100, A100 or RTX 4090"
         )
-    # The name itself first: an H100 is no GH100, and a 4090 no 4090 D.
-    first = [sheet for sheet in known if _plain(sheet.device).startswith(plain)] or known
+    # The name itself first: a 3090 is no 3090 Ti, and an H100 no GH100.
+    exact = [sheet for sheet in known if plain in map(_plain, _endings(sheet.device))]
+    first = exact or [sheet for sheet in known if _plain(sheet.device).startswith(plain)] or known
     sheet = max(first, key=lambda sheet: (max(sheet.matrix.values()), sheet.memory_gib or 0, -len(sheet.device)))
     return limit_of_sheet(sheet)
+
+
+def _endings(name: str) -> Iterator[str]:
+    """Yield a name, and what is left of it without its first words."""
+    words = name.split()
+    yield from (" ".join(words[place:]) for place in range(len(words)))
 
 
 def _plain(name: str) -> str:
@@ -151,22 +160,30 @@ class _Timed(Struct, frozen=True):
     as_is_ns: float
     attained_ns: float
     launches: bool
+    #: Of a contraction: its FLOPs in the full convention, and the data type that it is computed in.
+    flops: int = 0
+    dtype: str = ""
 
 
 def estimated_on(step: SimulatedStep, limit: Limit) -> DeviceEstimate:
     """Return the time and the memory of a step on a device."""
     ceilings, efficiency = ceilings_of(_sheet(limit)), _efficiency(limit)
     device = attained = host = 0.0
+    flops: Counter[str] = Counter()
     for call in step.calls:
         timed = _timed(call, ceilings, efficiency)
         device += timed.as_is_ns * call.calls
         attained += timed.attained_ns * call.calls
         host += _host_ns(call, timed) * call.calls
+        flops[timed.dtype] += timed.flops * call.calls if call.phase is not Phase.RECOMPUTE else 0
     as_is = max(device, host)
+    dtype = max(flops, key=lambda name: flops[name], default="")
+    peak = ceilings.matrix_peak(dtype) if flops[dtype] else None
     return DeviceEstimate(
         device=limit.device or limit.name, capability=limit.capability, usable_bytes=limit.usable_bytes or limit.bytes,
         occupied=occupied_of(step, limit), attained_ns=round(attained), as_is_ns=round(as_is), host_ns=round(host),
         low_ns=round(max(as_is / _RANGE, attained)), high_ns=round(max(as_is * _RANGE, attained)),
+        mfu=None if not peak or not as_is else flops.total() / peak / as_is * _NS, mfu_dtype=dtype or None,
     )  # fmt: skip
 
 
@@ -210,13 +227,14 @@ def _timed(call: SimulatedCall, ceilings: Ceilings, efficiency: Efficiency) -> _
         elif convolves:
             share = efficiency.convolutions
         attained = ceilings.attained_share.get(dtype, 1.0)
+        flops, of_type = costs.flops, dtype
     else:
         peak = ceilings.vector_peak(call.signature.compute_dtype)
-        compute = costs.flops / peak if peak else 0.0
+        compute, flops, of_type = costs.flops / peak if peak else 0.0, 0, ""
     bandwidth = _BANDWIDTH.get(known.operator_class, _OTHER_BANDWIDTH)
     return _Timed(
         _NS * max(compute / share, moved / bandwidth) + _KERNEL_NS, _NS * max(compute / attained, moved / _STREAMS),
-        True,
+        True, flops, of_type,
     )  # fmt: skip
 
 
@@ -249,9 +267,9 @@ def _anatomy(step: SimulatedStep, sheet: Sheet, estimated: Estimated, command: s
             device=sheet.device, device_kind="cuda", device_memory_bytes=ceilings.memory_bytes, matmul_float32="ieee",
             convolution_float32="tf32",
         ),
-        workload=step.workload, step=Step(wall_ns=first.as_is_ns, kernel_time_ns=device_ns), work=work,
+        workload=step.workload, step=Step(kernel_time_ns=device_ns), work=work,
         memory=replace(memory, measured_by="tensors without values, computed"),
-        timeline=Timeline(window_ns=first.as_is_ns, busy_ns=device_ns, idle_ns=max(first.as_is_ns - device_ns, 0)),
+        timeline=Timeline(window_ns=device_ns, busy_ns=device_ns, idle_ns=0),
         device=DeviceFigures(),
         ledger=Ledger(
             device_work_ns=device_ns, linked_ns=device_ns, graph_launched_ns=0, no_launch_record_ns=0,

@@ -38,6 +38,7 @@ class DeviceEstimate(Record, frozen=True, kw_only=True):
     as_is_ns: the step in eager mode as like calls run: products, attention, element-wise work and normalizations each
         at the share of a ceiling that is usual, with the time of each launch.
     host_ns: what the host needs to launch all; if that is more than the device's work, it is the step.
+    mfu: FLOPs of contractions, without recomputation, over the peak of the type of most of them, `mfu_dtype`, as is.
     low_ns: the range in which the step is expected; `high_ns` its other end.
     """
 
@@ -50,6 +51,8 @@ class DeviceEstimate(Record, frozen=True, kw_only=True):
     host_ns: int
     low_ns: int
     high_ns: int
+    mfu: float | None = None
+    mfu_dtype: str | None = None
 
 
 class Estimated(Record, frozen=True, kw_only=True):

@@ -543,8 +543,8 @@ ESTIMATES: Final = Chapter(
              paths="estimated.devices[].attained_ns"),
         term("host", "what the host needs to launch all work of a step", paths="estimated.devices[].host_ns"),
         term("throughput", "tokens or samples of a step over the ends of its range", paths="estimated.tokens"),
-        term("MFU", "FLOPs of contractions, without recomputation, over the peak, at the ends of the range",
-             paths="device.mfu"),
+        term("share of peak", "MFU: FLOPs of contractions, without recomputation, over the peak, at the range's ends",
+             paths="estimated.devices[].mfu"),
         term("fits | does not fit | at the edge", "whether the process fits into what the device leaves it",
              paths="estimated.devices[].occupied.fits"),
         term("step", "what was computed", paths="workload.batch"),
@@ -554,7 +554,6 @@ ESTIMATES: Final = Chapter(
         term("to", "its upper end", paths="estimated.devices[].high_ns"),
         term("takes", "the most that the process takes of the device",
              paths="estimated.devices[].occupied.high_bytes"),
-        term("fits", "whether that fits", paths="estimated.devices[].occupied.fits"),
     ),
 )  # fmt: skip
 TECHNIQUES: Final = Chapter(

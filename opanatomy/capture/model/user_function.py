@@ -238,16 +238,22 @@ def is_function(model: str) -> bool:
 def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module, dict[str, Any] | tuple[Any, ...]]:
     """Return the module and the inputs from a user's function, called without arguments, or with a `batch`.
 
-    If it takes no `batch`, inputs without values get that many samples, their first dimension; others are as they are,
-    so that asking for another batch is an error.
+    If it takes no `batch`, inputs without values get that many samples, their first dimension; for others that is an
+    error.
     Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. A file can import its
     neighbours, and `package.module:function` the working directory, as with `python -m`.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
     with _module(model) as (imported, path):
         function = _attribute(imported, path, model)
         takes_batch = batch is not None and "batch" in inspect.signature(function).parameters
+        if batch is not None and not takes_batch and not isinstance(torch.empty(0), FakeTensor):
+            raise UsageError(
+                f"--batch does not apply to {model}, which makes its own inputs - give it an argument batch, or leave"
+                " the option out"
+            )
         made = _called(partial(function, **({"batch": batch} if takes_batch else {})), model)
     where = defined_at(function)
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
@@ -265,23 +271,18 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
     else:
         why = "return a dict, a tuple or a tensor"
         raise ModelError(f"{model}{where} returned inputs of type {_describe(inputs)} - {why}")
-    return module, inputs if batch is None or takes_batch else _of_batch(inputs, batch, model)
+    return module, inputs if batch is None or takes_batch else _of_batch(inputs, batch)
 
 
-def _of_batch(inputs: Any, batch: int, model: str) -> Any:
-    """Return inputs without values with that many samples; raise `UsageError` for others."""
+def _of_batch(inputs: Any, batch: int) -> Any:
+    """Return inputs without values with that many samples."""
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor
 
     values = list(inputs.values() if isinstance(inputs, dict) else inputs)
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
     if not tensors or tensors[0].shape[0] == batch:
         return inputs
     samples = tensors[0].shape[0]
-    if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
-        raise UsageError(
-            f"--batch {batch}: {model} makes its own inputs, {samples} of them - give it an argument batch"
-        )
     made = [
         value.new_empty((batch, *value.shape[1:])).requires_grad_(value.requires_grad)
         if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == samples

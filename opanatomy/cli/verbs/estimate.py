@@ -14,6 +14,7 @@ DESCRIPTION: Final = (
 OPTIONS: Final = ESTIMATE
 EXAMPLES: Final = (
     ("how long a step of GPT-2 XL takes, and whether it fits", "opanatomy estimate gpt2-xl --amp bf16 --on H100"),
+    ("with the layers recomputed", "opanatomy estimate gpt2-xl --amp bf16 --checkpointing --on 'RTX 4090'"),
     ("side by side", "opanatomy estimate gpt2 --batch 16 --on H100,'A100 80GB','RTX 4090'"),
 )
 

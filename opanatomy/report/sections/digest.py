@@ -51,6 +51,7 @@ from opanatomy.report.section import (
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
+from opanatomy.report.sections.estimate import estimate
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import label_of, label_of_cause, left_out, remarks_on_mfu, within_windows
 from opanatomy.report.sections.techniques import fits
@@ -171,6 +172,9 @@ def _rank(anatomy: Anatomy) -> Phrase | None:
 
 
 def _step(anatomy: Anatomy, room: Room) -> Facts:
+    if (made := estimate(anatomy)) is not None:
+        yield from ((fact.label, fact.text) for fact in made.facts)
+        return
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
     ends = ": none is annotated, each ends with Optimizer.step" if are_by_updates(anatomy) else ""
     yield "profiled steps", phrase("{}{}", Count(step.count), ends)
@@ -202,7 +206,7 @@ def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phr
     """Yield times of a mean step: sums over the steps that count, of all ranks, divided by their number."""
     timeline, steps = anatomy.timeline, steps_of(anatomy)
     work_ns = total(anatomy.classes).time_ns / steps
-    if anatomy.environment.device_kind != "cpu":
+    if anatomy.environment.device_kind != "cpu" and anatomy.estimated is None:
         in_window, costs, unknown = steps_of_window(anatomy), costs_of(anatomy), nothing_recorded(anatomy)
         whole_ns = costs.whole_ns / in_window
         yield "mean step" if not costs.of_trace else "from the first to the last device work", _time(whole_ns)

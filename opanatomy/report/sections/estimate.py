@@ -59,7 +59,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
         facts=facts_of(
             ("time", phrase("{} to {} a step", Time(first.low_ns), Time(first.high_ns))),
             ("attained", phrase("{}: at the fastest rates that anyone measured there", Time(first.attained_ns))),
-            ("host", host), ("throughput", _throughput(anatomy, first)), ("MFU", _mfu(anatomy, first)),
+            ("host", host), ("throughput", _throughput(anatomy, first)), ("share of peak", _mfu(first)),
             (occupied.fits.value, memory),
             ("step", f"batch {workload.batch or 'unknown'}{length}, {kind}, {_precision(anatomy)}"),
             ("assumed", "; ".join(estimated.assumed) or None),
@@ -80,14 +80,12 @@ def _throughput(anatomy: Anatomy, first: DeviceEstimate) -> Phrase | None:
     return phrase(f"{{}} to {{}} {unit}", Count(low), Count(high))
 
 
-def _mfu(anatomy: Anatomy, first: DeviceEstimate) -> Phrase | None:
+def _mfu(first: DeviceEstimate) -> Phrase | None:
     """Return the range of the MFU: that of the step as is, by the ends of the range."""
-    known = anatomy.device.mfu
-    if known is None:
+    if first.mfu is None:
         return None
-    low, high = (known * first.as_is_ns / ns for ns in (first.high_ns, first.low_ns))
-    dtype = anatomy.device.mfu_dtype
-    return phrase("{} to {} of the peak" + (f" of {dtype}" if dtype else ""), Share(low, 1), Share(high, 1))
+    low, high = (first.mfu * first.as_is_ns / ns for ns in (first.high_ns, first.low_ns))
+    return phrase(f"MFU {{}} to {{}} of {first.mfu_dtype}", Share(low, 1), Share(high, 1))
 
 
 def _precision(anatomy: Anatomy) -> str:

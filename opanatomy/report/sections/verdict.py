@@ -200,7 +200,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def findings(anatomy: Anatomy, *, source: str | None = None) -> tuple[Finding, ...]:
-    """Return what costs most, the largest share of the step first; `source` is a command's name for the trace."""
+    """Return what costs most, the largest share of the step first; `source` is a command's name for the trace.
+
+    Of a step that did not run nothing is found: its times are those of usual efficiencies.
+    """
+    if anatomy.estimated is not None:
+        return ()
     if ending := _without_work(anatomy):
         return (ending,)
     costs = costs_of(anatomy)
