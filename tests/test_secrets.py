@@ -55,7 +55,9 @@ def formats_of(verb: str) -> list[str]:
     return [word for word in re.findall(r"[a-z]+", names) if word != "or"]
 
 
-EVERY = [(verb, name) for verb in verbs() if verb not in ("techniques", "compare", "run") for name in formats_of(verb)]
+#: Verbs whose reports are redacted before a format has them: one format of these.
+ONCE = ("techniques", "compare", "run", "estimate")
+EVERY = [(verb, name) for verb in verbs() if verb not in ONCE for name in formats_of(verb)]
 
 
 def test_the_formats_are_those_of_the_help() -> None:
@@ -287,7 +289,7 @@ def run(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
         return int(str(error.code))
 
 
-@pytest.mark.parametrize(("verb", "name"), [*EVERY, ("techniques", "json"), ("compare", "json"), ("run", "json")])
+@pytest.mark.parametrize(("verb", "name"), [*EVERY, *((verb, "json") for verb in ONCE)])
 def test_no_secret_is_written(
     verb: str, name: str, planted: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
