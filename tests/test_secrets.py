@@ -128,13 +128,13 @@ def remembering(run: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any
     """`run` once for the same arguments: an experiment that goes on follows its steps again, as slow as the first."""
     known: dict[str, list[Any]] = {}
 
-    def remembered(*arguments: Any) -> list[Any]:
-        key = repr(arguments)
+    def remembered(*arguments: Any, **options: Any) -> list[Any]:
+        key = repr((arguments, options))
         if key not in known:
-            known[key] = list(run(*arguments))
+            known[key] = list(run(*arguments, **options))
         return known[key]
 
-    return lambda *arguments: iter(remembered(*arguments))
+    return lambda *arguments, **options: iter(remembered(*arguments, **options))
 
 
 @pytest.fixture
