@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import GIB, SHEETS, Sheet
 from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.io.redact import Texts, redacted
 from opanatomy.memory.allocator import CachingAllocator, OutOfDeviceMemory
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
@@ -285,7 +286,7 @@ def fit_of(
         workload=step.workload,
         rows=tuple(fit.rows), seed=options.seed, repetitions=0, predicted_only=True, limit=limit,
     )  # fmt: skip
-    return replace(report, advice=advice_of(report))
+    return redacted(replace(report, advice=advice_of(report)), Texts(everything=options.redact))
 
 
 def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:
