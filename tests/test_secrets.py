@@ -260,7 +260,6 @@ def estimate(sources: Path, name: str) -> Commands:
         ([folder, *small, "--on", VARIABLES["MAIL_PASS"]], 2),
         (["leaking_model:leaking", "--on", "T4", "-f", name], 0),
         (["leaking_model:failing", "--on", "T4", "-f", name], 1),
-        (["leaking_model:leaking", "--on", "T4", "--redact", "-f", name], 0),
     ]
 
 
