@@ -238,8 +238,7 @@ def is_function(model: str) -> bool:
 def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module, dict[str, Any] | tuple[Any, ...]]:
     """Return the module and the inputs from a user's function, called without arguments, or with a `batch`.
 
-    If it takes no `batch`, inputs without values get that many samples, their first dimension; for others that is an
-    error.
+    If it takes no `batch`, inputs without values get that many samples, their first dimension; others are an error.
     Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. A file can import its
     neighbours, and `package.module:function` the working directory, as with `python -m`.
     """
@@ -254,7 +253,7 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
                 f"--batch does not apply to {model}, which makes its own inputs - give it an argument batch, or leave"
                 " the option out"
             )
-        made = _called(partial(function, **({"batch": batch} if takes_batch else {})), model)
+        made = _called(partial(function, batch=batch) if takes_batch else function, model)
     where = defined_at(function)
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ModelError(
@@ -292,7 +291,7 @@ def _of_batch(inputs: Any, batch: int) -> Any:
     return dict(zip(inputs, made, strict=True)) if isinstance(inputs, dict) else tuple(made)
 
 
-def _called(function: Callable[[], Any], model: str) -> Any:
+def _called(function: Callable[..., Any], model: str) -> Any:
     try:
         return function()
     except ModelError:
@@ -338,7 +337,7 @@ def _module(model: str) -> Iterator[tuple[ModuleType, str]]:
     yield imported, path
 
 
-def _attribute(module: ModuleType, path: str, model: str) -> Callable[[], Any]:
+def _attribute(module: ModuleType, path: str, model: str) -> Callable[..., Any]:
     target: Any = module
     for name in path.split("."):
         if not hasattr(target, name):

@@ -24,7 +24,8 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.terms import note
 
-_FITS: Final = {Fits.FITS: "yes", Fits.AT_THE_EDGE: "at the edge", Fits.DOES_NOT_FIT: "no"}
+#: How a table says whether a step fits.
+FITS: Final = {Fits.FITS: "yes", Fits.AT_THE_EDGE: "at the edge", Fits.DOES_NOT_FIT: "no"}
 
 
 def estimate(anatomy: Anatomy) -> Section | None:
@@ -51,7 +52,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
         Column(header="to"): lambda row: Time(row.high_ns),
         Column(header="attained", drop_order=2): lambda row: Time(row.attained_ns),
         Column(header="takes", drop_order=1): lambda row: Bytes(row.occupied.high_bytes),
-        Column(header="fits"): lambda row: _FITS[row.occupied.fits],
+        Column(header="fits"): lambda row: FITS[row.occupied.fits],
     }
     others = estimated.devices if len(estimated.devices) > 1 else ()
     return Section(

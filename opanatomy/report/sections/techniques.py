@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
-from opanatomy.records.estimate import Fits
 from opanatomy.records.experiment import (
     Limit,
     LossCurve,
@@ -42,6 +41,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections.advice import fact_of
+from opanatomy.report.sections.estimate import FITS
 from opanatomy.report.terms import note
 
 # Gradients in float16: which elements become zero with the loss scaled and without, and which overflow.
@@ -103,8 +103,6 @@ def _scale(gradients: ScaledGradients) -> Count | Figure:
     return Count(int(gradients.scale)) if gradients.scale >= 1 else Figure(gradients.scale, "")
 
 
-#: How the table says whether a step fits.
-_FITS: Final = {Fits.FITS: "yes", Fits.AT_THE_EDGE: "at the edge", Fits.DOES_NOT_FIT: "no"}
 #: Marks of the table.
 _SAME, _DISAGREES = "~", "!"
 #: The components that have a column, the largest ones of the baseline; the others are in the JSON report.
@@ -164,7 +162,7 @@ def fits(report: Techniques) -> Section | None:
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
     optimizer = f", {workload.optimizer}" if workload.optimizer else ""
     kind = "inference" if workload.inference else f"training{optimizer}"
-    step = f"batch {workload.batch or 'unknown'}{length}, {kind}; computed for {_computed_for(limit)}, not run"
+    step = f"batch {workload.batch or 'unknown'}{length}, {kind}; computed for {_computed_for(limit, base)}, not run"
     notes = [Note(text=text, tone=NoteStyle.WARNING) for text in report.warnings]
     return Section(
         title="Will it fit",
@@ -176,14 +174,13 @@ def fits(report: Techniques) -> Section | None:
     )  # fmt: skip
 
 
-def _computed_for(limit: Limit) -> str:
-    if limit.capability is None:
-        return "the CPU" if limit.device is None and not _on_gpu(limit) else "a GPU"
+def _computed_for(limit: Limit, figures: StepFigures) -> str:
+    """Return the device whose calls the step makes."""
+    if figures.occupied is None:
+        return "the CPU"
+    if limit.device is None or limit.capability is None:
+        return limit.device or "a GPU"
     return f"{limit.device} (compute capability {limit.capability[0]}.{limit.capability[1]})"
-
-
-def _on_gpu(limit: Limit) -> bool:
-    return any("capability" in text for text in limit.assumed)
 
 
 def table(report: Techniques) -> Section:
@@ -229,7 +226,7 @@ def _columns_of_limit(limit: Limit, base: StepFigures) -> Columns[tuple[Techniqu
             None if item[1] is base else Change(item[1].peak_bytes, base.peak_bytes)
         ),
         Column(header="takes", drop_order=4): lambda item: Bytes(item[1].most_bytes),
-        Column(header="fits"): lambda item: _FITS[item[1].fits(limit.bytes)],
+        Column(header="fits"): lambda item: FITS[item[1].fits(limit.bytes)],
         Column(header="B/F FLOPs", drop_order=5): lambda item: Ratio(item[1].backward_ratio),
         Column(header="FLOPs", drop_order=7): lambda item: Ratio(
             None if not base.all_flops or item[1].all_flops is None else item[1].all_flops / base.all_flops
