@@ -287,6 +287,10 @@ CHECKPOINT_EVERY: Final = Option(
     name="checkpoint_every", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", recorded="checkpoint_every",
     help="recompute N layers at a time, of which only the first one's input is kept",
 )  # fmt: skip
+CHECKPOINT_LAYERS: Final = Option(
+    name="checkpoint_layers", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", recorded="checkpoint_layers",
+    help="recompute only the first N layers of each stack",
+)  # fmt: skip
 COMPILE: Final = Option(
     name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
     help="torch.compile the model",
@@ -438,7 +442,9 @@ BUCKET_VIEW: Final = Option(
 OF_RANKS: Final = (PARALLEL, BUCKET_MB, BUCKET_VIEW)
 
 #: Options that change backward or the update, without effect if a run has neither.
-OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
+OF_BACKWARD: Final = (
+    OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, CHECKPOINT_LAYERS, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS,
+)  # fmt: skip
 
 #: The options of a run, field by field those of `RunOptions`.
 RUN: Final = (
@@ -471,6 +477,7 @@ RUN: Final = (
     AMP,
     CHECKPOINTING,
     CHECKPOINT_EVERY,
+    CHECKPOINT_LAYERS,
     COMPILE,
     OPTIMIZER,
     ACCUMULATE,
@@ -556,8 +563,9 @@ OOM: Final = Option(
     help="record the allocator's history; where a GPU runs out of memory, write it and a page of what filled it",
 )  # fmt: skip
 FIND: Final = Option(
-    name="find", group=_FITS, metavar="WHAT", choices=(Choice("batch"),),
-    help="with --for: batch, the largest that fits for certain",
+    name="find", group=_FITS, metavar="WHAT",
+    choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
+    help="with --for: the largest batch or seq that fits for certain; or checkpointing, the fewest layers to recompute",
 )  # fmt: skip
 
 FAIL_IF: Final = Option(
@@ -674,10 +682,32 @@ TECHNIQUES: Final = (
     *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
+SWEEP: Final = Option(
+    name="sweep", group=_FITS, metavar="NAME=SIZES",
+    help="a row for each of these batches or lengths: batch=1..64 (doubling), batch=8,12,16, seq=512..8192",
+)  # fmt: skip
+DEVICES: Final = Option(
+    name="devices", group=_RANKS, kind=Kind.NUMBER, default=1, minimum=1, metavar="N",
+    help="N equal devices train together; --batch is that of each (default: {default})",
+)  # fmt: skip
+LINK: Final = Option(
+    name="link", group=_RANKS, metavar="LINK",
+    help="what joins them: nvlink, pcie, or bytes/s of a device in each direction, such as 50G (default: nvlink where"
+    " the device has it, else pcie)",
+)  # fmt: skip
+RATE: Final = Option(
+    name="tokens_per_second", group=_FITS, kind=Kind.AMOUNT, metavar="N",
+    help="what a device was measured to make: its MFU by each formula, and where it lies in the range",
+)  # fmt: skip
 ESTIMATE: Final = (
-    *(option for option in RUN if option.name not in (*_NO_SWITCH_OF_ONE, "device")),
+    *(option for option in RUN
+      if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
     Option(name="on", group=_FITS, kind=Kind.TEXTS, metavar="DEVICE",
            help="the device: H100, A100, RTX 4090; several with commas, or repeated: the report is of the first"),
+    SWEEP,
+    DEVICES,
+    LINK,
+    RATE,
     *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
@@ -787,6 +817,20 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
         )
 
 
+def check_estimate(options: Any, spelled: Spelling) -> None:
+    """Raise `UsageError` for an option of several devices without them."""
+    for option in (*OF_RANKS, LINK):
+        value = getattr(options, option.name)
+        if value != option.default and options.devices == 1:
+            raise UsageError(f"{spelled(option, value)} needs several devices: add {spelled(DEVICES, 8)}")
+    if options.parallel == HSDP:
+        raise UsageError(f"{spelled(PARALLEL, HSDP)} is not estimated: use {spelled(PARALLEL, FSDP2)}")
+    if options.sweep is not None and options.texts is not None:
+        raise UsageError(
+            f"{spelled(SWEEP, options.sweep)} is for batches of one length: leave out {spelled(TEXTS, options.texts)}"
+        )
+
+
 def check_several(options: Any, processes: int, spelled: Spelling) -> None:
     """Refuse for one process the options that need several."""
     for option in OF_RANKS:
@@ -855,6 +899,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     amp: str | None = None
     checkpointing: str | None = None
     checkpoint_every: int | None = None
+    checkpoint_layers: int | None = None
     compile: bool = False
     optimizer: str | None = None
     accumulate: int = 1
@@ -881,7 +926,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             if value is not given:
                 force_setattr(self, option.name, value)
         check_together(self, as_argument)
-        if self.checkpoint_every is not None and self.checkpointing is None:
+        in_part = self.checkpoint_every is not None or self.checkpoint_layers is not None
+        if in_part and self.checkpointing is None:
             force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
         if self.generate is not None:
             force_setattr(self, INFERENCE.name, True)

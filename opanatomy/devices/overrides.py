@@ -102,9 +102,9 @@ def parse_peaks(text: str) -> dict[str, float]:
     return peaks
 
 
-def parse_bandwidth(text: str) -> float:
+def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
     """Parse `3.35T`, `3.35e12` or `900 GB/s` into bytes a second."""
-    return _quantity(text.strip(), "--bandwidth", text, _BYTES_UNITS, "3.35T or 900G")
+    return _quantity(text.strip(), option, text, _BYTES_UNITS, "3.35T or 900G")
 
 
 def data_type(name: str, option: str) -> str:

@@ -357,20 +357,21 @@ def needed_bytes(shape: ModelShape | None, workload: Workload, cache: CacheShape
 
 
 def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
-    """Return the saved activations; under checkpointing the input of each segment and all of one segment."""
+    """Return the saved activations; of checkpointed layers the input of each segment and all of one."""
     if workload.inference:
         return 0
     if workload.checkpointing and shape is not None:
         plain = replace(workload, checkpointing=None)
-        every = min(workload.checkpoint_every or 1, shape.layers)
+        again = min(workload.checkpoint_layers or shape.layers, shape.layers)
+        every = min(workload.checkpoint_every or 1, again)
         terms = activation_terms(shape, plain)
         inside = sum(term.bytes for term in terms if term.per_layer)
         s, b, e = workload.sequence_length, workload.micro_batch, ITEM_SIZE.get(workload.dtype or "")
         if not terms or s is None or b is None or e is None:
             return None
         outside = sum(term.bytes for term in terms) - inside
-        segments = -(-shape.layers // every)
-        return outside + segments * s * b * shape.hidden * e + every * inside // shape.layers
+        whole = shape.layers - again + every
+        return outside + -(-again // every) * s * b * shape.hidden * e + whole * inside // shape.layers
     terms = activation_terms(shape, workload)
     return sum(term.bytes for term in terms) if terms else None
 

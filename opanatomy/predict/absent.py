@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """A CUDA device: its name, its compute capability, its memory in bytes."""
+    """A CUDA device: its name, its compute capability, its memory in bytes; how many of them train together."""
 
     name: str
     capability: tuple[int, int]
     memory_bytes: int
+    ranks: int = 1
 
 
 @contextmanager
@@ -80,6 +81,7 @@ def absent_gpu(gpu: Gpu) -> Iterator[None]:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(patch.object(fake_tensor, "init_gpu_context", lambda *_: None))
         stack.enter_context(_attention_of(gpu))
+        stack.enter_context(_whole_operators())
         # What is computed on the host and moved gets no values on the way.
         avoids = property(lambda _: True)
         stack.enter_context(patch.object(fake_tensor.FakeTensorMode, "avoid_device_init", avoids))
@@ -283,3 +285,29 @@ def _aligned(mask: torch.Tensor) -> torch.Tensor:
 
     size = mask.shape[-1]
     return torch.nn.functional.pad(mask, (0, -size % _MASK_STEP))[..., :size] if size % _MASK_STEP else mask
+
+
+# ----- operators that torch makes of others where a device has no kernel of them
+
+#: They have a body of other operators, and kernels on the CPU and on CUDA.
+_WHOLE: Final = ("silu_backward", "mish_backward")
+
+
+@contextmanager
+def _whole_operators() -> Iterator[None]:
+    """Let a torch without CUDA take these operators as a whole: without a kernel autograd runs their bodies."""
+    import torch
+
+    made_by: Any = torch.library
+    library = made_by.Library("aten", "IMPL")
+
+    def has_no_values(*_: object) -> None:
+        raise AssertionError("a kernel of a GPU that is not here")
+
+    try:
+        if torch.version.cuda is None and torch.version.hip is None:
+            for name in _WHOLE:
+                library.impl(name, has_no_values, "CUDA")
+        yield
+    finally:
+        library._destroy()

@@ -11,19 +11,24 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.analysis.communication import bus_factor
 from opanatomy.analysis.roofline import with_roofline
+from opanatomy.attribution.collectives import OTHER, named
 from opanatomy.classification.operators import classify_operator
+from opanatomy.cost.conventions import conventions_of
 from opanatomy.cost.registry import cost
 from opanatomy.devices.match import ceilings_of, sheets_named
+from opanatomy.devices.overrides import parse_bandwidth
 from opanatomy.devices.sheets import SHEETS, Sheet
 from opanatomy.errors import EstimateError, UsageError
 from opanatomy.io.redact import Texts, redacted
 from opanatomy.memory.observed import memory_of_observations
-from opanatomy.options import RunOptions
+from opanatomy.options import TP, RunOptions
 from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of_sheet, occupied_of, with_optimizer
 from opanatomy.predict.workers import followed_apart
 from opanatomy.records.anatomy import Anatomy, Ceilings, DeviceFigures, Ledger, Provenance, Step, Timeline
-from opanatomy.records.estimate import DeviceEstimate, Estimated
+from opanatomy.records.communication import Collective
+from opanatomy.records.estimate import DeviceEstimate, Estimated, FlopConvention
 from opanatomy.records.experiment import Limit, SimulatedCall, SimulatedStep
 from opanatomy.records.signature import Cost, text_of
 from opanatomy.records.table import table_of_columns
@@ -31,6 +36,7 @@ from opanatomy.records.taxonomy import FLOAT32, TF32, OperatorClass, Phase
 from opanatomy.records.work import FIGURES, KEYS
 from opanatomy.records.workload import Environment
 from opanatomy.report.units import noun
+from opanatomy.report.units import rate as rate_text
 from opanatomy.version import __version__
 
 _NS: Final = 10**9
@@ -52,8 +58,14 @@ class Efficiency(Struct, frozen=True, kw_only=True):
 _AMPERE: Final = Efficiency(products=0.68, attention=0.40, convolutions=0.30)
 _HOPPER: Final = Efficiency(products=0.57, attention=0.25, convolutions=0.25)
 _HALVES: Final = {7: _AMPERE, 8: _AMPERE, 9: _HOPPER, 10: _HOPPER, 12: _AMPERE}
+#: Of a GeForce: products between Lambda's BERT on an RTX 3090 and 4090 (0.73 to 0.78) and timm's transformers on a 3090
+#: (0.66 to 0.94), convolutions of timm's networks there (0.56 and 0.66, fitted on halves of 24 runs).
+_GEFORCE: Final = Efficiency(products=0.75, attention=0.40, convolutions=0.60)
 #: Of float32 and float64 without tensor cores: 0.72 in the recording of BERT-large on an H100, 0.81 on an A100.
 _WIDE: Final = Efficiency(products=0.75, attention=0.50, convolutions=0.60)
+#: Of convolutions with few channels a group: fitted on halves of timm's 24 networks on an RTX 3090 (grouped 0.23 and
+#: 0.31, depthwise 0.006 and 0.008; for grouped ones alone none holds).
+_GROUPED, _DEPTHWISE = 0.27, 0.007
 _WIDE_TYPES: Final = (FLOAT32, "float64")
 _FITTED: Final = (8, 9)
 #: The share of the memory's bandwidth that calls of a class reach: the medians of 3,740 operators of 60 GPU traces, of
@@ -81,32 +93,69 @@ _ATTENTION: Final = "_attention"
 _CONVOLUTION: Final = "convolution"
 
 
-def estimate_of(options: RunOptions, devices: Sequence[str], *, command: str, stage: Callable[[str], None]) -> Anatomy:
-    """Return the anatomy of a step on the first of these devices, with the time and the memory on each; nothing is run.
+def estimate_of(
+    options: RunOptions, devices: Sequence[str], *, ranks: int = 1, link: str | None = None, sweep: str | None = None,
+    tokens_per_second: float | None = None, command: str, stage: Callable[[str], None],
+) -> Anatomy:  # fmt: skip
+    """Return the anatomy of a step on the first of these devices, with time and memory on each; nothing is run.
 
-    Raises `UsageError` for a device without a data sheet, `EstimateError` if the step cannot be followed.
+    With `ranks` so many of a device train together over a `link`; `sweep` has the sizes of a row each. MFUs by formula
+    are those of the estimate, or of `tokens_per_second` that a device was measured to make. Raises
+    `UsageError` for a device without a data sheet, `EstimateError` if the step cannot be followed.
     """
     limits = [sheet_limit(name) for name in devices]
+    links = [link_of(link, limit) if ranks > 1 else None for limit in limits]
     options, assumed = with_optimizer(options)
     assumed += tuple(f"{name} is {limit.device}" for name, limit in zip(devices, limits, strict=True)
                      if name.casefold() != (limit.device or "").casefold())  # fmt: skip
     made: list[DeviceEstimate] = []
     steps: dict[Any, SimulatedStep] = {}
-    for limit in limits:
-        stage(f"{limit.device}: on tensors without values")
-        if limit.capability not in steps:
-            step = next(followed_apart([replace(options, device=CPU)], gpu=gpu_of(limit))).step
+    sizes = (options,) if sweep is None else tuple(_swept(options, sweep))
+    for limit, joined in zip(limits, links, strict=True):
+        gpu = replace(gpu_of(limit), ranks=ranks)
+        missing = [each for each in sizes if (gpu.capability, each) not in steps]
+        followed = followed_apart([replace(each, device=CPU) for each in missing], gpu=gpu)
+        for each in missing:
+            stage(f"{limit.device}{_size_of(each, sweep)}: on tensors without values")
+            step = next(followed).step
             if isinstance(step, str):
                 raise EstimateError(step)
-            steps[limit.capability] = step
-        made.append(estimated_on(steps[limit.capability], limit))
-    first, step = limits[0], steps[limits[0].capability]
-    workload = step.workload
-    tokens = workload.sequence_length and (workload.batch or 1) * workload.sequence_length
+            steps[gpu.capability, each] = step
+        made += (estimated_on(steps[gpu.capability, each], limit, joined) for each in sizes)
+    first, step = limits[0], steps[gpu_of(limits[0]).capability, sizes[0]]
     estimated = Estimated(
-        devices=tuple(made), tokens=tokens, assumed=(*assumed, *assumptions(first), *_unfitted(limits))
+        devices=tuple(made),
+        tokens_per_second=tokens_per_second,
+        conventions=tuple(_conventions(step, made[0], _sheet(first), tokens_per_second)),
+        assumed=(*assumed, *assumptions(first, ranks), *_joined(ranks, limits, links), *_unfitted(limits)),
     )
     return redacted(_anatomy(step, _sheet(first), estimated, command), Texts(everything=options.redact))
+
+
+#: The options that can be swept, by how a row's size is said.
+_SWEPT: Final = {"batch": "batch", "seq": "length"}
+
+
+def _swept(options: RunOptions, sweep: str) -> Iterator[RunOptions]:
+    """Yield the options for each size of `batch=1..64` (doubling) or `seq=512,1024`; raise `UsageError`."""
+    name, _, text = sweep.partition("=")
+    name, ends = name.strip(), text.split("..")
+    try:
+        sizes = [int(size) for size in (ends if len(ends) == 2 else text.split(","))]
+    except ValueError:
+        sizes = []
+    if name not in _SWEPT or not sizes or min(sizes) < 1 or (len(ends) == 2 and sizes[0] > sizes[1]):
+        raise UsageError(f"--sweep {sweep}: not understood - write batch=1..64, batch=8,12,16 or seq=512..8192")
+    if len(ends) == 2:
+        first, last = sizes
+        sizes = [first << place for place in range((last // first).bit_length())]
+        sizes += [last] if sizes[-1] != last else []
+    yield from (replace(options, **{name: size}) for size in dict.fromkeys(sizes))
+
+
+def _size_of(options: RunOptions, sweep: str | None) -> str:
+    name = (sweep or "").partition("=")[0].strip()
+    return f", {_SWEPT[name]} {getattr(options, name)}" if name else ""
 
 
 def sheet_limit(name: str) -> Limit:
@@ -147,6 +196,38 @@ def _sheet(limit: Limit) -> Sheet:
     return next(sheet for sheet in SHEETS if sheet.device == limit.device)
 
 
+#: What a device sends by its NVLink, in each direction, by compute capability; and by PCIe, 16 lanes of generation 3, 4
+#: and 5 (NVIDIA's data sheets: 300, 600, 900 and 1,800 GB/s of NVLink are both directions together).
+_NVLINK: Final = {(7, 0): 150e9, (8, 0): 300e9, (9, 0): 450e9, (10, 0): 900e9}
+_PCIE: Final = {7: 16e9, 8: 32e9, 9: 64e9, 10: 64e9, 12: 64e9}
+#: The share of a link that messages of NCCL reach: 370 of 450 GB/s in a ring on H100 (NVIDIA/nccl-tests issue 212), 230
+#: of 300 on A100.
+_OF_LINK: Final = 0.8
+
+
+def link_of(text: str | None, limit: Limit) -> float:
+    """Return the bytes a second that a link between these devices carries in each direction; raise `UsageError`."""
+    name = "" if text is None else text.strip().casefold()
+    nvlink = None if limit.capability is None else _NVLINK.get(limit.capability)
+    pcie = None if limit.capability is None else _PCIE.get(limit.capability[0])
+    known = {"": nvlink or pcie, "nvlink": nvlink, "pcie": pcie}
+    if name not in known:
+        return parse_bandwidth(text or "", "--link")
+    rate = known[name]
+    if rate is None:
+        raise UsageError(
+            f"--link {name or 'between devices'}: not known of {limit.device} - give bytes/s of a device in each"
+            " direction, such as 32G"
+        )
+    return rate
+
+
+def _joined(ranks: int, limits: Sequence[Limit], links: Sequence[float | None]) -> Iterator[str]:
+    for limit, link in zip(limits, links, strict=True):
+        if link:
+            yield f"{ranks} of {limit.device} joined by {rate_text(link, 'B')} in each direction"
+
+
 def _unfitted(limits: Sequence[Limit]) -> Iterator[str]:
     names = [str(limit.device) for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED]
     if names:
@@ -167,10 +248,14 @@ class _Timed(Struct, frozen=True):
     dtype: str = ""
 
 
-def estimated_on(step: SimulatedStep, limit: Limit) -> DeviceEstimate:
-    """Return the time and the memory of a step on a device."""
-    ceilings, efficiency = ceilings_of(_sheet(limit)), _efficiency_of(limit.capability)
-    device = attained = host = 0.0
+def estimated_on(step: SimulatedStep, limit: Limit, link: float | None = None) -> DeviceEstimate:
+    """Return the time and the memory of a step on a device; of one of several, with a link of so many bytes a second.
+
+    What collectives take is hidden behind other work or not, but for those of layers that are cut, which all wait for:
+    "as is" is the middle of both, the range has both.
+    """
+    ceilings, efficiency = ceilings_of(_sheet(limit)), _efficiency_of(limit)
+    device = attained = host = transfer = 0.0
     flops: Counter[str] = Counter()
     for call in step.calls:
         timed = _timed(call, ceilings, efficiency)
@@ -178,15 +263,62 @@ def estimated_on(step: SimulatedStep, limit: Limit) -> DeviceEstimate:
         attained += timed.attained_ns * call.calls
         host += _host_ns(call, timed) * call.calls
         flops[timed.dtype] += timed.flops * call.calls if call.phase is not Phase.RECOMPUTE else 0
-    as_is = max(device, host)
+    workload, ranks = step.workload, step.workload.world_size or 1
+    if link:
+        transfer = sum(map(_wire_bytes, collectives_of(step))) / link * _NS
+    waits = transfer / _OF_LINK if workload.parallel == TP else 0.0
+    hidden = max(device + waits, host, transfer / _OF_LINK)
+    exposed = max(device + transfer / _OF_LINK, host)
+    attained = attained + transfer if waits else max(attained, transfer)
+    as_is = (hidden + exposed) / 2
     dtype = max(flops, key=lambda name: flops[name], default="")
     peak = ceilings.matrix_peak(dtype) if flops[dtype] else None
+    samples = workload.samples_together or workload.batch
     return DeviceEstimate(
         device=limit.device or limit.name, capability=limit.capability, usable_bytes=limit.usable_bytes or limit.bytes,
         occupied=occupied_of(step, limit), attained_ns=round(attained), as_is_ns=round(as_is), host_ns=round(host),
-        low_ns=round(max(as_is / _RANGE, attained)), high_ns=round(max(as_is * _RANGE, attained)),
+        low_ns=round(max(hidden / _RANGE, attained)), high_ns=round(max(exposed * _RANGE, attained)),
         mfu=None if not peak or not as_is else flops.total() / peak / as_is * _NS, mfu_dtype=dtype or None,
+        ranks=ranks, link_bytes_per_second=link, transfer_ns=round(transfer / _OF_LINK), batch=workload.batch,
+        sequence_length=workload.sequence_length, samples=samples,
+        tokens=(samples or 1) * workload.sequence_length if workload.sequence_length else None,
     )  # fmt: skip
+
+
+def collectives_of(step: SimulatedStep) -> tuple[Collective, ...]:
+    """Return the collectives of a step of one rank, their sizes as nccl-tests counts them, without times."""
+    found: dict[tuple[str, str | None], list[int]] = {}
+    for call in step.calls:
+        known = classify_operator(call.operator)
+        if known is None or known.operator_class is not OperatorClass.COMMUNICATION or _WAIT in call.operator:
+            continue
+        name = named(call.operator) or OTHER
+        tensors = call.signature.tensors()
+        # The larger of what it reads and writes; a functional one makes what it writes.
+        size = max((each.bytes or 0 for each in tensors), default=0)
+        if call.operator.startswith(_FUNCTIONAL) and name == "all_gather":
+            size *= step.workload.world_size or 1
+        of_kind = found.setdefault((name, tensors[0].dtype if tensors else None), [0, 0])
+        of_kind[0] += call.calls
+        of_kind[1] += size * call.calls
+    ranks = step.workload.world_size
+    return tuple(
+        Collective(
+            collective=name, dtype=dtype, group_size=ranks, group_assumed=False, calls=calls, kernels=calls, time_ns=0,
+            sized_ns=0, bytes=size,
+        )
+        for (name, dtype), (calls, size) in found.items()
+    )  # fmt: skip
+
+
+#: Collectives that make their result, and what waits for them.
+_FUNCTIONAL: Final = "_c10d_functional"
+_WAIT: Final = "wait_tensor"
+
+
+def _wire_bytes(row: Collective) -> float:
+    """Return what the busiest link carries."""
+    return (row.bytes or 0) * (bus_factor(row.collective, row.group_size) or 0.0)
 
 
 def _host_ns(call: SimulatedCall, timed: _Timed) -> int:
@@ -197,8 +329,53 @@ def _host_ns(call: SimulatedCall, timed: _Timed) -> int:
     return max(known, _CONVOLUTION_NS) if _CONVOLUTION in call.operator else known
 
 
-def _efficiency_of(capability: tuple[int, int] | None) -> Efficiency:
-    return _HALVES.get(capability[0] if capability else 9, _HALVES[8])
+def _efficiency_of(limit: Limit | DeviceEstimate) -> Efficiency:
+    if "GeForce" in (limit.device or ""):
+        return _GEFORCE
+    return _HALVES.get(limit.capability[0] if limit.capability else 9, _HALVES[8])
+
+
+def _conventions(
+    step: SimulatedStep, row: DeviceEstimate, sheet: Sheet, rate: float | None
+) -> Iterator[FlopConvention]:
+    """Yield the FLOPs of a token of a training of words by each formula, and as counted here; with MFUs of a device."""
+    if step.decoder is None or not row.tokens or step.workload.inference or row.sequence_length is None:
+        return
+    counted: Counter[bool] = Counter()
+    for call in step.calls:
+        costs = cost(call.operator, call.signature)
+        if costs is None or call.phase is Phase.RECOMPUTE or _class_of(call) is not OperatorClass.TENSOR_CONTRACTION:
+            continue
+        counted[False] += costs.flops * call.calls
+        counted[True] += _flops(costs) * call.calls
+    ranks = row.ranks
+    exact = [
+        FlopConvention(
+            name=name, flops=round(counted[half] * ranks / row.tokens), counts="each call", leaves_out=without
+        )
+        for half, name, without in (
+            (False, "counted, full", "the causal mask"),
+            (True, "counted, causal", "nothing known"),
+        )
+    ]
+    peak = ceilings_of(sheet).matrix_peak(row.mfu_dtype) if row.mfu_dtype else None
+    each = rate or row.tokens / ranks * _NS / row.as_is_ns
+    for made in (*exact, *conventions_of(step.decoder, row.sequence_length)):
+        yield replace(made, flops_per_second=made.flops * each, mfu=made.flops * each / peak if peak else None)
+
+
+def _class_of(call: SimulatedCall) -> OperatorClass | None:
+    known = classify_operator(call.operator)
+    return None if known is None else known.operator_class
+
+
+def _of_convolution(call: SimulatedCall, dense: float) -> float:
+    """Return the share of the peak that a convolution reaches, by the channels of a group."""
+    weight, place = (2, 9) if "backward" in call.operator else (1, 8)
+    groups = call.signature.get(place)
+    if not isinstance(groups, int) or groups <= 1:
+        return dense
+    return min(_DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED, dense)
 
 
 def _timed(call: SimulatedCall, ceilings: Ceilings, efficiency: Efficiency) -> _Timed:
@@ -206,6 +383,8 @@ def _timed(call: SimulatedCall, ceilings: Ceilings, efficiency: Efficiency) -> _
     if known is None or known.operator_class is None:
         return _Timed(0.0, 0.0, False)
     costs = cost(call.operator, call.signature)
+    if known.operator_class is OperatorClass.COMMUNICATION:
+        return _Timed(0.0, 0.0, _WAIT not in call.operator)
     if costs is None:
         return _Timed(_KERNEL_NS, 0.0, True)
     moved = (costs.read_bytes + costs.written_bytes) / (ceilings.bandwidth_bytes_per_second or 1)
@@ -224,7 +403,7 @@ def _timed(call: SimulatedCall, ceilings: Ceilings, efficiency: Efficiency) -> _
         if _ATTENTION in call.operator:
             share = efficiency.attention
         elif convolves:
-            share = efficiency.convolutions
+            share = _of_convolution(call, efficiency.convolutions)
         attained = ceilings.attained_share.get(dtype, 1.0)
         flops, of_type = costs.flops, dtype
     else:
@@ -248,8 +427,8 @@ def _flops(costs: Cost) -> int:
 def _anatomy(step: SimulatedStep, sheet: Sheet, estimated: Estimated, command: str) -> Anatomy:
     """Return the report of a step: its calls as the work, with their times as is."""
     ceilings, first = ceilings_of(sheet), estimated.devices[0]
-    efficiency = _efficiency_of(first.capability)
-    rows = list(_rows(step, ceilings, efficiency))
+    efficiency = _efficiency_of(first)
+    rows, link = list(_rows(step, ceilings, efficiency)), first.link_bytes_per_second
     work = table_of_columns(
         {name: [row.get(name) for row in rows] for name in KEYS},
         {name: [row.get(name) for row in rows] for name in FIGURES},
@@ -274,6 +453,7 @@ def _anatomy(step: SimulatedStep, sheet: Sheet, estimated: Estimated, command: s
             device_work_ns=device_ns, linked_ns=device_ns, graph_launched_ns=0, no_launch_record_ns=0,
             outside_window_ns=0, classed_ns=device_ns, costed_ns=device_ns - unknown_ns, unknown_ns=0,
         ),
+        collectives=tuple(_with_time(each, link) for each in collectives_of(step)) if link else (),
         estimated=estimated, caveats=(caveat,),
     )  # fmt: skip
     return with_roofline(replace(anatomy, warnings=tuple(_uncounted(step))), ceilings)
@@ -284,8 +464,8 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
     calls: Counter[str] = Counter()
     for call in step.calls:
         known = classify_operator(call.operator)
-        is_view = known is not None and known.operator_class is None
-        if not is_view and (known is None or cost(call.operator, call.signature) is None):
+        is_known = known is not None and known.operator_class in (None, OperatorClass.COMMUNICATION)
+        if not is_known and (known is None or cost(call.operator, call.signature) is None):
             calls[call.operator] += call.calls
     if calls:
         names = ", ".join(name for name, _ in calls.most_common(_NAMED))
@@ -295,6 +475,11 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
         )
 
 
+def _with_time(row: Collective, link: float) -> Collective:
+    spent = round(_wire_bytes(row) / link / _OF_LINK * _NS)
+    return replace(row, time_ns=spent, sized_ns=spent, bus_bytes_per_second=link * _OF_LINK)
+
+
 #: So many operators without a cost are named.
 _NAMED: Final = 3
 
@@ -302,7 +487,7 @@ _NAMED: Final = 3
 def _rows(step: SimulatedStep, ceilings: Ceilings, efficiency: Efficiency) -> Iterator[dict[str, Any]]:
     for call in step.calls:
         known = classify_operator(call.operator)
-        if known is None or known.operator_class is None:
+        if known is None or known.operator_class in (None, OperatorClass.COMMUNICATION):
             continue
         timed, costs = _timed(call, ceilings, efficiency), cost(call.operator, call.signature)
         spent = round(timed.as_is_ns * call.calls)

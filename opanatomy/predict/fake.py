@@ -6,7 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -31,13 +31,14 @@ from opanatomy.capture.model.workload import prepare, workload_of
 from opanatomy.capture.run.observer import checkpointing_of
 from opanatomy.capture.run.step_runner import make_stepper, step_environment
 from opanatomy.capture.step.ranges import forward_hooks
-from opanatomy.capture.step.shape import shape_of
+from opanatomy.capture.step.shape import decoder_of, shape_of
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.subject import Subject
 from opanatomy.errors import EstimateError, OpanatomyError
 from opanatomy.options import RunOptions
 from opanatomy.predict.absent import Gpu, absent_gpu
 from opanatomy.predict.price import CallKey, key_of
+from opanatomy.predict.ranks import absent_ranks, on_a_rank
 from opanatomy.predict.sampling import Sampling, Template
 from opanatomy.records.experiment import SimulatedCall, SimulatedStep
 from opanatomy.records.signature import Argument, Signature, Tensor
@@ -329,6 +330,8 @@ class Recording:
     #: What was allocated at the start.
     before: int = 0
     live: dict[int, int] = field(default_factory=dict)
+    #: The storages whose memory is freed while they live.
+    emptied: set[int] = field(default_factory=set)
     moments: list[Moment] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     contexts: dict[Context, int] = field(default_factory=dict)
@@ -360,18 +363,32 @@ class Recording:
         for part in unpacked((tensor,)):
             if not same_device(str(part.device), self.device):
                 continue
-            storage = part.untyped_storage()
-            address, size = address_of(storage), self._rounded(storage.nbytes())
-            if size and address not in self.live:
-                self.live[address] = size
-                self.requests.append((address, storage.nbytes()))
-                self._change(size, address, context)
+            self._came(part.untyped_storage(), context)
+
+    def _came(self, storage: torch.UntypedStorage, context: Context | None) -> None:
+        address, size = address_of(storage), self._rounded(storage.nbytes())
+        if size and address not in self.live:
+            self.live[address] = size
+            self.requests.append((address, storage.nbytes()))
+            self._change(size, address, context)
+            if address not in self.emptied:
                 weakref.finalize(storage, self._gone, address).atexit = False
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Note another size of a storage: sharded weights are freed and come back so."""
+        address = address_of(storage)
+        if address in self.live or address in self.emptied:
+            known = address in self.emptied
+            self._gone(address)
+            if known or not storage.nbytes():
+                self.emptied.add(address)
+            self._came(storage, None)
 
     def _rounded(self, size: int) -> int:
         return size if self.device == "cpu" else -(-size // _CUDA_BLOCK) * _CUDA_BLOCK
 
     def _gone(self, address: int) -> None:
+        self.emptied.discard(address)
         size = self.live.pop(address, 0)
         if size:
             self.requests.append((address, 0))
@@ -562,6 +579,7 @@ def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase
     with ExitStack() as stack:
         stack.enter_context(forward_hooks(module, enter, leave, always=True))
         stack.enter_context(_random_states(record))
+        stack.enter_context(_resizes(record))
         stack.enter_context(_mode(record))
         yield record
 
@@ -585,15 +603,38 @@ def _random_states(record: Recording) -> Iterator[None]:
         torch.get_rng_state = original
 
 
+@contextmanager
+def _resizes(record: Recording) -> Iterator[None]:
+    """Note storages that change their size, which is no operator."""
+    import torch
+
+    kind: Any = torch.UntypedStorage
+    original = kind.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        made = original(storage, size)
+        record.resized(storage)
+        return made
+
+    kind.resize_ = resize_
+    try:
+        yield
+    finally:
+        kind.resize_ = original
+
+
 def _mode(record: Recording) -> Any:
     """Return the dispatch mode that notes every call."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     sole, kind = engine_alone(), kind_of(record.device)
+    wrapper: Any = getattr(torch.distributed, "tensor", None) and torch.distributed.tensor.DTensor
 
     class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(type_ is wrapper for type_ in types):
+                return NotImplemented  # its parts come by themselves
             arguments = {} if kwargs is None else kwargs
             body = _body(function, kind)
             if body is not None:
@@ -625,6 +666,12 @@ def _body(function: Any, kind: str) -> Callable[..., Any] | None:
         return None
     if function.namespace == "torch_nn":
         body: Callable[..., Any] | None = getattr(OPDEFS.get(function._schema.name), "_init_fn", None)
+        return body
+    if function.namespace == "fsdp":
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+        name = function._schema.name.partition("::")[2]
+        body = getattr(_fsdp_collectives, f"{name}_cuda", None) or getattr(_fsdp_collectives, name, None)
         return body
     keys = torch._C.DispatchKey
     # A torch without CUDA lists none of its kernels; what has one of the CPU has one of CUDA.
@@ -680,20 +727,27 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
     if options.generate is not None:
         raise EstimateError("when a generation ends is decided by its tokens, whose values are not known - measure it")
     try:
-        with nullcontext() if gpu is None else absent_gpu(gpu):
+        with ExitStack() as stack:
+            mesh = None
+            if gpu is not None:
+                stack.enter_context(absent_gpu(gpu))
+                mesh = stack.enter_context(absent_ranks(gpu.ranks)) if gpu.ranks > 1 else None
             options = replace(options, device=choose_device(options.device if gpu is None else "cuda"))
             with fake_tensors(full_masks=options.texts is None), step_environment(options):
-                return _simulated(options, sampling, gpu)
+                return _simulated(options, sampling, gpu, mesh)
     except OpanatomyError:
         raise
     except Exception as error:
         raise EstimateError(f"the step cannot run on fake tensors: {said_by(error)} - see --debug") from error
 
 
-def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None) -> SimulatedStep:
+def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, mesh: Any) -> SimulatedStep:
     prepared = prepare(options)
     module = prepared.module
     subject = Subject(module=module, inputs=prepared.inputs, workload=workload_of(prepared, options))
+    decoder = decoder_of(module)
+    if mesh is not None:
+        subject = on_a_rank(subject, options, mesh)
     stepper = make_stepper(subject, options)
     with recording(module, options.device, lambda: stepper.phase) as record:
         record.blas_bytes = 0 if gpu is None else max(workspace_sizes(gpu.capability[0], {}))
@@ -713,7 +767,7 @@ def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None) 
             calls = batches[prepared.texts.observed.profiled]
     return SimulatedStep(
         workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches,
-        requests=() if gpu is None else tuple(record.requests),
+        requests=() if gpu is None else tuple(record.requests), decoder=decoder,
     )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from opanatomy.devices.sheets import GIB, SHEETS, Sheet
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.io.redact import Texts, redacted
 from opanatomy.memory.allocator import CachingAllocator, OutOfDeviceMemory
-from opanatomy.options import RunOptions
+from opanatomy.memory.components import GRADIENTS, OF_FORWARD, OPTIMIZER_STATE, WEIGHTS
+from opanatomy.options import FIND, RunOptions, spelled
 from opanatomy.predict import workers
 from opanatomy.predict.absent import Gpu
 from opanatomy.predict.experiment import advice_of, predicted_figures
@@ -24,6 +25,7 @@ from opanatomy.predict.techniques import AND, Situation, Variant, situation_of, 
 from opanatomy.predict.workers import JobFailed, run_jobs
 from opanatomy.records.estimate import Fits, Occupied
 from opanatomy.records.experiment import (
+    Found,
     Limit,
     SimulatedStep,
     StepFigures,
@@ -31,7 +33,7 @@ from opanatomy.records.experiment import (
     Techniques,
 )
 from opanatomy.records.patterns import regex
-from opanatomy.records.taxonomy import BY_NAME
+from opanatomy.records.taxonomy import BY_NAME, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.report.units import size
 from opanatomy.version import __version__
@@ -51,7 +53,9 @@ TRIED: Final = (
 _TOGETHER: Final = 3
 #: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
 _BY_LINE: Final = 4
-#: No batch is larger: the step does not depend on it.
+#: Lengths are multiples of this.
+_LENGTHS: Final = 64
+#: No size is larger: the step does not depend on it.
 _LARGEST: Final = 1 << 20
 
 
@@ -104,6 +108,9 @@ _CAPABILITY: Final = (8, 0)
 #: and 0.78 GB when the kernels of a step are loaded, on an H200 0.79 to 0.81 GB (torch 2.11, CUDA 13). The range is
 #: assumed to hold older devices and other steps too.
 _CONTEXT: Final = (400_000_000, 900_000_000)
+#: What NCCL has there for one communicator: 0.54 and 0.69 GB on 2 and 4 A100 (NVIDIA/nccl issue 964), 1.06 GB with the
+#: context on 8 H100 (issue 1685).
+_COMMUNICATOR: Final = (300_000_000, 800_000_000)
 #: The variables in which a user sets the allocator.
 _ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
@@ -120,9 +127,9 @@ def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
     It is at the edge if only a small context leaves it room, or if the allocator has to give unused memory back.
     """
     usable = limit.usable_bytes or limit.bytes
-    allocator, least = _replayed(step), _CONTEXT[0]
+    allocator, (least, most) = _replayed(step), context_of(step.workload.world_size or 1)
     assert allocator is not None
-    high = allocator.reserved_peak + _CONTEXT[1]
+    high = allocator.reserved_peak + most
     if high <= usable:
         fits = Fits.FITS
     else:
@@ -208,31 +215,106 @@ class Fit(Struct, kw_only=True):
                 text = AND.join(together)
                 self.follow(variants_of(situation, only=TRIED[:1], combine=(text,))[-1:])
 
-    def largest_batch(self) -> Limit:
-        """Return the limit with the largest batch whose step fits for certain, 0 if a batch of one does not."""
-        low, peak = 0, None
-        for batch, figures in run_jobs(batches_tried, self.options, self.limit, self.gpu, self.batch):
+    def find(self, what: str, first: SimulatedStep) -> Found:
+        """Return the largest batch or length that fits for certain, or the fewest layers to recompute.
+
+        Raises `JobFailed` if the first that is tried cannot be followed.
+        """
+        if what == _CHECKPOINTING:
+            return self._fewest_layers(first)
+        guess = (self.batch if what == BATCH else first.workload.sequence_length) or 1
+        found = Found(what=what, value=0)
+        for tried, figures in run_jobs(sizes_tried, self.options, what, self.limit, self.gpu, guess):
+            found = replace(found, tried=found.tried + 1)
+            if isinstance(figures, str):
+                if not found.value:
+                    raise JobFailed(figures)
+                found = replace(found, ended_by=figures)
+                continue
+            self.stage(f"{_SAID[what]} {tried}: {figures.fits(self.limit.bytes).value}")
+            if tried > (found.value or 0) and figures.fits(self.limit.bytes) is Fits.FITS:
+                found = replace(found, value=tried, option=f"--{what} {tried}", peak_bytes=figures.most_bytes)
+        return found
+
+    def _fewest_layers(self, first: SimulatedStep) -> Found:
+        if first.workload.inference:
+            raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: inference keeps nothing for a backward - leave it out")
+        layers = first.memory.shape.layers if first.memory.shape is not None else 0
+        if not layers:
+            raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: this model has no layers that are alike - leave it out")
+        plain = replace(self.options, checkpointing=None, checkpoint_every=None, checkpoint_layers=None)
+        found = Found(what=_CHECKPOINTING, value=None)
+        for choice, figures in run_jobs(choices_tried, plain, layers, self.limit, self.gpu):
             if isinstance(figures, str):
                 raise JobFailed(figures)
-            self.stage(f"batch {batch}: {figures.fits(self.limit.bytes).value}")
-            if batch > low and figures.fits(self.limit.bytes) is Fits.FITS:
-                low, peak = batch, figures.most_bytes
-        return replace(self.limit, largest_batch=low, largest_batch_peak_bytes=peak)
+            found = replace(found, tried=found.tried + 1)
+            number = choice.checkpoint_layers or (layers if choice.checkpoint_every else 0)
+            each = f" in segments of {choice.checkpoint_every}" if choice.checkpoint_every else ""
+            self.stage(f"{number} layers recomputed{each}: {figures.fits(self.limit.bytes).value}")
+            if figures.fits(self.limit.bytes) is Fits.FITS:
+                forward, again = (figures.flops.get(phase, 0) for phase in (Phase.FORWARD, Phase.RECOMPUTE))
+                option = f"--checkpoint-layers {number}" if number else None
+                return replace(
+                    found, value=number, option=f"--checkpoint-every {choice.checkpoint_every}" if each else option,
+                    peak_bytes=figures.most_bytes, recomputed=again / forward if forward else None,
+                )  # fmt: skip
+        return found
 
 
-def batches_tried(
-    options: RunOptions, limit: Limit, gpu: Gpu | None, guess: int
+#: What `--find` looks for, and how it is said.
+BATCH: Final = "batch"
+_CHECKPOINTING: Final = "checkpointing"
+_SAID: Final = {BATCH: "batch", "seq": "length"}
+
+
+def choices_tried(
+    plain: RunOptions, layers: int, limit: Limit, gpu: Gpu | None
+) -> Iterator[tuple[RunOptions, StepFigures | str]]:
+    """Yield choices of layers to recompute with the figures of their steps, the cheapest first, until one fits.
+
+    The peak may rise from one to the next, so that none is left out, but for those that cannot fit: a layer saves at
+    most what it keeps for backward, and weights, gradients and the optimizer's state stay.
+    """
+    room = limit.usable_bytes or limit.bytes
+    choices = [plain]
+    while choices:
+        choice = choices.pop(0)
+        step = next(workers.followed([choice], samples="foreign", gpu=gpu)).step
+        figures = step if isinstance(step, str) else figures_in(step, limit)
+        yield choice, figures
+        if isinstance(figures, str) or figures.fits(limit.bytes) is Fits.FITS:
+            return
+        if choice is plain:
+            held = figures.components
+            kept = sum(held.get(name, 0) for name in OF_FORWARD)
+            if sum(held.get(name, 0) for name in (WEIGHTS, GRADIENTS, OPTIMIZER_STATE)) > room or not kept:
+                return
+            first = max(int(((figures.most_bytes or 0) - room) * layers / kept), 1)
+            choices = [replace(plain, checkpoint_layers=number) for number in range(first, layers + 1)]
+            choices += [replace(plain, checkpoint_every=number) for number in _SEGMENTS if number <= layers]
+
+
+#: The layers of a segment that are tried where recomputing each for itself does not do.
+_SEGMENTS: Final = (2, 3, 4, 6, 8, 12)
+
+
+def sizes_tried(
+    options: RunOptions, what: str, limit: Limit, gpu: Gpu | None, guess: int
 ) -> Iterator[tuple[int, StepFigures | str]]:
-    """Yield batches with the figures of their steps, or why one cannot be followed, until the largest is found."""
+    """Yield batches or lengths with the figures of their steps, or why it cannot be followed, until the largest."""
     peaks: dict[int, int] = {}
-    least, low, high = max(options.accumulate, 1), 0, _LARGEST
+    least, low, high = options.accumulate if what == BATCH else min(guess, _LENGTHS), 0, _LARGEST
     room = limit.usable_bytes or limit.bytes
     while high > low + least:
-        guess = max(guess // least, 1) * least
-        step = next(workers.followed([replace(options, batch=guess)], samples="foreign", gpu=gpu)).step
+        guess = min(max(guess // least, low // least + 1), (high - 1) // least) * least
+        step = next(workers.followed([replace(options, **{what: guess})], samples="foreign", gpu=gpu)).step
         if isinstance(step, str):
             yield guess, step
-            return
+            if not low:
+                return
+            high = guess  # longer than the model's own positions
+            guess = (low + high) // 2
+            continue
         figures = figures_in(step, limit)
         yield guess, figures
         peaks[guess] = figures.most_bytes or 0
@@ -261,7 +343,7 @@ def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
 
 
 def fit_of(
-    options: RunOptions, limit: Limit, *, find_batch: bool, command: str, stage: Callable[[str], None]
+    options: RunOptions, limit: Limit, *, find: str | None, command: str, stage: Callable[[str], None]
 ) -> Techniques:
     """Return what a step takes of a device, and with techniques if it does not fit; nothing is run.
 
@@ -280,8 +362,8 @@ def fit_of(
     steps = fit.follow([baseline])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
-    if find_batch:
-        limit = fit.largest_batch()
+    if find is not None:
+        limit = replace(limit, found=fit.find(find, steps[0]))
     elif not fit.fits(fit.rows[0]) and not options.inference:
         fit.try_techniques(situation)
     step = steps[0]
@@ -301,11 +383,18 @@ def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:
     return replace(options, optimizer=_OPTIMIZER), (f"the optimizer {BY_NAME[_OPTIMIZER].label}",)
 
 
-def assumptions(limit: Limit) -> Iterator[str]:
-    """Yield what is assumed of a GPU."""
+def context_of(ranks: int) -> tuple[int, int]:
+    """Return the least and the most that a process has on a device besides torch's allocator."""
+    more = _COMMUNICATOR if ranks > 1 else (0, 0)
+    return _CONTEXT[0] + more[0], _CONTEXT[1] + more[1]
+
+
+def assumptions(limit: Limit, ranks: int = 1) -> Iterator[str]:
+    """Yield what is assumed of a GPU, one of so many that train together."""
     if limit.capability is None:
         yield f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
-    yield f"a context of {size(_CONTEXT[0])} to {size(_CONTEXT[1])}"
+    with_nccl = " with NCCL" if ranks > 1 else ""
+    yield "a context of {} to {}".format(*map(size, context_of(ranks))) + with_nccl
 
 
 #: The optimizer of a training that names none.
@@ -317,13 +406,16 @@ def why_not(report: Techniques) -> str | None:
     figures, limit = report.baseline.predicted, report.limit
     if limit is None or figures is None or figures.most_bytes is None:
         return None
-    if limit.largest_batch is not None:
-        if limit.largest_batch:
+    found = limit.found
+    if found is not None:
+        if found.option is not None or (found.what == _CHECKPOINTING and found.value == 0):
             return None
     elif figures.fits(limit.bytes) is not Fits.DOES_NOT_FIT:
         return None
     fitting = [advice.option for advice in report.advice if advice.fits and advice.option]
     how = f"it fits with {fitting[0]}" if fitting else "no technique tried makes it fit"
-    if limit.largest_batch == 0:
-        how = "not even a batch of 1 fits"
+    if found is not None:
+        how = "no choice of layers to recompute makes it fit"
+        if found.what != _CHECKPOINTING:
+            how = f"not even the smallest {_SAID[found.what]} fits"
     return f"it needs {size(figures.most_bytes)} of {size(limit.usable_bytes or limit.bytes)}: {how}"

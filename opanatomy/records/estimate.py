@@ -31,9 +31,12 @@ class Occupied(Record, frozen=True, kw_only=True):
 
 
 class DeviceEstimate(Record, frozen=True, kw_only=True):
-    """A step on one device, computed and not run.
+    """A step on one device, or on each of several equal ones, computed and not run.
 
     device: its data sheet's name; `usable_bytes` of its memory are left to programs.
+    ranks: how many of them train together; `samples` and `tokens` are those of all in one step, `batch` of one.
+    link_bytes_per_second: what a device sends to the others and gets from them at once, by its sheet.
+    transfer_ns: the step's collectives on that link, at what it attains.
     attained_ns: the step if each call ran at the fastest rates that anyone measured there, launches for nothing.
     as_is_ns: the step in eager mode as like calls run: products, attention, element-wise work and normalizations each
         at the share of a ceiling that is usual, with the time of each launch.
@@ -53,14 +56,60 @@ class DeviceEstimate(Record, frozen=True, kw_only=True):
     high_ns: int
     mfu: float | None = None
     mfu_dtype: str | None = None
+    ranks: int = 1
+    link_bytes_per_second: float | None = None
+    transfer_ns: int = 0
+    batch: int | None = None
+    sequence_length: int | None = None
+    samples: int | None = None
+    tokens: int | None = None
+
+
+class DecoderShape(Record, frozen=True, kw_only=True):
+    """The sizes of a decoder of words that formulas of its FLOPs take.
+
+    parameters: all, `idle` of which belong to experts that a token does not use.
+    embeddings: those of look-up tables, `positions` of them of positions; `tied` if the head is the table of words.
+    inner_weights: weights of feed-forward products that a token is multiplied with, of all layers.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    vocabulary: int
+    parameters: int
+    embeddings: int
+    positions: int
+    tied: bool
+    inner_weights: int
+    idle: int = 0
+
+
+class FlopConvention(Record, frozen=True, kw_only=True):
+    """The training FLOPs of a token as one project counts them, or as they are counted here, call by call.
+
+    flops_per_second: those of a device in the middle of the estimate, or at the rate that was given; `mfu` is their
+        share of its peak.
+    """
+
+    name: str
+    flops: int
+    counts: str
+    leaves_out: str
+    flops_per_second: float | None = None
+    mfu: float | None = None
 
 
 class Estimated(Record, frozen=True, kw_only=True):
-    """What was computed of a step on each device that was named; all other figures of the report are of the first.
+    """What was computed of a step, a row for each device and size; all other figures of the report are of the first.
 
-    `tokens` are those of a step, `None` if it has none; `assumed` says what was not asked for, and taken.
+    `assumed` says what was not asked for, and taken.
     """
 
     devices: tuple[DeviceEstimate, ...]
-    tokens: int | None = None
     assumed: tuple[str, ...] = ()
+    #: Of a training of a decoder of words, on the first device; at `tokens_per_second` of it, if these were given.
+    conventions: tuple[FlopConvention, ...] = ()
+    tokens_per_second: float | None = None

@@ -8,7 +8,7 @@ from msgspec import field
 
 from opanatomy.records.anatomy import Advice
 from opanatomy.records.codec import SCHEMA, Record
-from opanatomy.records.estimate import Fits, Occupied
+from opanatomy.records.estimate import DecoderShape, Fits, Occupied
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment, MachineLoad, MemoryObservations, Workload
@@ -205,13 +205,33 @@ class Repetition(Record, frozen=True, kw_only=True):
     load: MachineLoad
 
 
+class Found(Record, frozen=True, kw_only=True):
+    """What fits for certain, of all that was followed.
+
+    what: `batch` or `seq`, the largest; or `checkpointing`, the layers of each stack that are recomputed, the fewest.
+    value: it, 0 if none fits (of `checkpointing` if none is needed); `None` if no choice of layers fits.
+    option: the option that sets it, to add to `opanatomy profile MODEL`; `None` if none is needed or none fits.
+    peak_bytes: the most that the step then takes.
+    tried: so many steps were followed.
+    recomputed: the share of forward's FLOPs that are computed again.
+    ended_by: why no larger one can be followed, if that is what ends it.
+    """
+
+    what: str
+    value: int | None
+    option: str | None = None
+    peak_bytes: int | None = None
+    tried: int = 0
+    recomputed: float | None = None
+    ended_by: str | None = None
+
+
 class Limit(Record, frozen=True, kw_only=True):
     """The memory that a step is to fit into, as it was given (a size, or the name of a device) and in bytes.
 
     `usable_bytes` is what a device's driver leaves to programs, `device` the GPU whose calls the step makes, and
     `capability` its compute capability; they are `None` on the CPU. `assumed` says what was not asked for, and taken.
-    `largest_batch` is the largest whose predicted peak, `largest_batch_peak_bytes`, is within it, 0 if none is; `None`
-    if it was not asked for.
+    `found` is what `--find` found.
     """
 
     name: str
@@ -220,8 +240,7 @@ class Limit(Record, frozen=True, kw_only=True):
     device: str | None = None
     capability: tuple[int, int] | None = None
     assumed: tuple[str, ...] = ()
-    largest_batch: int | None = None
-    largest_batch_peak_bytes: int | None = None
+    found: Found | None = None
 
 
 class Techniques(Record, frozen=True, kw_only=True, tag_field="kind", tag="techniques"):
@@ -330,3 +349,5 @@ class SimulatedStep(Record, frozen=True, kw_only=True):
     batches: tuple[tuple[SimulatedCall, ...], ...] = ()
     #: What the allocator of a GPU is asked for from the weights on, in order: an address with its bytes, 0 to free it.
     requests: tuple[tuple[int, int], ...] = ()
+    #: The sizes of a decoder of words; `None` for another model.
+    decoder: DecoderShape | None = None

@@ -417,6 +417,7 @@ class Workload(Record, frozen=True, kw_only=True):
         shorter than the sequence, if the implementation computes all of them; else `None`.
     checkpointing: how activations are recomputed.
     checkpoint_every: the number of layers recomputed together; `None` for each layer alone.
+    checkpoint_layers: the first layers of each stack that are recomputed; `None` for all.
     compiled: true if compiled by torch.compile.
     optimizer: the optimizer that updates the weights.
     accumulate: the number of micro-batches that `batch` is cut into; their gradients are accumulated for one update.
@@ -456,6 +457,7 @@ class Workload(Record, frozen=True, kw_only=True):
     within_windows: float | None = None
     checkpointing: str | None = None
     checkpoint_every: int | None = None
+    checkpoint_layers: int | None = None
     compiled: bool | None = None
     optimizer: str | None = None
     accumulate: int | None = None

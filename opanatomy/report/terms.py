@@ -549,6 +549,19 @@ ESTIMATES: Final = Chapter(
              paths="estimated.devices[].occupied.fits"),
         term("step", "what was computed", paths="workload.batch"),
         term("assumed", "what was not asked for, and taken", paths="estimated.assumed"),
+        term("formula", "FLOPs of a token of a training as a project counts them, or as they are counted here",
+             "Forward and backward without recomputation. `counted` sums the products of the step's calls, with all of"
+             " attention or what a causal mask leaves; a fused attention's backward makes its scores again. The others are"
+             " the formulas of nanoGPT, PaLM (appendix B), llm-foundry, torchtitan, Megatron-LM, and the Trainer's"
+             " `total_flos`.",
+             paths="estimated.conventions[].name, estimated.conventions[].counts, estimated.conventions[].leaves_out",
+             note="MFUs of two projects can be compared only by one formula"),
+        term("FLOP/token", "FLOPs of a token", paths="estimated.conventions[].flops"),
+        term("FLOP/s", "those of a device, at that rate", paths="estimated.conventions[].flops_per_second"),
+        term("MFU", "their share of the peak", paths="estimated.conventions[].mfu"),
+        term("together", "several equal devices, and what their collectives take",
+             "The lower end of the range has them hidden behind other work, the upper end none of them; cut layers wait"
+             " for each.", paths="estimated.devices[].ranks, estimated.devices[].transfer_ns"),
         term("on", "a device that was named", paths="estimated.devices[].device"),
         term("from", "the lower end of the range", paths="estimated.devices[].low_ns"),
         term("to", "its upper end", paths="estimated.devices[].high_ns"),
@@ -579,7 +592,13 @@ TECHNIQUES: Final = Chapter(
              paths="rows[0].predicted.at_peak"),
         term("largest batch", "the largest batch that fits for certain", "Of this model and these options;"
              " `--find batch` asks for it. A function is asked for it by its argument `batch`, else the first dimension"
-             " of its inputs is changed.", paths="limit.largest_batch, limit.largest_batch_peak_bytes"),
+             " of its inputs is changed.", paths="limit.found.value, limit.found.peak_bytes"),
+        term("longest", "the longest samples that fit for certain", "In tokens, in steps of 64; `--find seq` asks.",
+             paths="limit.found.value, limit.found.peak_bytes"),
+        term("recompute", "the fewest layers to recompute so that it fits",
+             "`--find checkpointing` follows the step with the first 1, 2, 3, ... layers of each stack recomputed, then"
+             " with all in segments, until one fits: the peak may rise from one to the next.",
+             paths="limit.found.option, limit.found.recomputed, limit.found.tried"),
         term("the device's context", "what a device holds besides tensors",
              "Of the driver and of loaded kernels: 0.54 GB at first and 0.78 GB after a step were measured on an H100.",
              note="the device's context is assumed; work space of convolutions comes on top"),

@@ -119,7 +119,7 @@ def quiet() -> Iterator[None]:
 #: A rank that waits longer than this in a collective waits for one that will not come.
 TIMEOUT: Final = timedelta(minutes=10)
 #: torch's own bucket, in MiB.
-_BUCKET_MB: Final = 25
+BUCKET_MB: Final = 25
 #: Set by `accelerate launch` for engines that `--parallel` does not have.
 _OTHER_ENGINES: Final = (("ACCELERATE_USE_DEEPSPEED", "DeepSpeed"), ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM"))
 
@@ -173,7 +173,7 @@ def handlers_of(options: RunOptions, parallel: str) -> list[Any]:
     handlers: list[Any] = [InitProcessGroupKwargs(timeout=TIMEOUT)]
     if parallel == DDP:
         buckets = DistributedDataParallelKwargs(
-            bucket_cap_mb=options.bucket_mb or _BUCKET_MB, gradient_as_bucket_view=options.bucket_view
+            bucket_cap_mb=options.bucket_mb or BUCKET_MB, gradient_as_bucket_view=options.bucket_view
         )
         handlers.append(buckets)
     return handlers

@@ -17,7 +17,7 @@ from opanatomy.capture.model.configuration import hub_answers
 from opanatomy.capture.model.parts import Stack, embeddings_of, head_of, is_bias, stacks_of
 from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.errors import CaptureError, ModelError, OutOfMemory, UsageError
-from opanatomy.options import CHECKPOINT_EVERY, FREEZE, LORA, RunOptions, as_flag
+from opanatomy.options import CHECKPOINT_EVERY, CHECKPOINT_LAYERS, FREEZE, LORA, RunOptions, as_flag
 from opanatomy.records.memory import is_out_of_memory
 
 if TYPE_CHECKING:
@@ -480,18 +480,22 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "ma
 # layer that does not (T5 hands its relative positions from layer to layer) is refused, not computed wrong.
 
 
-def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int) -> None:
-    """Make every stack of `module` run its layers again in segments of `every`, the last shorter if necessary."""
-    stacks = stacks_of(module)
-    asked, name = as_flag(CHECKPOINT_EVERY, every), type(module).__name__
+def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int | None, first: int | None) -> None:
+    """Make every stack of `module` run its layers again in segments of `every` (1), the last shorter if necessary.
+
+    With `first` only so many layers of each stack, from the first on.
+    """
+    stacks, name = stacks_of(module), type(module).__name__
+    asked = as_flag(CHECKPOINT_EVERY, every) if first is None else as_flag(CHECKPOINT_LAYERS, first)
     if not stacks:
         raise UsageError(f"{asked}: {name} has no list of like layers - leave it out")
     longest = max(len(stack.layers) for stack in stacks)
-    if every > longest:
+    if max(every or 1, first or 1) > longest:
         raise UsageError(f"{asked}: {name} has {longest} layers - give 1 to {longest}")
     for stack in stacks:
-        for first in range(0, len(stack.layers), every):
-            _Segment(stack=stack, layers=stack.layers[first : first + every], kind=kind, asked=asked).take_over()
+        again = stack.layers[:first]
+        for begin in range(0, len(again), every or 1):
+            _Segment(stack=stack, layers=again[begin : begin + (every or 1)], kind=kind, asked=asked).take_over()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -611,8 +615,8 @@ def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
     freeze(module, options.freeze)
     if options.checkpointing is None:
         return
-    if options.checkpoint_every is not None:
-        checkpoint_in_segments(module, options.checkpointing, options.checkpoint_every)
+    if options.checkpoint_every is not None or options.checkpoint_layers is not None:
+        checkpoint_in_segments(module, options.checkpointing, options.checkpoint_every, options.checkpoint_layers)
     else:
         enable_checkpointing(module, options.checkpointing)
     if options.checkpointing == "reentrant":

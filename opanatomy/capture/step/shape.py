@@ -1,4 +1,4 @@
-"""Read the numbers in a model's configuration for the closed formulas of its memory."""
+"""Read the numbers in a model's configuration for closed formulas: of its memory, of a token's FLOPs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from opanatomy.capture.device.accelerators import is_cuda
 from opanatomy.capture.model.parts import first_integer, layer_windows
 from opanatomy.capture.step.generation import Generator
+from opanatomy.records.estimate import DecoderShape
 from opanatomy.records.memory import CacheShape, ModelShape
 
 if TYPE_CHECKING:
@@ -43,6 +44,58 @@ def shape_of(module: torch.nn.Module, device: str) -> ModelShape | None:
         attention_dropout=_first(config, "attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"),
         activation=str(_named(config, "hidden_act", "activation_function") or "gelu"),
     )
+
+
+def decoder_of(module: torch.nn.Module) -> DecoderShape | None:
+    """Return the sizes of a decoder of words; `None` for another model, or one that does not say them."""
+    import torch
+
+    model: Any = module
+    config: Any = getattr(model, "config", None)
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if head is None or getattr(config, "is_encoder_decoder", True):
+        return None
+    layers = _named(config, "num_hidden_layers", "n_layer", "n_layers")
+    width = _named(config, "hidden_size", "n_embd", "d_model")
+    heads = _named(config, "num_attention_heads", "n_head", "n_heads")
+    if not layers or not width or not heads:
+        return None
+    sizes = {id(weight): weight.numel() for weight in module.parameters()}
+    tables = [child for child in module.modules() if isinstance(child, torch.nn.Embedding)]
+    words = getattr(model.get_input_embeddings(), "weight", None)
+    experts, used = (
+        _named(config, "num_experts", "num_local_experts", "n_routed_experts"),
+        _named(config, "num_experts_per_tok", "moe_topk"),
+    )
+    inner, idle = _inner_weights(module, experts, used)
+    return DecoderShape(
+        layers=layers, hidden=width, heads=heads, vocabulary=head.weight.shape[0],
+        key_value_heads=_named(config, "num_key_value_heads", "num_kv_heads") or heads,
+        head_size=_named(config, "head_dim") or width // heads, parameters=sum(sizes.values()),
+        embeddings=sum({id(table.weight): table.weight.numel() for table in tables}.values()),
+        positions=sum(table.weight.numel() for table in tables if table.weight is not words),
+        tied=head.weight is words, inner_weights=inner, idle=idle,
+    )  # fmt: skip
+
+
+#: What modules of feed-forward parts are called, and the routers in them.
+_INNER: Final = ("mlp", "ffn", "feed_forward", "moe")
+_ROUTERS: Final = ("gate", "router")
+
+
+def _inner_weights(module: torch.nn.Module, experts: int | None, used: int | None) -> tuple[int, int]:
+    """Return the feed-forward weights that a token is multiplied with, and those of experts that it does not use."""
+    inner = idle = 0
+    for name, weight in module.named_parameters():
+        parts = name.split(".")
+        inside = any(word in part for part in parts[:-1] for word in _INNER)
+        if weight.dim() < 2 or not inside or parts[-2].endswith(_ROUTERS):
+            continue
+        routed = "experts" in parts and bool(experts and used)
+        mine = weight.numel() * (used or 1) // (experts or 1) if routed else weight.numel()
+        inner += mine
+        idle += weight.numel() - mine
+    return inner, idle
 
 
 def _head(name: str) -> str:

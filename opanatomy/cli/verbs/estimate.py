@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from opanatomy.errors import UsageError
-from opanatomy.options import ESTIMATE, RUN, RunOptions, as_flag, check_together
+from opanatomy.options import ESTIMATE, RUN, RunOptions, as_flag, check_estimate, check_together
 
 DESCRIPTION: Final = (
     "Compute the calls of a model's training step on a device that is not here, their time as a range, and its memory."
@@ -15,6 +15,17 @@ OPTIONS: Final = ESTIMATE
 EXAMPLES: Final = (
     ("how long a step of GPT-2 XL takes, and whether it fits", "opanatomy estimate gpt2-xl --amp bf16 --on H100"),
     ("with the layers recomputed", "opanatomy estimate gpt2-xl --amp bf16 --checkpointing --on 'RTX 4090'"),
+    (
+        "on eight of them, sharded",
+        "opanatomy estimate meta-llama/Llama-3.1-8B --batch 1 --seq 4096 --amp bf16"
+        " --parallel fsdp2 --devices 8 --on H100",
+    ),
+    (
+        "the MFU of a published run by each project's formula",
+        "opanatomy estimate meta-llama/Llama-3.1-8B --batch 1"
+        " --seq 8192 --dtype bfloat16 --on H100 --tokens-per-second 13812",
+    ),
+    ("which batch pays", "opanatomy estimate gpt2 --amp bf16 --on H100 --sweep batch=1..64"),
     ("side by side", "opanatomy estimate gpt2 --batch 16 --on H100,'A100 80GB','RTX 4090'"),
 )
 
@@ -28,6 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.predict.estimate import estimate_of
 
     check_together(arguments, as_flag)
+    check_estimate(arguments, as_flag)
     names = [name.strip() for given in arguments.on for name in given.split(",") if name.strip()]
     if not names:
         raise UsageError("estimate: on which device? give --on H100")
@@ -37,5 +49,9 @@ def run(arguments: argparse.Namespace) -> None:
     stem = stem_of_model(arguments.model)
     with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
         with Display() as display:
-            report = estimate_of(options, names, command=typed_command(), stage=display.stage)
+            report = estimate_of(
+                options, names, ranks=arguments.devices, link=arguments.link, sweep=arguments.sweep,
+                tokens_per_second=arguments.tokens_per_second,
+                command=typed_command(), stage=display.stage,
+            )  # fmt: skip
         show(report, where)

@@ -109,9 +109,7 @@ def _will_it_fit(arguments: argparse.Namespace, options: RunOptions) -> None:
     stem = stem_of_model(arguments.model)
     with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
         with Display() as display:
-            report = fit_of(
-                options, limit, find_batch=arguments.find is not None, command=typed_command(), stage=display.stage
-            )
+            report = fit_of(options, limit, find=arguments.find, command=typed_command(), stage=display.stage)
         show(report, where)
     if (reason := why_not(report)) is not None:
         raise GateError(reason)

@@ -105,6 +105,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         # A disagreement of two sources makes all that follows uncertain.
         Part("disagreements", _of(checks.disagreements), "verdict", first=True),
         Part("estimate", _of(estimate.estimate), "verdict", "estimate", first=True),
+        Part("mfu", _of(estimate.conventions), "verdict", "mfu", first=True),
         Part("in-short", _of(run.in_short), "verdict", first=True),
         Part("headline", verdict.conclusion, "verdict", first=True),
         Part("advice", advice.first_advice, "verdict", "advice", first=True),
@@ -190,7 +191,8 @@ SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(part.name for part in _NAMED
 
 #: What is known of a step that did not run.
 OF_ESTIMATE: Final = frozenset({
-    "title", "caveats", "estimate", "classes", "operators", "modules", "ceilings", "bounds", "ratios", "components",
+    "title", "caveats", "estimate", "mfu", "collectives", "classes", "operators", "modules", "ceilings", "bounds",
+    "ratios", "components",
     "memory-curve", "memory-peak", "memory-modules", "memory-classes", "memory-phases", "warnings",
 })  # fmt: skip
 #: All of a report.

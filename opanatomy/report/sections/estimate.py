@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.estimate import DeviceEstimate, Fits
+from opanatomy.records.estimate import DeviceEstimate, Fits, FlopConvention
 from opanatomy.report.section import (
+    ByteRate,
     Bytes,
     Column,
     ColumnKind,
     Columns,
     Count,
+    FlopRate,
+    Flops,
     Note,
     Phrase,
     Row,
@@ -25,6 +28,7 @@ from opanatomy.report.section import (
 from opanatomy.report.terms import note
 
 #: How a table says whether a step fits.
+_NS: Final = 10**9
 FITS: Final = {Fits.FITS: "yes", Fits.AT_THE_EDGE: "at the edge", Fits.DOES_NOT_FIT: "no"}
 
 
@@ -46,21 +50,38 @@ def estimate(anatomy: Anatomy) -> Section | None:
     host = None
     if first.host_ns >= first.as_is_ns:
         host = phrase("{} to launch all of its work: the step is as long as that", Time(first.host_ns))
-    columns: Columns[DeviceEstimate] = {
+    rows = estimated.devices
+    varies = {name for name in ("device", "batch", "sequence_length") if len({getattr(row, name) for row in rows}) > 1}
+    unit = "tokens/s" if first.tokens else "samples/s"
+    named: Columns[DeviceEstimate] = {
         Column(header="on", holds=ColumnKind.NAMES, least=12): lambda row: row.device,
+    }
+    if "batch" in varies:
+        named[Column(header="batch")] = lambda row: Count(row.batch or 0)
+    if "sequence_length" in varies:
+        named[Column(header="length")] = lambda row: Count(row.sequence_length or 0)
+    columns: Columns[DeviceEstimate] = {
+        **named,
         Column(header="from"): lambda row: Time(row.low_ns),
         Column(header="to"): lambda row: Time(row.high_ns),
-        Column(header="attained", drop_order=2): lambda row: Time(row.attained_ns),
+        Column(header="attained", drop_order=3): lambda row: Time(row.attained_ns),
+        Column(header=unit, drop_order=2): _per_second,
         Column(header="takes", drop_order=1): lambda row: Bytes(row.occupied.high_bytes),
         Column(header="fits"): lambda row: FITS[row.occupied.fits],
     }
-    others = estimated.devices if len(estimated.devices) > 1 else ()
+    others = rows if len(rows) > 1 else ()
+    together = None
+    if first.ranks > 1 and first.link_bytes_per_second:
+        together = phrase(
+            f"{first.ranks} devices, {workload.parallel}: collectives of {{}} over a link of {{}}, hidden or exposed",
+            Time(first.transfer_ns), ByteRate(first.link_bytes_per_second),
+        )  # fmt: skip
     return Section(
         title="Estimate",
         facts=facts_of(
             ("time", phrase("{} to {} a step", Time(first.low_ns), Time(first.high_ns))),
             ("attained", phrase("{}: at the fastest rates that anyone measured there", Time(first.attained_ns))),
-            ("host", host), ("throughput", _throughput(anatomy, first)), ("share of peak", _mfu(first)),
+            ("host", host), ("together", together), ("throughput", _throughput(first)), ("share of peak", _mfu(first)),
             (occupied.fits.value, memory),
             ("step", f"batch {workload.batch or 'unknown'}{length}, {kind}, {_precision(anatomy)}"),
             ("assumed", "; ".join(estimated.assumed) or None),
@@ -71,14 +92,43 @@ def estimate(anatomy: Anatomy) -> Section | None:
     )  # fmt: skip
 
 
-def _throughput(anatomy: Anatomy, first: DeviceEstimate) -> Phrase | None:
-    estimated, batch = anatomy.estimated, anatomy.workload.batch
-    tokens = estimated.tokens if estimated is not None else None
-    amount, unit = (tokens, "tokens a second") if tokens else (batch, "samples a second")
+def conventions(anatomy: Anatomy) -> Section | None:
+    """Return FLOPs of a token by each project's formula, with the throughput in FLOPs and the MFU that follow."""
+    estimated = anatomy.estimated
+    if estimated is None or not estimated.conventions:
+        return None
+    columns: Columns[FlopConvention] = {
+        Column(header="formula", holds=ColumnKind.NAMES, least=12): lambda row: row.name,
+        Column(header="FLOP/token"): lambda row: Flops(row.flops),
+        Column(header="FLOP/s"): lambda row: FlopRate(row.flops_per_second),
+        Column(header="MFU"): lambda row: Share(row.mfu, 1),
+        Column(header="counts", drop_order=1): lambda row: row.counts,
+        Column(header="leaves out", drop_order=2): lambda row: row.leaves_out,
+    }
+    given, first = estimated.tokens_per_second, estimated.devices[0]
+    at = "the middle of the estimate"
+    if given is not None and first.tokens:
+        spent = first.tokens / first.ranks * _NS / given
+        where = "inside" if first.low_ns <= spent <= first.high_ns else "outside"
+        at = f"{given:,g} tokens/s of a device, {where} the range of the estimate"
+    return Section(
+        title=f"MFU by formula (at {at})", columns=tuple(columns),
+        rows=tuple(Row(cells=cells_of(columns, row)) for row in estimated.conventions),
+        notes=(Note(text=note("estimate", "formula")),),
+    )  # fmt: skip
+
+
+def _per_second(row: DeviceEstimate) -> Count:
+    return Count(round((row.tokens or row.samples or 0) * _NS / row.as_is_ns))
+
+
+def _throughput(first: DeviceEstimate) -> Phrase | None:
+    amount, unit = (first.tokens, "tokens a second") if first.tokens else (first.samples, "samples a second")
     if not amount:
         return None
-    low, high = (round(amount * 1e9 / ns) for ns in (first.high_ns, first.low_ns))
-    return phrase(f"{{}} to {{}} {unit}", Count(low), Count(high))
+    low, high = (round(amount * _NS / ns) for ns in (first.high_ns, first.low_ns))
+    each = f", of all {first.ranks} devices" if first.ranks > 1 else ""
+    return phrase(f"{{}} to {{}} {unit}{each}", Count(low), Count(high))
 
 
 def _mfu(first: DeviceEstimate) -> Phrase | None:

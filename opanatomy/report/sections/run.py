@@ -31,6 +31,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
+from opanatomy.report.units import noun
 
 #: The makers of devices by torch's names of their kinds.
 _MAKERS: Final = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
@@ -167,7 +168,10 @@ def _checkpointing(workload: Workload) -> str | None:
     if not workload.checkpointing:
         return None
     every = workload.checkpoint_every
-    return f"checkpointing {workload.checkpointing}" + (f" of every {every} layers" if every and every > 1 else "")
+    of = f" of every {every} layers" if every and every > 1 else ""
+    if workload.checkpoint_layers is not None:
+        of += f" of the first {noun(workload.checkpoint_layers, 'layer')}"
+    return f"checkpointing {workload.checkpointing}{of}"
 
 
 def _micro_batches(workload: Workload) -> Phrase | None:

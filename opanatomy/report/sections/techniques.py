@@ -7,6 +7,7 @@ from typing import Final
 
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
 from opanatomy.records.experiment import (
+    Found,
     Limit,
     LossCurve,
     Sameness,
@@ -154,10 +155,6 @@ def fits(report: Techniques) -> Section | None:
     )  # fmt: skip
     parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_SHOWN]
     held = [phrase(f"{name.replace('_', ' ')} {{}}", Bytes(held)) for name, held in parts]
-    largest, largest_peak = limit.largest_batch, limit.largest_batch_peak_bytes
-    batch = None if largest is None else phrase("{} (takes {})", Count(largest), Bytes(largest_peak))
-    if largest == 0:
-        batch = phrase("none: not even a batch of 1 fits")
     workload = report.workload
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
     optimizer = f", {workload.optimizer}" if workload.optimizer else ""
@@ -167,11 +164,31 @@ def fits(report: Techniques) -> Section | None:
     return Section(
         title="Will it fit",
         facts=facts_of(
-            (base.fits(limit.bytes).value, verdict), ("largest batch", batch), ("memory", layers),
+            (base.fits(limit.bytes).value, verdict), _found(limit.found), ("memory", layers),
             ("at the peak", joined(held)), ("step", step), ("assumed", "; ".join(limit.assumed) or None),
         ),
         notes=(*notes, *([] if occupied is None else [Note(text=note("fits", "the device's context"))])),
     )  # fmt: skip
+
+
+def _found(found: Found | None) -> tuple[str, Phrase | None]:
+    """Return the name and the line of what `--find` found."""
+    if found is None:
+        return "largest batch", None
+    if found.what == "checkpointing":
+        if found.value is None:
+            return "recompute", phrase("no choice of layers fits ({} followed)", Count(found.tried))
+        if not found.value:
+            return "recompute", phrase("nothing: it fits as it is")
+        return "recompute", phrase(
+            f"with {found.option}: {{}} of forward's FLOPs again (takes {{}}; {{}} followed)",
+            Share(found.recomputed, 1), Bytes(found.peak_bytes), Count(found.tried, "step"),
+        )  # fmt: skip
+    name = "largest batch" if found.what == "batch" else "longest"
+    if not found.value:
+        return name, phrase("none: not even the smallest fits")
+    ended = "; longer ones cannot be followed" if found.ended_by else ""
+    return name, phrase(f"{{}} (takes {{}}){ended}", Count(found.value), Bytes(found.peak_bytes))
 
 
 def _computed_for(limit: Limit, figures: StepFigures) -> str:

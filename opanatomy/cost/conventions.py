@@ -1,0 +1,61 @@
+"""Count the FLOPs of a token by the formulas that projects publish MFUs with, each as its own code has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opanatomy.records.estimate import DecoderShape, FlopConvention
+
+
+def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]:
+    """Yield the training FLOPs of a token by each formula, for samples of this length; 2 a multiply-accumulate.
+
+    Forward and backward without recomputation: three times forward. Sources, of 2026: nanoGPT model.py `estimate_mfu`;
+    PaLM, appendix B; llm-foundry scripts/train/benchmarking/collect_results.py; torchtitan models/utils.py;
+    Megatron-LM training.py `num_floating_point_operations`, and Megatron-Bridge the same; transformers
+    `floating_point_ops`, which `Trainer` sums as `total_flos`.
+    """
+    layers, width = shape.layers, shape.hidden
+    heads, size = shape.heads, shape.head_size
+    scores = 12 * layers * heads * size * length
+    products = 6 * _weights_of_products(shape)
+    active = shape.parameters - shape.idle
+    yield FlopConvention(
+        name="6N", flops=6 * active, counts="parameters that a token uses", leaves_out="attention's scores"
+    )
+    yield FlopConvention(
+        name="PaLM", flops=6 * active + scores, counts="the same, and full attention",
+        leaves_out="nothing; look-ups count as products",
+    )  # fmt: skip
+    yield FlopConvention(
+        name="nanoGPT", flops=6 * (active - shape.positions) + 12 * layers * width * length,
+        counts="PaLM's without positions, full attention", leaves_out="heads wider than the model",
+    )  # fmt: skip
+    yield FlopConvention(
+        name="llm-foundry", flops=6 * shape.parameters + 12 * layers * width * length,
+        counts="all parameters, full attention", leaves_out="that a token uses few experts",
+    )  # fmt: skip
+    looked_up = shape.embeddings - (shape.vocabulary * width if shape.tied else 0)
+    yield FlopConvention(
+        name="torchtitan", flops=6 * (active - looked_up) + scores, counts="parameters but look-ups, full attention",
+        leaves_out="the causal mask",
+    )  # fmt: skip
+    yield FlopConvention(
+        name="Megatron-LM to 2025", flops=products + scores, counts="matrix products, full attention",
+        leaves_out="the causal mask, norms, biases",
+    )  # fmt: skip
+    yield FlopConvention(
+        name="Megatron-LM", flops=products + scores // 2, counts="matrix products, the causal half",
+        leaves_out="norms, biases, routers",
+    )  # fmt: skip
+    yield FlopConvention(
+        name="total_flos", flops=6 * (shape.parameters - shape.embeddings), counts="parameters but embeddings",
+        leaves_out="attention's scores, a tied head",
+    )  # fmt: skip
+
+
+def _weights_of_products(shape: DecoderShape) -> int:
+    """Return the weights that a token is multiplied with: those of attention, of its experts, and of the head."""
+    width, size = shape.hidden, shape.head_size
+    attention = 2 * width * size * (shape.heads + shape.key_value_heads)
+    return shape.layers * attention + shape.inner_weights + width * shape.vocabulary

@@ -1,0 +1,178 @@
+"""Simulate one rank of a training on several GPUs that are not here: its collectives, and its part of the memory.
+
+torch's process group for tests (`fake`) takes every collective and does nothing. Weights are sharded and layers cut by
+the code of a real run, so that a rank makes the calls of one; only DDP, which reads values in C++, is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from opanatomy.capture.distributed.ranks import BUCKET_MB, is_sharded, sharding_of
+from opanatomy.capture.distributed.training import cut, sharded_groups
+from opanatomy.capture.step.stepper import Training
+from opanatomy.capture.subject import Subject
+from opanatomy.errors import UsageError
+from opanatomy.options import CHECKPOINTED, CHECKPOINTING, DDP, PARALLEL, TP, RunOptions, spelled
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Nothing:
+    """A stream or an event of a GPU that is not here: whatever it is asked to do, it does nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: _Nothing()
+
+
+@contextmanager
+def absent_ranks(ranks: int) -> Iterator[Any]:
+    """Make this process the first of so many ranks, the others of which are not there; yield the mesh of all."""
+    import torch
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    answers: tuple[tuple[Any, str, Any], ...] = (
+        (torch.cuda, "Stream", _Nothing), (torch.cuda, "Event", _Nothing), (torch, "Event", _Nothing),
+        (torch.cuda, "current_stream", _Nothing), (torch.cuda, "stream", lambda _: nullcontext()),
+        (torch.Tensor, "record_stream", lambda *_: None),
+    )  # fmt: skip
+    with ExitStack() as stack:
+        for owner, name, answer in answers:
+            stack.enter_context(patch.object(owner, name, answer))
+        stack.enter_context(_unseen(ShardingPropagator, "_propagate_tensor_meta_non_cached"))
+        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+        stack.callback(distributed.destroy_process_group)
+        yield init_device_mesh("cuda", (ranks,), mesh_dim_names=(TP,))
+
+
+def _unseen(owner: Any, name: str) -> Any:
+    """Keep dispatch modes out of a method: it asks for the shape of a whole result, of which a rank makes a part."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    original = getattr(owner, name)
+
+    def unseen(*args: object) -> Any:
+        with _disable_current_modes():
+            return original(*args)
+
+    return patch.object(owner, name, unseen)
+
+
+def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
+    """Return the subject as the first rank of the mesh runs it, with a batch of its own unless its layers are cut.
+
+    Raises `UsageError` for a model that cannot be cut.
+    """
+    parallel, ranks = options.parallel or DDP, mesh.size()
+    state = SimpleNamespace(
+        device_mesh=mesh, fsdp_plugin=sharding_of(options, parallel),
+        parallelism_config=SimpleNamespace(fsdp_dim_names=mesh.mesh_dim_names),
+    )  # fmt: skip
+    accelerator: Any = SimpleNamespace(
+        state=state, num_processes=ranks, mixed_precision="no", is_main_process=False, torch_device_mesh=mesh,
+        parallelism_config=state.parallelism_config,
+    )  # fmt: skip
+    training = Training()
+    if parallel == TP:
+        _check_cut(subject.module, ranks)
+        cut(subject.module, accelerator)
+    elif is_sharded(parallel):
+        from accelerate.utils.fsdp_utils import fsdp2_apply_ac, fsdp2_prepare_model
+
+        with sharded_groups(subject.module, accelerator):
+            if parallel == CHECKPOINTED:
+                fsdp2_apply_ac(accelerator, subject.module)
+            fsdp2_prepare_model(accelerator, subject.module)
+    elif not options.inference:
+        training = _Copies(subject.module, options, ranks)
+    batch = subject.workload.batch
+    together = batch and batch * (1 if parallel == TP else ranks)
+    workload = replace(
+        subject.workload, parallel=parallel, world_size=ranks, samples_together=together,
+        bucket_mb=options.bucket_mb if parallel == DDP else None,
+        bucket_view=options.bucket_view if parallel == DDP else None,
+        checkpointing=CHECKPOINTING.bare if parallel == CHECKPOINTED else subject.workload.checkpointing,
+    )  # fmt: skip
+    return replace(subject, training=training, workload=workload)
+
+
+def _check_cut(module: torch.nn.Module, ranks: int) -> None:
+    config: Any = getattr(module, "config", None)
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int) and heads % ranks:
+            raise UsageError(f"{spelled(PARALLEL, TP)}: {name} is {heads}, not a multiple of {ranks} devices")
+
+
+#: The bytes of DDP's first bucket, which is reduced while the others still fill.
+_FIRST_BUCKET: Final = 1 << 20
+
+
+class _Copies(Training):
+    """The training of one rank under DDP: gradients are copied into buckets, each reduced as soon as it is full."""
+
+    def __init__(self, module: torch.nn.Module, options: RunOptions, ranks: int) -> None:
+        self._ranks, self._is_view, self._reduces = ranks, options.bucket_view, True
+        most = int((options.bucket_mb or BUCKET_MB) * (1 << 20))
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._hooks = [hook for bucket in _buckets(reversed(trained), most) for hook in self._fill(bucket)]
+
+    def _fill(self, parameters: list[torch.Tensor]) -> Iterator[Any]:
+        """Reduce these parameters' gradients together when the last of them is made."""
+        import torch
+
+        sizes = [parameter.numel() for parameter in parameters]
+        flat = torch.empty(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+        views = [part.view_as(parameter) for part, parameter in zip(flat.split(sizes), parameters, strict=True)]  # type: ignore[no-untyped-call]
+        made: set[int] = set()
+
+        def reduce(place: int) -> None:
+            if not self._reduces:
+                return
+            gradient = parameters[place].grad
+            if not (self._is_view and gradient is not None and gradient._base is flat):
+                torch.mul(gradient, 1 / self._ranks, out=views[place])  # type: ignore[arg-type]
+            made.add(place)
+            if len(made) < len(parameters):
+                return
+            made.clear()
+            torch.distributed.all_reduce(flat)
+            for parameter, view in zip(parameters, views, strict=True):
+                if self._is_view:
+                    parameter.grad = view
+                elif parameter.grad is not None:
+                    parameter.grad.copy_(view)
+
+        for place, parameter in enumerate(parameters):
+            yield parameter.register_post_accumulate_grad_hook(lambda _, place=place: reduce(place))
+
+    def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Reduce gradients over the ranks only in the last micro-batch."""
+        self._reduces = is_last
+        return nullcontext()
+
+
+def _buckets(parameters: Iterable[torch.Tensor], most: int) -> Iterator[list[torch.Tensor]]:
+    """Yield the parameters of each bucket; one is full when its bytes reach `most`, the first at 1 MiB."""
+    full, held = min(_FIRST_BUCKET, most), 0
+    bucket: list[torch.Tensor] = []
+    for parameter in parameters:
+        bucket.append(parameter)
+        held += parameter.numel() * parameter.element_size()
+        if held >= full:
+            yield bucket
+            bucket, held, full = [], 0, most
+    if bucket:
+        yield bucket
