@@ -349,14 +349,10 @@ def _conventions(
         counted[False] += costs.flops * call.calls
         counted[True] += _flops(costs) * call.calls
     ranks = row.ranks
+    kinds = ((False, "counted, full", "the causal mask"), (True, "counted, causal", "nothing known"))
     exact = [
-        FlopConvention(
-            name=name, flops=round(counted[half] * ranks / row.tokens), counts="each call", leaves_out=without
-        )
-        for half, name, without in (
-            (False, "counted, full", "the causal mask"),
-            (True, "counted, causal", "nothing known"),
-        )
+        FlopConvention(name=name, flops=round(counted[half] * ranks / row.tokens), counts="each call", leaves_out=rest)
+        for half, name, rest in kinds
     ]
     peak = ceilings_of(sheet).matrix_peak(row.mfu_dtype) if row.mfu_dtype else None
     each = rate or row.tokens / ranks * _NS / row.as_is_ns

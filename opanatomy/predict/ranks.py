@@ -156,7 +156,8 @@ class _Copies(Training):
                     parameter.grad.copy_(view)
 
         for place, parameter in enumerate(parameters):
-            yield parameter.register_post_accumulate_grad_hook(lambda _, place=place: reduce(place))
+            hooked: Any = parameter
+            yield hooked.register_post_accumulate_grad_hook(lambda _, place=place: reduce(place))
 
     def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients over the ranks only in the last micro-batch."""

@@ -551,8 +551,8 @@ ESTIMATES: Final = Chapter(
         term("assumed", "what was not asked for, and taken", paths="estimated.assumed"),
         term("formula", "FLOPs of a token of a training as a project counts them, or as they are counted here",
              "Forward and backward without recomputation. `counted` sums the products of the step's calls, with all of"
-             " attention or what a causal mask leaves; a fused attention's backward makes its scores again. The others are"
-             " the formulas of nanoGPT, PaLM (appendix B), llm-foundry, torchtitan, Megatron-LM, and the Trainer's"
+             " attention or what a causal mask leaves; a fused attention's backward makes its scores again. The others"
+             " are the formulas of nanoGPT, PaLM (appendix B), llm-foundry, torchtitan, Megatron-LM, and the Trainer's"
              " `total_flos`.",
              paths="estimated.conventions[].name, estimated.conventions[].counts, estimated.conventions[].leaves_out",
              note="MFUs of two projects can be compared only by one formula"),

@@ -51,17 +51,14 @@ def estimate(anatomy: Anatomy) -> Section | None:
     if first.host_ns >= first.as_is_ns:
         host = phrase("{} to launch all of its work: the step is as long as that", Time(first.host_ns))
     rows = estimated.devices
-    varies = {name for name in ("device", "batch", "sequence_length") if len({getattr(row, name) for row in rows}) > 1}
+    varies = {name for name in ("batch", "sequence_length") if len({getattr(row, name) for row in rows}) > 1}
     unit = "tokens/s" if first.tokens else "samples/s"
-    named: Columns[DeviceEstimate] = {
-        Column(header="on", holds=ColumnKind.NAMES, least=12): lambda row: row.device,
-    }
-    if "batch" in varies:
-        named[Column(header="batch")] = lambda row: Count(row.batch or 0)
-    if "sequence_length" in varies:
-        named[Column(header="length")] = lambda row: Count(row.sequence_length or 0)
+    batches: Columns[DeviceEstimate] = {Column(header="batch"): lambda row: Count(row.batch or 0)}
+    lengths: Columns[DeviceEstimate] = {Column(header="length"): lambda row: Count(row.sequence_length or 0)}
     columns: Columns[DeviceEstimate] = {
-        **named,
+        Column(header="on", holds=ColumnKind.NAMES, least=12): lambda row: row.device,
+        **(batches if "batch" in varies else {}),
+        **(lengths if "sequence_length" in varies else {}),
         Column(header="from"): lambda row: Time(row.low_ns),
         Column(header="to"): lambda row: Time(row.high_ns),
         Column(header="attained", drop_order=3): lambda row: Time(row.attained_ns),
