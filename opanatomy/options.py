@@ -699,6 +699,9 @@ RATE: Final = Option(
     name="tokens_per_second", group=_FITS, kind=Kind.AMOUNT, metavar="N",
     help="what a device was measured to make: its MFU by each formula, and where it lies in the range",
 )  # fmt: skip
+ALLOW_TF32: Final = Option(
+    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="products of float32 in TF32",
+)  # fmt: skip
 ESTIMATE: Final = (
     *(option for option in RUN
       if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
@@ -708,6 +711,7 @@ ESTIMATE: Final = (
     DEVICES,
     LINK,
     RATE,
+    ALLOW_TF32,
     *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
@@ -825,6 +829,9 @@ def check_estimate(options: Any, spelled: Spelling) -> None:
             raise UsageError(f"{spelled(option, value)} needs several devices: add {spelled(DEVICES, 8)}")
     if options.parallel == HSDP:
         raise UsageError(f"{spelled(PARALLEL, HSDP)} is not estimated: use {spelled(PARALLEL, FSDP2)}")
+    on_cpu = any("cpu" in names.casefold().split(",") for names in options.on or ())
+    if on_cpu and options.devices > 1:
+        raise UsageError(f"{spelled(DEVICES, options.devices)} is for GPUs: leave it out")
     if options.sweep is not None and options.texts is not None:
         raise UsageError(
             f"{spelled(SWEEP, options.sweep)} is for batches of one length: leave out {spelled(TEXTS, options.texts)}"

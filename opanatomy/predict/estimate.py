@@ -14,17 +14,19 @@ from msgspec.structs import replace
 from opanatomy.analysis.communication import bus_factor
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.attribution.collectives import OTHER, named
+from opanatomy.capture.device.environment import environment_of
 from opanatomy.classification.operators import classify_operator
 from opanatomy.cost.conventions import conventions_of
 from opanatomy.cost.registry import cost
+from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.match import ceilings_of, sheets_named
 from opanatomy.devices.overrides import parse_bandwidth
-from opanatomy.devices.sheets import SHEETS, Sheet
+from opanatomy.devices.sheets import SHEETS
 from opanatomy.errors import EstimateError, UsageError
 from opanatomy.io.redact import Texts, redacted
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import TP, RunOptions
-from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of_sheet, occupied_of, with_optimizer
+from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of, limit_of_sheet, occupied_of, with_optimizer
 from opanatomy.predict.workers import followed_apart
 from opanatomy.records.anatomy import Anatomy, Ceilings, DeviceFigures, Ledger, Provenance, Step, Timeline
 from opanatomy.records.communication import Collective
@@ -86,6 +88,11 @@ _CONVOLUTION_NS: Final = 150_000
 _CALL_NS: Final = 1_200
 #: The share of the bandwidth that the fastest streams reach.
 _STREAMS: Final = 0.92
+#: The share of the bytes of work other than products that is left by torch.compile, which fuses it: 0.51, 0.52 and 0.59
+#: by Inductor's own count (torch 2.13) of steps of GPT-2, a Llama and BERT. The share of the host's time is assumed.
+_FUSED: Final = 0.54
+_LAUNCHED: Final = 0.3
+_COMPILED: Final = "compiled: 54 % of the bytes besides products, 30 % of the host's time, memory as in eager mode"
 #: How far from "as is" the ends of the range are: all of the runs it was fitted on are inside.
 _RANGE: Final = 1.26
 #: What the operators of a fused attention and of a convolution, forward or backward, have in their names.
@@ -95,41 +102,43 @@ _CONVOLUTION: Final = "convolution"
 
 def estimate_of(
     options: RunOptions, devices: Sequence[str], *, ranks: int = 1, link: str | None = None, sweep: str | None = None,
-    tokens_per_second: float | None = None, command: str, stage: Callable[[str], None],
+    tf32: bool = False, tokens_per_second: float | None = None, command: str, stage: Callable[[str], None],
 ) -> Anatomy:  # fmt: skip
     """Return the anatomy of a step on the first of these devices, with time and memory on each; nothing is run.
 
     With `ranks` so many of a device train together over a `link`; `sweep` has the sizes of a row each. MFUs by formula
-    are those of the estimate, or of `tokens_per_second` that a device was measured to make. Raises
-    `UsageError` for a device without a data sheet, `EstimateError` if the step cannot be followed.
+    are those of the estimate, or of `tokens_per_second` that a device was measured to make. Raises `UsageError` for a
+    device without a data sheet, `EstimateError` if the step cannot be followed.
     """
     limits = [sheet_limit(name) for name in devices]
+    rates = [_rates_of(limit, options, tf32=tf32) for limit in limits]
     links = [link_of(link, limit) if ranks > 1 else None for limit in limits]
     options, assumed = with_optimizer(options)
-    assumed += tuple(f"{name} is {limit.device}" for name, limit in zip(devices, limits, strict=True)
-                     if name.casefold() != (limit.device or "").casefold())  # fmt: skip
+    assumed += tuple(f"{name} is {each.ceilings.device}" for name, each in zip(devices, rates, strict=True)
+                     if name.casefold() != (each.ceilings.device or "").casefold())  # fmt: skip
     made: list[DeviceEstimate] = []
     steps: dict[Any, SimulatedStep] = {}
     sizes = (options,) if sweep is None else tuple(_swept(options, sweep))
-    for limit, joined in zip(limits, links, strict=True):
-        gpu = replace(gpu_of(limit), ranks=ranks)
-        missing = [each for each in sizes if (gpu.capability, each) not in steps]
-        followed = followed_apart([replace(each, device=CPU) for each in missing], gpu=gpu)
+    for limit, rate, joined in zip(limits, rates, links, strict=True):
+        gpu = None if limit.name == CPU else replace(gpu_of(limit), ranks=ranks)
+        kind = gpu and gpu.capability
+        missing = [each for each in sizes if (kind, each) not in steps]
+        followed = followed_apart([replace(each, device=CPU, compile=False) for each in missing], gpu=gpu)
         for each in missing:
-            stage(f"{limit.device}{_size_of(each, sweep)}: on tensors without values")
+            stage(f"{rate.ceilings.device}{_size_of(each, sweep)}: on tensors without values")
             step = next(followed).step
             if isinstance(step, str):
                 raise EstimateError(step)
-            steps[gpu.capability, each] = step
-        made += (estimated_on(steps[gpu.capability, each], limit, joined) for each in sizes)
-    first, step = limits[0], steps[gpu_of(limits[0]).capability, sizes[0]]
+            steps[kind, each] = replace(step, workload=replace(step.workload, compiled=options.compile))
+        made += (estimated_on(steps[kind, each], limit, rate, joined) for each in sizes)
+    first, step = limits[0], next(iter(steps.values()))
     estimated = Estimated(
-        devices=tuple(made),
-        tokens_per_second=tokens_per_second,
-        conventions=tuple(_conventions(step, made[0], _sheet(first), tokens_per_second)),
-        assumed=(*assumed, *assumptions(first, ranks), *_joined(ranks, limits, links), *_unfitted(limits)),
-    )
-    return redacted(_anatomy(step, _sheet(first), estimated, command), Texts(everything=options.redact))
+        devices=tuple(made), tokens_per_second=tokens_per_second,
+        conventions=tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second)),
+        assumed=(*assumed, *(() if first.name == CPU else assumptions(first, ranks)), *_joined(ranks, limits, links),
+                 *_unfitted(limits), *([_COMPILED] if options.compile else [])),
+    )  # fmt: skip
+    return redacted(_anatomy(step, rates[0], estimated, command), Texts(everything=options.redact))
 
 
 #: The options that can be swept, by how a row's size is said.
@@ -160,6 +169,8 @@ def _size_of(options: RunOptions, sweep: str | None) -> str:
 
 def sheet_limit(name: str) -> Limit:
     """Return the memory of the device of this name; of several like ones that with the largest peak and memory."""
+    if name.casefold() == CPU:
+        return limit_of(CPU)
     plain = _plain(name)
     named = sheets_named(name)
     if not named and plain and not _SIZE.fullmatch(plain):
@@ -167,7 +178,7 @@ def sheet_limit(name: str) -> Limit:
     known = [sheet for sheet in named if sheet.memory_gib and sheet.bandwidth and sheet.matrix]
     if not known:
         raise UsageError(
-            f"--on {name}: no device with a data sheet here is called so - name one, such as H100, A100 or RTX 4090"
+            f"--on {name}: no device with a data sheet here is called so - give H100, A100, RTX 4090, cpu, ..."
         )
     # The name itself first: a 3090 is no 3090 Ti, and an H100 no GH100.
     exact = [sheet for sheet in known if plain in map(_plain, _endings(sheet.device))]
@@ -190,10 +201,6 @@ def _plain(name: str) -> str:
 #: A size alone is no name.
 _SIZE: Final = re.compile(r"\d+(?:\.\d+)?[kmgt]?i?b")
 _BRAND: Final = re.compile("^(?:nvidia|amd)?(?:geforce|tesla|instinct)?")
-
-
-def _sheet(limit: Limit) -> Sheet:
-    return next(sheet for sheet in SHEETS if sheet.device == limit.device)
 
 
 #: What a device sends by its NVLink, in each direction, by compute capability; and by PCIe, 16 lanes of generation 3, 4
@@ -229,12 +236,36 @@ def _joined(ranks: int, limits: Sequence[Limit], links: Sequence[float | None]) 
 
 
 def _unfitted(limits: Sequence[Limit]) -> Iterator[str]:
-    names = [str(limit.device) for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED]
+    names = [limit.device or "the CPU" for limit in limits
+             if limit.capability is None or limit.capability[0] not in _FITTED]  # fmt: skip
     if names:
         yield f"efficiencies of {', '.join(names)} as on an A100 or H100: none were fitted there"
 
 
 # ----- the time of a call
+
+
+class _Rates(Struct, frozen=True, kw_only=True):
+    """How fast a device is, and how its calls use that: float32 products in TF32, element-wise work fused."""
+
+    ceilings: Ceilings
+    efficiency: Efficiency
+    tf32: bool = False
+    compiled: bool = False
+
+
+def _rates_of(limit: Limit, options: RunOptions, *, tf32: bool) -> _Rates:
+    if limit.name == CPU:
+        known = ceilings_for(environment_of(CPU))
+        if known.ceilings is None:
+            raise EstimateError(
+                "--on cpu: how fast this processor is was not measured - run `opanatomy ceilings` first"
+            )
+        return _Rates(ceilings=known.ceilings, efficiency=_WIDE, compiled=options.compile)
+    ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
+    if tf32 and TF32 not in ceilings.matrix_flops_per_second:
+        raise UsageError(f"--tf32: {limit.device} has no TF32 - leave it out")
+    return _Rates(ceilings=ceilings, efficiency=_efficiency_of(limit), tf32=tf32, compiled=options.compile)
 
 
 class _Timed(Struct, frozen=True):
@@ -248,22 +279,28 @@ class _Timed(Struct, frozen=True):
     dtype: str = ""
 
 
-def estimated_on(step: SimulatedStep, limit: Limit, link: float | None = None) -> DeviceEstimate:
+def estimated_on(
+    step: SimulatedStep, limit: Limit, rates: _Rates | None = None, link: float | None = None
+) -> DeviceEstimate:
     """Return the time and the memory of a step on a device; of one of several, with a link of so many bytes a second.
 
     What collectives take is hidden behind other work or not, but for those of layers that are cut, which all wait for:
     "as is" is the middle of both, the range has both.
     """
-    ceilings, efficiency = ceilings_of(_sheet(limit)), _efficiency_of(limit)
+    rates = _rates_of(limit, RunOptions(), tf32=False) if rates is None else rates
     device = attained = host = transfer = 0.0
     flops: Counter[str] = Counter()
     for call in step.calls:
-        timed = _timed(call, ceilings, efficiency)
+        timed = _timed(call, rates)
         device += timed.as_is_ns * call.calls
         attained += timed.attained_ns * call.calls
         host += _host_ns(call, timed) * call.calls
         flops[timed.dtype] += timed.flops * call.calls if call.phase is not Phase.RECOMPUTE else 0
     workload, ranks = step.workload, step.workload.world_size or 1
+    if limit.name == CPU:
+        host = 0.0  # it is the device
+    elif rates.compiled:
+        host *= _LAUNCHED
     if link:
         transfer = sum(map(_wire_bytes, collectives_of(step))) / link * _NS
     waits = transfer / _OF_LINK if workload.parallel == TP else 0.0
@@ -272,11 +309,12 @@ def estimated_on(step: SimulatedStep, limit: Limit, link: float | None = None) -
     attained = attained + transfer if waits else max(attained, transfer)
     as_is = (hidden + exposed) / 2
     dtype = max(flops, key=lambda name: flops[name], default="")
-    peak = ceilings.matrix_peak(dtype) if flops[dtype] else None
+    peak = rates.ceilings.matrix_peak(dtype) if flops[dtype] else None
     samples = workload.samples_together or workload.batch
     return DeviceEstimate(
-        device=limit.device or limit.name, capability=limit.capability, usable_bytes=limit.usable_bytes or limit.bytes,
-        occupied=occupied_of(step, limit), attained_ns=round(attained), as_is_ns=round(as_is), host_ns=round(host),
+        device=rates.ceilings.device or limit.name, capability=limit.capability,
+        usable_bytes=limit.usable_bytes or limit.bytes, occupied=occupied_of(step, limit), attained_ns=round(attained),
+        as_is_ns=round(as_is), host_ns=round(host),
         low_ns=round(max(hidden / _RANGE, attained)), high_ns=round(max(exposed * _RANGE, attained)),
         mfu=None if not peak or not as_is else flops.total() / peak / as_is * _NS, mfu_dtype=dtype or None,
         ranks=ranks, link_bytes_per_second=link, transfer_ns=round(transfer / _OF_LINK), batch=workload.batch,
@@ -336,7 +374,7 @@ def _efficiency_of(limit: Limit | DeviceEstimate) -> Efficiency:
 
 
 def _conventions(
-    step: SimulatedStep, row: DeviceEstimate, sheet: Sheet, rate: float | None
+    step: SimulatedStep, row: DeviceEstimate, ceilings: Ceilings, rate: float | None
 ) -> Iterator[FlopConvention]:
     """Yield the FLOPs of a token of a training of words by each formula, and as counted here; with MFUs of a device."""
     if step.decoder is None or not row.tokens or step.workload.inference or row.sequence_length is None:
@@ -354,7 +392,7 @@ def _conventions(
         FlopConvention(name=name, flops=round(counted[half] * ranks / row.tokens), counts="each call", leaves_out=rest)
         for half, name, rest in kinds
     ]
-    peak = ceilings_of(sheet).matrix_peak(row.mfu_dtype) if row.mfu_dtype else None
+    peak = ceilings.matrix_peak(row.mfu_dtype) if row.mfu_dtype else None
     each = rate or row.tokens / ranks * _NS / row.as_is_ns
     for made in (*exact, *conventions_of(step.decoder, row.sequence_length)):
         yield replace(made, flops_per_second=made.flops * each, mfu=made.flops * each / peak if peak else None)
@@ -374,7 +412,8 @@ def _of_convolution(call: SimulatedCall, dense: float) -> float:
     return min(_DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED, dense)
 
 
-def _timed(call: SimulatedCall, ceilings: Ceilings, efficiency: Efficiency) -> _Timed:
+def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
+    ceilings, efficiency = rates.ceilings, rates.efficiency
     known = classify_operator(call.operator)
     if known is None or known.operator_class is None:
         return _Timed(0.0, 0.0, False)
@@ -388,8 +427,9 @@ def _timed(call: SimulatedCall, ceilings: Ceilings, efficiency: Efficiency) -> _
     if known.operator_class is OperatorClass.TENSOR_CONTRACTION:
         dtype = call.signature.compute_dtype or FLOAT32
         convolves = _CONVOLUTION in call.operator
-        if convolves and dtype == FLOAT32 and TF32 in ceilings.matrix_flops_per_second:
-            dtype = TF32  # cuDNN's default
+        by_tf32 = convolves or (rates.tf32 and _ATTENTION not in call.operator)  # cuDNN's default
+        if by_tf32 and dtype == FLOAT32 and TF32 in ceilings.matrix_flops_per_second:
+            dtype = TF32
         peak = ceilings.matrix_peak(dtype)
         if not peak:
             raise EstimateError(f"how fast {ceilings.device} multiplies {dtype} is not known - give another data type")
@@ -405,6 +445,7 @@ def _timed(call: SimulatedCall, ceilings: Ceilings, efficiency: Efficiency) -> _
     else:
         peak = ceilings.vector_peak(call.signature.compute_dtype)
         compute, flops, of_type = costs.flops / peak if peak else 0.0, 0, ""
+        moved *= _FUSED if rates.compiled else 1.0
     bandwidth = _BANDWIDTH.get(known.operator_class, _OTHER_BANDWIDTH)
     return _Timed(
         _NS * max(compute / share, moved / bandwidth) + _KERNEL_NS, _NS * max(compute / attained, moved / _STREAMS),
@@ -420,11 +461,10 @@ def _flops(costs: Cost) -> int:
 # ----- the report
 
 
-def _anatomy(step: SimulatedStep, sheet: Sheet, estimated: Estimated, command: str) -> Anatomy:
+def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: str) -> Anatomy:
     """Return the report of a step: its calls as the work, with their times as is."""
-    ceilings, first = ceilings_of(sheet), estimated.devices[0]
-    efficiency = _efficiency_of(first)
-    rows, link = list(_rows(step, ceilings, efficiency)), first.link_bytes_per_second
+    ceilings, link = rates.ceilings, estimated.devices[0].link_bytes_per_second
+    rows, on_cpu = list(_rows(step, rates)), step.device == CPU
     work = table_of_columns(
         {name: [row.get(name) for row in rows] for name in KEYS},
         {name: [row.get(name) for row in rows] for name in FIGURES},
@@ -432,14 +472,14 @@ def _anatomy(step: SimulatedStep, sheet: Sheet, estimated: Estimated, command: s
     device_ns = sum(row["time_ns"] for row in rows)
     unknown_ns = sum(row["uncosted_ns"] for row in rows)
     memory = memory_of_observations(step.memory)
-    caveat = f"estimated for {sheet.device}, not run: times are those of usual efficiencies"
+    caveat = f"estimated for {ceilings.device}, not run: times are those of usual efficiencies"
     anatomy = Anatomy(
         provenance=Provenance(
             opanatomy=__version__, command=command, created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ),
         environment=Environment(
-            device=sheet.device, device_kind="cuda", device_memory_bytes=ceilings.memory_bytes, matmul_float32="ieee",
-            convolution_float32="tf32",
+            device=ceilings.device, device_kind=CPU if on_cpu else "cuda", device_memory_bytes=ceilings.memory_bytes,
+            matmul_float32="tf32" if rates.tf32 else "ieee", convolution_float32="ieee" if on_cpu else "tf32",
         ),
         workload=step.workload, step=Step(kernel_time_ns=device_ns), work=work,
         memory=replace(memory, measured_by="tensors without values, computed"),
@@ -480,12 +520,12 @@ def _with_time(row: Collective, link: float) -> Collective:
 _NAMED: Final = 3
 
 
-def _rows(step: SimulatedStep, ceilings: Ceilings, efficiency: Efficiency) -> Iterator[dict[str, Any]]:
+def _rows(step: SimulatedStep, rates: _Rates) -> Iterator[dict[str, Any]]:
     for call in step.calls:
         known = classify_operator(call.operator)
         if known is None or known.operator_class in (None, OperatorClass.COMMUNICATION):
             continue
-        timed, costs = _timed(call, ceilings, efficiency), cost(call.operator, call.signature)
+        timed, costs = _timed(call, rates), cost(call.operator, call.signature)
         spent = round(timed.as_is_ns * call.calls)
         figures: dict[str, Any] = {"uncosted_ns": spent}
         if costs is not None:

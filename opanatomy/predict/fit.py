@@ -127,6 +127,10 @@ def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
     It is at the edge if only a small context leaves it room, or if the allocator has to give unused memory back.
     """
     usable = limit.usable_bytes or limit.bytes
+    if not step.requests:
+        peak = predicted_figures(step, None, {}, 0).peak_bytes or 0
+        fits = Fits.FITS if peak <= usable else Fits.DOES_NOT_FIT
+        return Occupied(allocated_bytes=peak, reserved_bytes=peak, low_bytes=peak, high_bytes=peak, fits=fits)
     allocator, (least, most) = _replayed(step), context_of(step.workload.world_size or 1)
     assert allocator is not None
     high = allocator.reserved_peak + most

@@ -53,7 +53,8 @@ def decoder_of(module: torch.nn.Module) -> DecoderShape | None:
     model: Any = module
     config: Any = getattr(model, "config", None)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if head is None or getattr(config, "is_encoder_decoder", True):
+    decodes = type(module).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+    if head is None or not decodes or getattr(config, "is_encoder_decoder", True):
         return None
     layers = _named(config, "num_hidden_layers", "n_layer", "n_layers")
     width = _named(config, "hidden_size", "n_embd", "d_model")

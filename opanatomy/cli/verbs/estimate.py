@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         with Display() as display:
             report = estimate_of(
                 options, names, ranks=arguments.devices, link=arguments.link, sweep=arguments.sweep,
-                tokens_per_second=arguments.tokens_per_second,
-                command=typed_command(), stage=display.stage,
+                tf32=arguments.tf32, tokens_per_second=arguments.tokens_per_second, command=typed_command(),
+                stage=display.stage,
             )  # fmt: skip
         show(report, where)
