@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
 from opanatomy.analysis.work import WorkSums
+from opanatomy.devices import match as devices
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Metric
 from opanatomy.records.comparison import (
@@ -1160,10 +1161,17 @@ def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[S
         yield f"{count} {what} shapes on one side alone: their calls are matched without them"
 
 
+def _device(anatomy: Anatomy) -> str | None:
+    """Return the name of the device, by its data sheet if it has one: an estimate is for that."""
+    environment = anatomy.environment
+    sheet = devices.match(environment.device, environment.device_memory_bytes, environment.multiprocessors).sheet
+    return environment.device if sheet is None else sheet.device
+
+
 def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:
     lines = []
     for what, values in (
-        ("devices", [side.runs[0].anatomy.environment.device for side in sides]),
+        ("devices", [_device(side.runs[0].anatomy) for side in sides]),
         ("torch releases", [side.runs[0].anatomy.environment.torch for side in sides]),
         ("models", [side.runs[0].anatomy.workload.model for side in sides]),
         ("batches", [side.runs[0].anatomy.workload.batch for side in sides]),
@@ -1175,6 +1183,8 @@ def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]
     if _unlike_peaks(sides):
         lines.append("the peak of memory is an allocator's on one side and the whole process's on the other")
     for side, breakdown in zip(sides, breakdowns, strict=True):
+        if side.runs[0].anatomy.estimated is not None:
+            lines.append(f"{side.name} is an estimate: its times are computed, at usual efficiencies")
         if breakdown is None and not _is_snapshot(side.runs[0].anatomy):
             lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
     return tuple(lines)

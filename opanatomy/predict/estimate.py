@@ -6,8 +6,10 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -30,12 +32,12 @@ from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of, limit_of_s
 from opanatomy.predict.workers import followed_apart
 from opanatomy.records.anatomy import Anatomy, Ceilings, DeviceFigures, Ledger, Provenance, Step, Timeline
 from opanatomy.records.communication import Collective
-from opanatomy.records.estimate import DeviceEstimate, Estimated, FlopConvention
+from opanatomy.records.estimate import DeviceEstimate, Estimated, FlopConvention, Tried
 from opanatomy.records.experiment import Limit, SimulatedCall, SimulatedStep
 from opanatomy.records.signature import Cost, text_of
 from opanatomy.records.table import table_of_columns
 from opanatomy.records.taxonomy import FLOAT32, TF32, OperatorClass, Phase
-from opanatomy.records.work import FIGURES, KEYS
+from opanatomy.records.work import FIGURES, KEYS, LikeStep, StepKind
 from opanatomy.records.workload import Environment
 from opanatomy.report.units import noun
 from opanatomy.report.units import rate as rate_text
@@ -133,7 +135,7 @@ def estimate_of(
         made += (estimated_on(steps[kind, each], limit, rate, joined) for each in sizes)
     first, step = limits[0], next(iter(steps.values()))
     estimated = Estimated(
-        devices=tuple(made), tokens_per_second=tokens_per_second,
+        devices=tuple(made), tokens_per_second=tokens_per_second, tried=tried_of(step, options),
         conventions=tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second)),
         assumed=(*assumed, *(() if first.name == CPU else assumptions(first, ranks)), *_joined(ranks, limits, links),
                  *_unfitted(limits), *([_COMPILED] if options.compile else [])),
@@ -398,6 +400,23 @@ def _conventions(
         yield replace(made, flops_per_second=made.flops * each, mfu=made.flops * each / peak if peak else None)
 
 
+def tried_of(step: SimulatedStep, options: RunOptions) -> Tried:
+    """Return how estimates of this kind of step came out next to published runs: a row of docs/estimate.md."""
+    flops: Counter[bool] = Counter()
+    for call in step.calls:
+        costs = cost(call.operator, call.signature)
+        if costs is not None and _class_of(call) is OperatorClass.TENSOR_CONTRACTION:
+            flops[_CONVOLUTION in call.operator] += costs.flops * call.calls
+    if options.lora is not None:
+        kind = "adapters"
+    elif step.decoder is not None:
+        kind = "mixture of experts" if step.decoder.idle else "dense decoder"
+    else:
+        kind = "convolutional network" if flops[True] > flops[False] else "dense encoder"
+    rows = msgspec.json.decode((Path(__file__).parent / "errors.json").read_bytes(), type=list[Tried])
+    return next((row for row in rows if row.kind == kind), Tried(kind=kind))
+
+
 def _class_of(call: SimulatedCall) -> OperatorClass | None:
     known = classify_operator(call.operator)
     return None if known is None else known.operator_class
@@ -482,6 +501,7 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
             matmul_float32="tf32" if rates.tf32 else "ieee", convolution_float32="ieee" if on_cpu else "tf32",
         ),
         workload=step.workload, step=Step(kernel_time_ns=device_ns), work=work,
+        step_kinds=(_like_step(estimated.devices[0], device_ns),),
         memory=replace(memory, measured_by="tensors without values, computed"),
         timeline=Timeline(window_ns=device_ns, busy_ns=device_ns, idle_ns=0),
         device=DeviceFigures(),
@@ -493,6 +513,16 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
         estimated=estimated, caveats=(caveat,),
     )  # fmt: skip
     return with_roofline(replace(anatomy, warnings=tuple(_uncounted(step))), ceilings)
+
+
+def _like_step(row: DeviceEstimate, device_ns: int) -> StepKind:
+    """Return the step for comparisons: its middle, of which the host or exposed collectives are what is not work."""
+    idle = max(row.as_is_ns - device_ns, 0)
+    by_host = idle if row.host_ns >= row.as_is_ns else 0
+    return StepKind(
+        steps=(LikeStep(number=0, wall_ns=device_ns + idle, idle_ns=idle),), count=1, wall_ns=device_ns + idle,
+        host_idle_ns=by_host, stream_idle_ns=idle - by_host,
+    )  # fmt: skip
 
 
 def _uncounted(step: SimulatedStep) -> Iterator[str]:
@@ -538,5 +568,6 @@ def _rows(step: SimulatedStep, rates: _Rates) -> Iterator[dict[str, Any]]:
         yield figures | {
             "operator": call.operator, "signature": text_of(call.signature), "phase": call.phase,
             "operator_class": known.operator_class, "rule": known.rule, "module": call.module, "calls": call.calls,
-            "events": call.calls, "time_ns": spent, "crosses_host_link": False,
+            "events": call.calls, "time_ns": spent, "crosses_host_link": False, "step_kind": 0,
+            "like_calls": call.calls, "like_events": call.calls, "like_ns": spent,
         }  # fmt: skip

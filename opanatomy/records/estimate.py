@@ -102,6 +102,18 @@ class FlopConvention(Record, frozen=True, kw_only=True):
     mfu: float | None = None
 
 
+class Tried(Record, frozen=True, kw_only=True):
+    """Published runs of a kind that were estimated: how many of their steps lay inside, and the median error.
+
+    Those that efficiencies were fitted on are not among them.
+    """
+
+    kind: str
+    runs: int = 0
+    inside: int = 0
+    median_off: float | None = None
+
+
 class Estimated(Record, frozen=True, kw_only=True):
     """What was computed of a step, a row for each device and size; all other figures of the report are of the first.
 
@@ -113,3 +125,5 @@ class Estimated(Record, frozen=True, kw_only=True):
     #: Of a training of a decoder of words, on the first device; at `tokens_per_second` of it, if these were given.
     conventions: tuple[FlopConvention, ...] = ()
     tokens_per_second: float | None = None
+    #: How estimates of this kind came out.
+    tried: Tried | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.estimate import DeviceEstimate, Fits, FlopConvention
+from opanatomy.records.estimate import DeviceEstimate, Fits, FlopConvention, Tried
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -81,7 +81,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
             ("host", host), ("together", together), ("throughput", _throughput(first)), ("share of peak", _mfu(first)),
             (occupied.fits.value, memory),
             ("step", f"batch {workload.batch or 'unknown'}{length}, {kind}, {_precision(anatomy)}"),
-            ("assumed", "; ".join(estimated.assumed) or None),
+            ("tried", _tried(estimated.tried, first)), ("assumed", "; ".join(estimated.assumed) or None),
         ),
         columns=tuple(columns) if others else (),
         rows=tuple(Row(cells=cells_of(columns, row)) for row in others),
@@ -112,6 +112,18 @@ def conventions(anatomy: Anatomy) -> Section | None:
         title=f"MFU by formula (at {at})", columns=tuple(columns),
         rows=tuple(Row(cells=cells_of(columns, row)) for row in estimated.conventions),
         notes=(Note(text=note("estimate", "formula")),),
+    )  # fmt: skip
+
+
+def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
+    """Return how estimates of steps of this kind came out next to published runs."""
+    if tried is None or first.capability is None:
+        return None
+    if not tried.runs or tried.median_off is None:
+        return phrase(f"no published run of this kind ({tried.kind}) was: the range may be wrong")
+    return phrase(
+        f"of {{}} like this ({tried.kind}) {{}} lay inside, the median {{}} off", Count(tried.runs, "published run"),
+        Count(tried.inside), Share(tried.median_off, 1),
     )  # fmt: skip
 
 
