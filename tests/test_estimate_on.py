@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from opanatomy.__main__ import main
+from opanatomy.devices.ceilings import KnownCeilings
+from opanatomy.devices.match import ceilings_of
+from opanatomy.devices.sheets import SHEETS
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
+from opanatomy.predict import estimate
 from opanatomy.predict.estimate import estimate_of, estimated_on, sheet_limit
 from opanatomy.predict.fit import gpu_of
 from opanatomy.predict.workers import followed_apart
@@ -19,7 +24,7 @@ from opanatomy.report import terminal_report
 from opanatomy.report.formats.html import html_report
 from opanatomy.report.load import document_in
 from opanatomy.report.section import Page
-from tests.tiny import BERT
+from tests.tiny import BERT, TINY, profiled, tiny
 
 ROOT = Path(__file__).parent.parent
 RECORDED = json.loads((ROOT / "benchmarks" / "estimate_runs_h200.json").read_bytes())
@@ -122,7 +127,7 @@ def test_a_device_is_found_by_its_name(name: str, device: str) -> None:
     assert sheet_limit(name).device == device
 
 
-@pytest.mark.parametrize("name", ["banana", "80GB", "cpu", ""])
+@pytest.mark.parametrize("name", ["banana", "80GB", ""])
 def test_what_is_no_device_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no device with a data sheet"):
         sheet_limit(name)
@@ -133,7 +138,18 @@ def test_what_is_no_device_is_refused(name: str) -> None:
     [
         (("estimate", BERT), 2, "on which device? give --on H100"),
         (("estimate", BERT, "--on", "banana"), 2, "--on banana: no device with a data sheet here is called so"),
-        (("estimate", BERT, "--on", "H100", "--compile"), 1, "measure it"),
+        (
+            ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
+            2,
+            "V100S PCIe 32 GB has no TF32 - leave it out",
+        ),
+        (
+            ("estimate", BERT, "--on", "H100", "--sweep", "layers=1..4"),
+            2,
+            "--sweep layers=1..4: not understood",
+        ),
+        (("estimate", BERT, "--on", "H100", "--sweep", "batch=8..1"), 2, "--sweep batch=8..1: not understood"),
+        (("estimate", BERT, "--on", "cpu", "--devices", "2"), 2, "--devices 2 is for GPUs: leave it out"),
         (
             ("estimate", BERT, *SMALL, "--dtype", "bfloat16", "--on", "T4"),
             1,
@@ -179,3 +195,111 @@ def test_work_without_a_formula_is_said(here: Path) -> None:
     (warning,) = estimated("foreign.py:made", "H100").warnings
     assert "the work of 1 call of operators without a formula (opanatomy_tests::own)" in warning
     assert not estimated(BERT, "H100", layers=1, seq=16, batch=1).warnings
+
+
+def test_a_sweep_has_the_rows_of_each_size(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("estimate", BERT, "--layers", "2", "--seq", "64", "--on", "H100", "--sweep", "batch=4..24", "-f", "json")
+    assert main(list(words)) == 0
+    report = json.loads(capfd.readouterr().out)
+    rows = report["estimated"]["devices"]
+    assert [row["batch"] for row in rows] == [4, 8, 16, 24]
+    alone = estimated(BERT, "H100", layers=2, seq=64, batch=16).estimated
+    assert alone is not None
+    keys = ("low_ns", "high_ns", "as_is_ns", "tokens")
+    assert [rows[2][key] for key in keys] == [getattr(alone.devices[0], key) for key in keys]
+    assert rows[2]["occupied"]["high_bytes"] == alone.devices[0].occupied.high_bytes
+
+
+@pytest.mark.parametrize("model", ["google-bert/bert-base-uncased", "openai-community/gpt2", "Qwen/Qwen3-0.6B"])
+def test_on_the_cpu_flops_and_bytes_are_those_of_the_run(
+    model: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By phase and class, and of products by operator and shape: what the profiled step did."""
+    known = KnownCeilings(ceilings_of(next(sheet for sheet in SHEETS if sheet.device == "H100 SXM")))
+    monkeypatch.setattr(estimate, "ceilings_for", lambda _: known)
+    words = tiny(model, "--optimizer", "adamw")
+    ran, made = profiled(*words), estimated(model, "cpu", settings=TINY[model], batch=2, seq=16, optimizer="adamw")
+    sums = [Counter[Any](), Counter[Any]()]
+    products = [Counter[Any](), Counter[Any]()]
+    for report, of_class, of_product in zip((ran, made), sums, products, strict=True):
+        for row in report.operators:
+            costs = (row.flops or 0), (row.read_bytes or 0), (row.written_bytes or 0)
+            for place, value in enumerate(costs):
+                of_class[row.phase, row.operator_class, place] += value
+            if row.operator_class == "tensor_contraction" and row.flops:  # no copy inside a product
+                shapes = tuple(tensor.shape for tensor in row.signature.record.tensors())
+                of_product[row.operator, shapes, row.phase] += row.calls
+    assert products[0] == products[1]
+    flops, moved = ([sum(value for key, value in each.items() if key[2] in places) for each in sums]
+                    for places in ((0,), (1, 2)))  # fmt: skip
+    assert flops[0] == flops[1]
+    assert moved[0] == pytest.approx(moved[1], rel=0.001)  # which masks are made depends on values
+
+
+def test_an_estimate_is_compared_with_a_measurement(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The time above the estimate is the host's; the same products differ little."""
+    measured = str(ROOT / "reports" / "bert-large-uncased-h100.json")
+    assert main(["estimate", "google-bert/bert-large-uncased", "--batch", "4", "--on", "H100", "-o", "made.json"]) == 0
+    assert main(["compare", "made.json", measured, "-f", "json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["warnings"] == ["made.json is an estimate: its times are computed, at usual efficiencies"]
+    assert main(["compare", "made.json", measured]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    assert "Idle, host-bound: +36.8 ms" in text
+
+
+def test_operators_without_a_cuda_kernel_here_stay_whole() -> None:
+    """A torch without CUDA would make SiLU's gradient of five others."""
+    model = "meta-llama/Llama-3.1-8B"
+    names = {row.operator for row in estimated(model, "H100", settings=TINY[model], seq=16, batch=2).operators}
+    assert "aten::silu_backward" in names
+    assert "aten::sigmoid" not in names
+
+
+def test_compiled_steps_fuse_and_tf32_multiplies_faster() -> None:
+    plain, compiled = (estimated(BERT, "A100", seq=128, batch=64, compile=on) for on in (False, True))
+
+    def of_class(report: Anatomy, name: str) -> int:
+        return sum(row.time_ns for row in report.classes if row.operator_class == name)
+
+    assert of_class(plain, "tensor_contraction") == of_class(compiled, "tensor_contraction")
+    assert of_class(compiled, "elementwise") == pytest.approx(0.54 * of_class(plain, "elementwise"), rel=0.1)
+    assert compiled.estimated is not None
+    assert any(text.startswith("compiled:") for text in compiled.estimated.assumed)
+    run = RunOptions(model=BERT, seq=128, batch=64)
+    fast = estimate_of(run, ["A100"], tf32=True, command="", stage=lambda text: None)
+    assert of_class(fast, "tensor_contraction") < of_class(plain, "tensor_contraction") / 4
+
+
+def test_a_measured_rate_is_judged_by_each_formula(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = "meta-llama/Llama-3.1-8B"
+    settings = [word for pair in TINY[model] for word in ("--set", "=".join(pair))]
+    rate = ("--dtype", "bfloat16", "--tokens-per-second", "1000")
+    words = ("estimate", model, *settings, "--seq", "16", "--on", "H100", *rate)
+    assert main([*words, "-f", "json"]) == 0
+    report = json.loads(capfd.readouterr().out)["estimated"]
+    rows = {row["name"]: row for row in report["conventions"]}
+    assert rows["Megatron-LM"]["flops_per_second"] == rows["Megatron-LM"]["flops"] * 1000
+    assert rows["Megatron-LM"]["mfu"] == pytest.approx(rows["Megatron-LM"]["flops"] * 1000 / 989.4e12, rel=1e-3)
+    assert rows["counted, causal"]["flops"] < rows["counted, full"]["flops"]
+    assert main(list(words)) == 0
+    assert "outside the range of the estimate" in " ".join(capfd.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "kind"),
+    [
+        ("openai-community/gpt2", {}, "dense decoder"), (BERT, {}, "dense encoder"),
+        ("mistralai/Mixtral-8x7B-v0.1", {}, "mixture of experts"),
+        ("openai-community/gpt2", {"lora": 2}, "adapters"),
+    ],
+)  # fmt: skip
+def test_it_says_how_its_kind_came_out(model: str, options: dict[str, Any], kind: str) -> None:
+    report = estimated(model, "H100", settings=TINY[model], seq=16, batch=2, **options)
+    assert report.estimated is not None
+    tried = report.estimated.tried
+    assert tried is not None
+    assert tried.kind == kind
+    text = " ".join(terminal_report(report, width=80).split())
+    said = f"of {tried.runs} published runs like this ({kind}) {tried.inside} lay inside"
+    assert (said if tried.runs else f"no published run of this kind ({kind}) was") in text

@@ -142,7 +142,7 @@ def test_where_nothing_alone_fits_several_are_put_together(here: Path, capfd: py
 
 def test_the_largest_batch_fits_and_the_next_does_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     report = asked(capfd, *WORDS, "--batch", "2", "--for", "12MB", "--find", "batch")
-    largest = report["limit"]["largest_batch"]
+    largest = report["limit"]["found"]["value"]
     assert largest > 2
     assert (
         measured_peak(*WORDS, "--batch", str(largest))
@@ -151,11 +151,58 @@ def test_the_largest_batch_fits_and_the_next_does_not(here: Path, capfd: pytest.
     )
 
 
+def test_the_longest_samples_that_fit(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    report = asked(capfd, *WORDS, "--batch", "4", "--for", "12MB", "--find", "seq")
+    longest = report["limit"]["found"]["value"]
+    assert longest % 64 == 0
+    others = [word for word in WORDS if word not in ("--seq", "64")]
+    assert measured_peak(*others, "--batch", "4", "--seq", str(longest)) <= 12_000_000
+    assert measured_peak(*others, "--batch", "4", "--seq", str(longest + 64)) > 12_000_000
+
+
+def test_lengths_end_with_the_models_own_positions(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    report = asked(capfd, *WORDS, "--batch", "1", "--for", "1GB", "--find", "seq")
+    found = report["limit"]["found"]
+    assert found["value"] == 512  # BERT's
+    assert found["ended_by"]
+
+
+def test_the_fewest_layers_to_recompute(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With so many it fits, as a run measures, and with one layer less it does not."""
+    deep = [*(word for word in WORDS if word not in ("--layers", "2")), "--layers", "4", "--batch", "8"]
+    plain, every = measured_peak(*deep), measured_peak(*deep, "--checkpoint-layers", "4")
+    limit = (plain + every) // 2
+    found = asked(capfd, *deep, "--for", f"{limit / 1e6}MB", "--find", "checkpointing")["limit"]["found"]
+    assert 0 < found["value"] < 4
+    assert found["option"] == f"--checkpoint-layers {found['value']}"
+    assert measured_peak(*deep, *found["option"].split()) <= limit * 1.01
+    fewer = ["--checkpoint-layers", str(found["value"] - 1)] if found["value"] > 1 else []
+    assert measured_peak(*deep, *fewer) > limit * 0.99
+    assert main(["profile", *deep, "--for", "1.2MB", "--find", "checkpointing"]) == 3
+    out, err = capfd.readouterr()
+    assert "no choice of layers fits (1 followed)" in out
+    assert "no choice of layers to recompute makes it fit" in err
+    assert main(["profile", *deep, "--for", "1GB", "--find", "checkpointing"]) == 0
+    assert "nothing: it fits as it is" in capfd.readouterr().out
+
+
+def test_the_first_layers_alone_are_recomputed() -> None:
+    """Of four layers three: three quarters of the layers' forward products, as counted in the run."""
+    deep = [*(word for word in WORDS if word not in ("--layers", "2")), "--layers", "4", "--batch", "2"]
+    flops = {}
+    for number in (3, 4):
+        rows = profiled(*deep, "--checkpoint-layers", str(number)).classes
+        flops[number] = sum(
+            row.flops or 0 for row in rows if row.phase == "recompute" and row.operator_class == "tensor_contraction"
+        )
+    assert flops[3] * 4 == flops[4] * 3 > 0
+
+
 def test_not_even_one_sample_fits(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [word for word in WORDS if word not in ("--optimizer", "adamw")]
     long = ("--inference", "--batch", "2", "--seq", "512", "--for", "1MiB", "--find", "batch")
     report = asked(capfd, *words, *long, code=3)
-    assert report["limit"]["largest_batch"] == 0
+    assert report["limit"]["found"]["value"] == 0
 
 
 @pytest.mark.parametrize(
@@ -181,7 +228,7 @@ def test_the_largest_batch_of_a_function(function: str, here: Path, capfd: pytes
     (here / "models.py").write_text(CODE)
     words = (f"models.py:{function}", "--device", "cpu", "--for", "1.5MB", "--find", "batch")
     report = asked(capfd, *words)
-    largest = report["limit"]["largest_batch"]
+    largest = report["limit"]["found"]["value"]
     assert largest > 4
     peaks = [measured_peak("models.py:sized", "--device", "cpu", "--optimizer", "adamw", "--batch", str(batch))
              for batch in (largest, largest + 1)]  # fmt: skip

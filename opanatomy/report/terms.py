@@ -556,6 +556,8 @@ ESTIMATES: Final = Chapter(
              " `total_flos`.",
              paths="estimated.conventions[].name, estimated.conventions[].counts, estimated.conventions[].leaves_out",
              note="MFUs of two projects can be compared only by one formula"),
+        term("at", "the rate that FLOP/s and MFU are of", "In the middle of the estimate, or given by"
+             " `--tokens-per-second`.", paths="estimated.tokens_per_second"),
         term("FLOP/token", "FLOPs of a token", paths="estimated.conventions[].flops"),
         term("FLOP/s", "those of a device, at that rate", paths="estimated.conventions[].flops_per_second"),
         term("MFU", "their share of the peak", paths="estimated.conventions[].mfu"),

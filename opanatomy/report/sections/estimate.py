@@ -109,7 +109,7 @@ def conventions(anatomy: Anatomy) -> Section | None:
         where = "inside" if first.low_ns <= spent <= first.high_ns else "outside"
         at = f"{given:,g} tokens/s of a device, {where} the range of the estimate"
     return Section(
-        title=f"MFU by formula (at {at})", columns=tuple(columns),
+        title="MFU by formula", facts=facts_of(("at", at)), columns=tuple(columns),
         rows=tuple(Row(cells=cells_of(columns, row)) for row in estimated.conventions),
         notes=(Note(text=note("estimate", "formula")),),
     )  # fmt: skip
