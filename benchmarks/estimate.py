@@ -1,16 +1,19 @@
-"""Published training runs next to their estimates -> the table of docs/estimate.md.
+"""Published training runs next to their estimates -> the table of docs/estimate.md, and errors.json of the package.
 
     python benchmarks/estimate.py PUBLIC.tsv FOUNDRY.tsv
 
 The tables have a row for each run of other projects (source, model, gpu, batch, sequence, precision, attention,
 compile, checkpointing, tokens a second and GPU, peak memory, step); FOUNDRY.tsv is that of mosaicml/llm-foundry, on
 which the efficiencies were fitted. Of runs on several GPUs it is one GPU's part of the step: data parallel, sharded
-over at most 16. Run it again when the model of a call's time changes.
+over at most 16. Beside our estimate stand two rules of thumb: 6 FLOPs a parameter and token at the sheet's peak of the
+data type, and at half of it. Run it again when the model of a call's time changes.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
+import json
 import re
 import statistics
 import sys
@@ -18,13 +21,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from opanatomy.devices.match import ceilings_of
+from opanatomy.devices.sheets import SHEETS
 from opanatomy.options import RunOptions
 from opanatomy.predict.estimate import estimated_on, sheet_limit
 from opanatomy.predict.fit import gpu_of
 from opanatomy.predict.workers import followed_apart
-from opanatomy.records.estimate import Fits
+from opanatomy.records.estimate import DeviceEstimate, Fits
+from opanatomy.records.workload import Workload
 
-PAGE = Path(__file__).parent.parent / "docs" / "estimate.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "estimate.md"
+ERRORS = ROOT / "opanatomy" / "predict" / "errors.json"
+#: The kinds of the table -> those of errors.json; the runs of the fit are in none.
+JUDGED = {
+    "dense decoder, 8 and 16 GPUs": "dense decoder", "dense decoder, own fused kernels": "dense decoder",
+    "dense encoder, 1 GPU": "dense encoder", "convolutional network, 1 GPU": "convolutional network",
+}  # fmt: skip
 #: Width, layers and heads of MPT decoders, by the names of the table.
 MPT = {
     "125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16), "3b": (2560, 32, 20),
@@ -54,6 +67,16 @@ class Run(NamedTuple):
     device: str
     step_ns: float
     fits: bool = False
+
+
+class Result(NamedTuple):
+    """An estimate next to the run: shares of the published time, whether range and memory held."""
+
+    ratio: float
+    inside: bool
+    fits: bool
+    #: By 6 FLOPs a parameter and token at the sheet's peak; `None` without tokens.
+    at_peak: float | None
 
 
 def decoder(
@@ -148,13 +171,73 @@ def of_public(rows: list[dict[str, str]]) -> Iterator[Run]:
             yield Run("dense decoder, 8 and 16 GPUs", options, GPUS[row["gpu"]], step)
 
 
+def rule_ns(made: DeviceEstimate, workload: Workload) -> float | None:
+    """Return the time of 6 FLOPs a parameter and token at the sheet's peak of the data type; `None` without tokens."""
+    sheet = next(sheet for sheet in SHEETS if sheet.device == made.device)
+    peak = ceilings_of(sheet).matrix_peak(made.mfu_dtype)
+    if not peak or not workload.parameters or not workload.sequence_length:
+        return None
+    return 6e9 * workload.parameters * (workload.batch or 1) * workload.sequence_length / peak
+
+
+def median_off(ratios: list[float]) -> float:
+    """Return the median distance of ratios from 1."""
+    return statistics.median(abs(ratio - 1) for ratio in ratios)
+
+
+def table_of(found: dict[str, list[Result]]) -> str:
+    """Return the table of the page."""
+    lines = [
+        "| kind of run | runs | inside | median off | as is / published | fit where they ran | 6N over the peak"
+        " | 6N over half of the peak |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for kind, each in found.items():
+        ratios = sorted(result.ratio for result in each)
+        ruled = [result.at_peak for result in each if result.at_peak is not None]
+        rules = [f"{100 * median_off([times * ratio for ratio in ruled]):.0f} %" if ruled else "" for times in (1, 2)]
+        lines.append(
+            f"| {kind} | {len(each)} | {sum(result.inside for result in each)} | {100 * median_off(ratios):.0f} %"
+            f" | {ratios[0]:.2f} to {ratios[-1]:.2f} | {sum(result.fits for result in each)} of {len(each)}"
+            f" | {rules[0]} | {rules[1]} |"
+        )
+    return "\n".join(lines)
+
+
+def errors_of(found: dict[str, list[Result]]) -> list[dict[str, str | int | float]]:
+    """Return the errors of the judged runs by kind."""
+    judged: dict[str, list[Result]] = {}
+    for kind, each in found.items():
+        if kind in JUDGED:
+            judged.setdefault(JUDGED[kind], []).extend(each)
+    return [
+        {
+            "kind": kind,
+            "runs": len(each),
+            "inside": sum(result.inside for result in each),
+            "median_off": round(median_off([result.ratio for result in each]), 3),
+        }
+        for kind, each in sorted(judged.items())
+    ]
+
+
+def write_table(name: str, table: str) -> None:
+    """Write the table between the page's markers of this name."""
+    before, after = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    text, count = re.subn(f"(?s){before}.*?{after}", lambda _: f"{before}{table}\n{after}", PAGE.read_text())
+    if not count:
+        print(f"{PAGE.name} has no {before.strip()}: nothing is written", file=sys.stderr)
+        return
+    PAGE.write_text(text)
+
+
 def main(public: Path, foundry: Path) -> None:
-    """Estimate each run, print it, and write the table of the page."""
-    runs = []
-    for path, made in ((foundry, of_foundry), (public, of_public)):
+    """Estimate each run, print it, and write the table of the page and the errors of the package."""
+    runs: list[Run] = []
+    for path, made_of in ((foundry, of_foundry), (public, of_public)):
         with path.open(newline="") as file:
-            runs += list(made(list(csv.DictReader(file, delimiter="\t"))))
-    found: dict[str, list[tuple[float, bool, float, bool]]] = {}
+            runs += made_of(list(csv.DictReader(file, delimiter="\t")))
+    found: dict[str, list[Result]] = {}
     for run in runs:
         limit = sheet_limit(run.device)
         step = next(followed_apart([run.options], gpu=gpu_of(limit))).step
@@ -162,32 +245,28 @@ def main(public: Path, foundry: Path) -> None:
             print(f"{run.kind}: {step}", file=sys.stderr)
             continue
         made = estimated_on(step, limit)
-        inside = made.low_ns <= run.step_ns <= made.high_ns
-        fits = not run.fits or made.occupied.fits is not Fits.DOES_NOT_FIT
-        found.setdefault(run.kind, []).append((made.as_is_ns / run.step_ns, inside, made.high_ns / made.low_ns, fits))
+        ruled = rule_ns(made, step.workload)
+        result = Result(
+            made.as_is_ns / run.step_ns,
+            made.low_ns <= run.step_ns <= made.high_ns,
+            not run.fits or made.occupied.fits is not Fits.DOES_NOT_FIT,
+            None if ruled is None else ruled / run.step_ns,
+        )
+        found.setdefault(run.kind, []).append(result)
         print(
             f"{run.kind:34} {run.device:20} {run.options.model:34} {run.step_ns / 1e6:8.0f} ms"
-            f"  {made.low_ns / 1e6:8.0f} to {made.high_ns / 1e6:8.0f}  {'in' if inside else 'OUT'}"
-            f"  {made.occupied.fits.value}",
+            f"  {made.low_ns / 1e6:8.0f} to {made.high_ns / 1e6:8.0f}  {'in' if result.inside else 'OUT'}"
+            f"  {made.occupied.fits.value}{'' if ruled is None else f'  6N at the peak {ruled / 1e6:.0f}'}",
             flush=True,
         )
-    lines = [
-        "| kind of run | runs | inside | median off | as is / published | fit where they ran |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    for kind, each in found.items():
-        ratios = sorted(ratio for ratio, *_ in each)
-        off = statistics.median(abs(ratio - 1) for ratio in ratios)
-        where = [fits for *_, fits in each]
-        lines.append(
-            f"| {kind} | {len(each)} | {sum(inside for _, inside, _, _ in each)} | {100 * off:.0f} %"
-            f" | {ratios[0]:.2f} to {ratios[-1]:.2f} | {sum(where)} of {len(where)} |"
-        )
-    table = "\n".join(lines)
+    table = table_of(found)
     print(table)
-    text = PAGE.read_text()
-    PAGE.write_text(re.sub(r"(?s)(<!-- errors -->\n).*?(<!-- end of errors -->)", rf"\1{table}\n\2", text))
+    write_table("errors", table)
+    ERRORS.write_text(json.dumps(errors_of(found), indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("public", type=Path, metavar="PUBLIC.tsv")
+    parser.add_argument("foundry", type=Path, metavar="FOUNDRY.tsv")
+    main(**vars(parser.parse_args()))
