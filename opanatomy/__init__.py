@@ -7,6 +7,7 @@
     trainer.add_callback(opanatomy.TrainerCallback())     # the same for transformers' Trainer
     profile(on_trace_ready=opanatomy.trace_handler("runs/"))  # the same for a torch.profiler.profile of your own
     anatomy = opanatomy.read("report.json")               # a report that was written as JSON
+    opanatomy.estimate("gpt2-xl", on="H100")              # a step on a device that is not here
     opanatomy.compare(before, after)                      # what changed, and where the difference comes from
 
     anatomy                                               # one line; in a notebook the first screen of the report
@@ -43,7 +44,18 @@ TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrup
 if TYPE_CHECKING:
     from typing import Any
 
-    from opanatomy.api import Anatomy, Comparison, Techniques, analyze, compare, profile, read, record, snapshot
+    from opanatomy.api import (
+        Anatomy,
+        Comparison,
+        Techniques,
+        analyze,
+        compare,
+        estimate,
+        profile,
+        read,
+        record,
+        snapshot,
+    )
     from opanatomy.cost.registry import formula
     from opanatomy.errors import (
         CaptureError,
@@ -59,14 +71,15 @@ if TYPE_CHECKING:
     from opanatomy.trainer import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "snapshot", "trace_handler", "read", "compare", "TrainerCallback", "Anatomy",
-    "Comparison", "Techniques", "formula", "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError",
-    "OutOfMemory", "OutputError", "GateError", "__version__",
+    "analyze", "profile", "estimate", "record", "snapshot", "trace_handler", "read", "compare", "TrainerCallback",
+    "Anatomy", "Comparison", "Techniques", "formula", "OpanatomyError", "UsageError", "TraceError", "ModelError",
+    "CaptureError", "OutOfMemory", "OutputError", "GateError", "__version__",
 ]  # fmt: skip
 
 _HOMES = {
     "analyze": "opanatomy.api",
     "profile": "opanatomy.api",
+    "estimate": "opanatomy.api",
     "read": "opanatomy.api",
     "compare": "opanatomy.api",
     "record": "opanatomy.api",

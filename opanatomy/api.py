@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, overload
 
 from msgspec import structs
@@ -34,7 +34,18 @@ from opanatomy.io.files import (
 )
 from opanatomy.io.redact import Texts, redacted
 from opanatomy.io.sources import STDIN, is_stream, spooled
-from opanatomy.options import JOBS, PROCESSES, RunOptions, as_argument, check_several, checked
+from opanatomy.options import (
+    ESTIMATE,
+    JOBS,
+    OF_RANKS,
+    PROCESSES,
+    RunOptions,
+    as_argument,
+    check_estimate,
+    check_several,
+    checked,
+    instead_of,
+)
 from opanatomy.parallel import ClusterSettings
 from opanatomy.pipeline import analyze_traces, anatomy_of_ranks, packed_summary_of, replayed
 from opanatomy.records.anatomy import Anatomy as AnatomyRecord
@@ -234,6 +245,41 @@ def profile(
 
         require_agreement(anatomy)
     return anatomy
+
+
+def estimate(
+    model: str,
+    *,
+    on: str | Sequence[str],
+    devices: int = 1,
+    link: str | None = None,
+    sweep: str | None = None,
+    tf32: bool = False,
+    tokens_per_second: float | None = None,
+    **options: Any,
+) -> Anatomy:
+    """Return the anatomy of a step on a device that is not here: `"H100"`, `["A100", "RTX 4090"]`; nothing is run.
+
+    `Anatomy.estimated` has the range of its time in ns and its memory in bytes on each device, all else is of the
+    first. `model` is a catalog name, a Hub id, a folder, or `"file.py:function"`; `options` are those of `opanatomy
+    estimate` with `_` for `-`: batch, seq, amp, dtype, optimizer, checkpointing, parallel, ... Raises `UsageError` for
+    an unknown device or option, `EstimateError` for a step that cannot be followed.
+    """
+    from opanatomy.predict.estimate import estimate_of
+
+    known = {option.name for option in ESTIMATE} & set(RunOptions.__struct_fields__)
+    for name in options.keys() - known:
+        raise UsageError(f"estimate: unknown option {name} - {instead_of(name, sorted(known))}")
+    run = RunOptions(model=model, **options)
+    names = (on,) if isinstance(on, str) else tuple(on)
+    asked = {"devices": devices, "link": link, "sweep": sweep, "on": names, "texts": run.texts}
+    check_estimate(SimpleNamespace(**asked, **{each.name: getattr(run, each.name) for each in OF_RANKS}), as_argument)
+    return held(
+        estimate_of(
+            run, names, ranks=devices, link=link, sweep=sweep, tf32=tf32, tokens_per_second=tokens_per_second,
+            command=f"opanatomy.estimate({model!r}, on={on!r})", stage=lambda _: None,
+        )
+    )  # fmt: skip
 
 
 def _of_rank(target: Path, module: torch.nn.Module) -> Path:

@@ -77,6 +77,8 @@ def absent_gpu(gpu: Gpu) -> Iterator[None]:
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
+        # bitsandbytes takes it when it is imported.
+        stack.enter_context(patch.object(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, create=True))
         # Backward stays in this thread, whose modes see its calls.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(patch.object(fake_tensor, "init_gpu_context", lambda *_: None))
