@@ -5,8 +5,7 @@
 PUBLIC.tsv is the table of estimate.py. Taken are the rows that a model of the catalog and options describe; of those
 left out the model, the quantized weights or the optimizer is not expressed so. What rows do not say is assumed here:
 adapters of rank 8, texts of 1304 tokens (the longest of Alpaca) or 64 (PEFT's script), batches of 2 and 8. Rows that
-cannot be followed are named: 8-bit optimizers need their packages, and beside a torch without CUDA even that is not
-enough; with bitsandbytes there no LoRA row is followed either.
+cannot be followed are named: 8-bit optimizers need their packages.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,7 +16,6 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
 from opanatomy.analysis.work import WorkSums
-from opanatomy.devices import match as devices
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Metric
 from opanatomy.records.comparison import (
@@ -1161,17 +1161,20 @@ def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[S
         yield f"{count} {what} shapes on one side alone: their calls are matched without them"
 
 
-def _device(anatomy: Anatomy) -> str | None:
-    """Return the name of the device, by its data sheet if it has one: an estimate is for that."""
-    environment = anatomy.environment
-    sheet = devices.match(environment.device, environment.device_memory_bytes, environment.multiprocessors).sheet
-    return environment.device if sheet is None else sheet.device
+def _devices(sides: Sequence[SideInput]) -> list[str | None]:
+    """Return the sides' devices; next to an estimate, which is for a data sheet, by their sheets."""
+    anatomies = [side.runs[0].anatomy for side in sides]
+    if all(anatomy.estimated is None for anatomy in anatomies):
+        return [anatomy.environment.device for anatomy in anatomies]
+    sources = [re.match(r"data sheet of (.+?),", anatomy.device.source or "") for anatomy in anatomies]
+    return [source[1] if source else anatomy.environment.device
+            for source, anatomy in zip(sources, anatomies, strict=True)]  # fmt: skip
 
 
 def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:
     lines = []
     for what, values in (
-        ("devices", [_device(side.runs[0].anatomy) for side in sides]),
+        ("devices", _devices(sides)),
         ("torch releases", [side.runs[0].anatomy.environment.torch for side in sides]),
         ("models", [side.runs[0].anatomy.workload.model for side in sides]),
         ("batches", [side.runs[0].anatomy.workload.batch for side in sides]),

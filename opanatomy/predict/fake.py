@@ -26,6 +26,7 @@ from opanatomy.capture.memory.observer import (
     rng_bytes,
 )
 from opanatomy.capture.memory.storages import Storages, address_of, holders_of, storages_of, tensors_in, unpacked
+from opanatomy.capture.model.parts import stacks_of
 from opanatomy.capture.model.user_function import said_by
 from opanatomy.capture.model.workload import prepare, workload_of
 from opanatomy.capture.run.observer import checkpointing_of
@@ -745,7 +746,7 @@ def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, 
     prepared = prepare(options)
     module = prepared.module
     subject = Subject(module=module, inputs=prepared.inputs, workload=workload_of(prepared, options))
-    decoder = decoder_of(module)
+    decoder, layers = decoder_of(module), max((len(stack.layers) for stack in stacks_of(module)), default=0)
     if mesh is not None:
         subject = on_a_rank(subject, options, mesh)
     stepper = make_stepper(subject, options)
@@ -767,7 +768,7 @@ def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, 
             calls = batches[prepared.texts.observed.profiled]
     return SimulatedStep(
         workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches,
-        requests=() if gpu is None else tuple(record.requests), decoder=decoder,
+        requests=() if gpu is None else tuple(record.requests), decoder=decoder, layers=layers,
     )  # fmt: skip
 
 

@@ -243,7 +243,7 @@ class Fit(Struct, kw_only=True):
     def _fewest_layers(self, first: SimulatedStep) -> Found:
         if first.workload.inference:
             raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: inference keeps nothing for a backward - leave it out")
-        layers = first.memory.shape.layers if first.memory.shape is not None else 0
+        layers = first.layers
         if not layers:
             raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: this model has no layers that are alike - leave it out")
         plain = replace(self.options, checkpointing=None, checkpoint_every=None, checkpoint_layers=None)

@@ -349,5 +349,7 @@ class SimulatedStep(Record, frozen=True, kw_only=True):
     batches: tuple[tuple[SimulatedCall, ...], ...] = ()
     #: What the allocator of a GPU is asked for from the weights on, in order: an address with its bytes, 0 to free it.
     requests: tuple[tuple[int, int], ...] = ()
+    #: The layers of the longest stack, 0 if the model has none.
+    layers: int = 0
     #: The sizes of a decoder of words; `None` for another model.
     decoder: DecoderShape | None = None

@@ -542,7 +542,8 @@ ESTIMATES: Final = Chapter(
         term("attained", "the step at the fastest rates that anyone measured on the device, launches for nothing",
              paths="estimated.devices[].attained_ns"),
         term("host", "what the host needs to launch all work of a step", paths="estimated.devices[].host_ns"),
-        term("throughput", "tokens or samples of a step over the ends of its range", paths="estimated.tokens"),
+        term("throughput", "tokens or samples of a step over the ends of its range",
+             paths="estimated.devices[].tokens, estimated.devices[].samples"),
         term("share of peak", "MFU: FLOPs of contractions, without recomputation, over the peak, at the range's ends",
              paths="estimated.devices[].mfu"),
         term("fits | does not fit | at the edge", "whether the process fits into what the device leaves it",
@@ -554,13 +555,14 @@ ESTIMATES: Final = Chapter(
              " attention or what a causal mask leaves; a fused attention's backward makes its scores again. The others"
              " are the formulas of nanoGPT, PaLM (appendix B), llm-foundry, torchtitan, Megatron-LM, and the Trainer's"
              " `total_flos`.",
-             paths="estimated.conventions[].name, estimated.conventions[].counts, estimated.conventions[].leaves_out",
+             paths="estimated.conventions[].name, estimated.conventions[].mfu",
              note="MFUs of two projects can be compared only by one formula"),
         term("at", "the rate that FLOP/s and MFU are of", "In the middle of the estimate, or given by"
              " `--tokens-per-second`.", paths="estimated.tokens_per_second"),
         term("FLOP/token", "FLOPs of a token", paths="estimated.conventions[].flops"),
         term("FLOP/s", "those of a device, at that rate", paths="estimated.conventions[].flops_per_second"),
-        term("MFU", "their share of the peak", paths="estimated.conventions[].mfu"),
+        term("counts", "what a formula counts", paths="estimated.conventions[].counts"),
+        term("leaves out", "what it does not", paths="estimated.conventions[].leaves_out"),
         term("together", "several equal devices, and what their collectives take",
              "The lower end of the range has them hidden behind other work, the upper end none of them; cut layers wait"
              " for each.", paths="estimated.devices[].ranks, estimated.devices[].transfer_ns"),

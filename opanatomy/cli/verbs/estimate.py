@@ -14,19 +14,8 @@ DESCRIPTION: Final = (
 OPTIONS: Final = ESTIMATE
 EXAMPLES: Final = (
     ("how long a step of GPT-2 XL takes, and whether it fits", "opanatomy estimate gpt2-xl --amp bf16 --on H100"),
-    ("with the layers recomputed", "opanatomy estimate gpt2-xl --amp bf16 --checkpointing --on 'RTX 4090'"),
-    (
-        "on eight of them, sharded",
-        "opanatomy estimate meta-llama/Llama-3.1-8B --batch 1 --seq 4096 --amp bf16"
-        " --parallel fsdp2 --devices 8 --on H100",
-    ),
-    (
-        "the MFU of a published run by each project's formula",
-        "opanatomy estimate meta-llama/Llama-3.1-8B --batch 1"
-        " --seq 8192 --dtype bfloat16 --on H100 --tokens-per-second 13812",
-    ),
-    ("which batch pays", "opanatomy estimate gpt2 --amp bf16 --on H100 --sweep batch=1..64"),
-    ("side by side", "opanatomy estimate gpt2 --batch 16 --on H100,'A100 80GB','RTX 4090'"),
+    ("on eight of them, sharded", "opanatomy estimate gpt2-xl --amp bf16 --parallel fsdp2 --devices 8 --on H100"),
+    ("which batch pays, side by side", "opanatomy estimate gpt2 --amp bf16 --sweep batch=1..64 --on H100,'RTX 4090'"),
 )
 
 

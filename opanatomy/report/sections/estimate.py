@@ -98,7 +98,7 @@ def conventions(anatomy: Anatomy) -> Section | None:
         Column(header="formula", holds=ColumnKind.NAMES, least=12): lambda row: row.name,
         Column(header="FLOP/token"): lambda row: Flops(row.flops),
         Column(header="FLOP/s"): lambda row: FlopRate(row.flops_per_second),
-        Column(header="MFU"): lambda row: Share(row.mfu, 1),
+        Column(header="of peak"): lambda row: Share(row.mfu, 1),
         Column(header="counts", drop_order=1): lambda row: row.counts,
         Column(header="leaves out", drop_order=2): lambda row: row.leaves_out,
     }
