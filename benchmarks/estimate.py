@@ -21,10 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from opanatomy.devices.match import ceilings_of
 from opanatomy.devices.sheets import SHEETS
 from opanatomy.options import RunOptions
-from opanatomy.predict.estimate import estimated_on, sheet_limit
+from opanatomy.predict.estimate import estimated_on, link_of, sheet_limit
 from opanatomy.predict.fit import gpu_of
 from opanatomy.predict.workers import followed_apart
 from opanatomy.records.estimate import DeviceEstimate, Fits
@@ -36,6 +38,7 @@ ERRORS = ROOT / "opanatomy" / "predict" / "errors.json"
 #: The kinds of the table -> those of errors.json; the runs of the fit are in none.
 JUDGED = {
     "dense decoder, 8 and 16 GPUs": "dense decoder", "dense decoder, own fused kernels": "dense decoder",
+    "dense decoder, sharded and compiled": "dense decoder",
     "dense encoder, 1 GPU": "dense encoder", "convolutional network, 1 GPU": "convolutional network",
 }  # fmt: skip
 #: Width, layers and heads of MPT decoders, by the names of the table.
@@ -60,13 +63,18 @@ GPUS = {
 
 
 class Run(NamedTuple):
-    """A published run: its kind, the step to estimate, the device, the time of the step, whether it must fit."""
+    """A published run: its kind, the step to estimate, the device, the time of the step, whether it must fit.
+
+    Of `ranks` devices that train together over a `link`, where their collectives are estimated too.
+    """
 
     kind: str
     options: RunOptions
     device: str
     step_ns: float
     fits: bool = False
+    ranks: int = 1
+    link: str | None = None
 
 
 class Result(NamedTuple):
@@ -171,6 +179,46 @@ def of_public(rows: list[dict[str, str]]) -> Iterator[Run]:
             yield Run("dense decoder, 8 and 16 GPUs", options, GPUS[row["gpu"]], step)
 
 
+#: Layers, width, heads, heads of keys, and inner width of Llamas, by their names in the table.
+LLAMAS = {
+    "Llama2 7b": (32, 4096, 32, 32, 11008), "Llama2 13b": (40, 5120, 40, 40, 13824),
+    "Llama2 34b": (48, 8192, 64, 8, 22016), "Llama2 70b": (80, 8192, 64, 8, 28672),
+    "TinyLlama": (22, 2048, 32, 4, 5632),
+}  # fmt: skip
+
+
+def of_llamas(rows: list[dict[str, str]]) -> Iterator[Run]:
+    """Yield compiled and sharded Llamas.
+
+    How many layers they recompute follows from the published HFU over MFU. Hybrid sharding is taken as sharding inside
+    a machine of 8, other sharding as over all GPUs and a machine's links.
+    """
+    for row in rows:
+        name = "TinyLlama" if "TinyLlama" in row["source"] else row["model"]
+        if name not in LLAMAS or "litgpt" in row["source"]:
+            continue
+        layers, width, heads, keys, inner = LLAMAS[name]
+        ranks = 8 if row["parallelism"] == "HSDP" else int(row["gpus"])
+        link = re.search(r"(\d+) Gb/s", row["gpu"])
+        batch, length = 16 if name == "TinyLlama" else int(row["batch"]), int(row["sequence"])
+        shares = [float(share) for share in re.findall(r"\.\d+", row["mfu"])]
+        again = round(3 * layers * (shares[1] / shares[0] - 1)) if len(shares) > 1 else 0
+        settings = {
+            "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads, "head_dim": width // heads,
+            "num_key_value_heads": keys, "intermediate_size": inner, "vocab_size": 32000,
+        }  # fmt: skip
+        options = RunOptions(
+            model="meta-llama/Llama-3.1-8B", batch=batch, seq=length, dtype="bfloat16", optimizer="adamw", compile=True,
+            settings=tuple((key, str(value)) for key, value in settings.items()), parallel="fsdp2",
+            checkpoint_layers=min(again, layers) or None,
+        )  # fmt: skip
+        yield Run(
+            "dense decoder, sharded and compiled", options, "H100 SXM" if row["gpu"].startswith("H100") else
+            GPUS[row["gpu"].partition(",")[0]], batch * length * 1e9 / float(row["tokens_per_s_per_gpu"]), ranks=ranks,
+            link=None if ranks <= 8 else f"{int(link[1]) // 8}G" if link else "25G",
+        )  # fmt: skip
+
+
 def rule_ns(made: DeviceEstimate, workload: Workload) -> float | None:
     """Return the time of 6 FLOPs a parameter and token at the sheet's peak of the data type; `None` without tokens."""
     sheet = next(sheet for sheet in SHEETS if sheet.device == made.device)
@@ -234,17 +282,19 @@ def write_table(name: str, table: str) -> None:
 def main(public: Path, foundry: Path) -> None:
     """Estimate each run, print it, and write the table of the page and the errors of the package."""
     runs: list[Run] = []
-    for path, made_of in ((foundry, of_foundry), (public, of_public)):
+    for path, made_of in ((foundry, of_foundry), (public, of_public), (public, of_llamas)):
         with path.open(newline="") as file:
             runs += made_of(list(csv.DictReader(file, delimiter="\t")))
     found: dict[str, list[Result]] = {}
     for run in runs:
         limit = sheet_limit(run.device)
-        step = next(followed_apart([run.options], gpu=gpu_of(limit))).step
+        gpu = replace(gpu_of(limit), ranks=run.ranks)
+        step = next(followed_apart([replace(run.options, compile=False)], gpu=gpu)).step
         if isinstance(step, str):
             print(f"{run.kind}: {step}", file=sys.stderr)
             continue
-        made = estimated_on(step, limit)
+        link = link_of(run.link, limit) if run.ranks > 1 else None
+        made = estimated_on(step, limit, link=link, compiled=run.options.compile)
         ruled = rule_ns(made, step.workload)
         result = Result(
             made.as_is_ns / run.step_ns,

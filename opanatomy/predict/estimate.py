@@ -113,7 +113,7 @@ def estimate_of(
     device without a data sheet, `EstimateError` if the step cannot be followed.
     """
     limits = [sheet_limit(name) for name in devices]
-    rates = [_rates_of(limit, options, tf32=tf32) for limit in limits]
+    rates = [_rates_of(limit, compiled=options.compile, tf32=tf32) for limit in limits]
     links = [link_of(link, limit) if ranks > 1 else None for limit in limits]
     options, assumed = with_optimizer(options)
     assumed += tuple(f"{name} is {each.ceilings.device}" for name, each in zip(devices, rates, strict=True)
@@ -132,7 +132,9 @@ def estimate_of(
             if isinstance(step, str):
                 raise EstimateError(step)
             steps[kind, each] = replace(step, workload=replace(step.workload, compiled=options.compile))
-        made += (estimated_on(steps[kind, each], limit, rate, joined) for each in sizes)
+        made += (
+            estimated_on(steps[kind, each], limit, link=joined, compiled=options.compile, tf32=tf32) for each in sizes
+        )
     first, step = limits[0], next(iter(steps.values()))
     estimated = Estimated(
         devices=tuple(made), tokens_per_second=tokens_per_second, tried=tried_of(step, options),
@@ -256,18 +258,18 @@ class _Rates(Struct, frozen=True, kw_only=True):
     compiled: bool = False
 
 
-def _rates_of(limit: Limit, options: RunOptions, *, tf32: bool) -> _Rates:
+def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
     if limit.name == CPU:
         known = ceilings_for(environment_of(CPU))
         if known.ceilings is None:
             raise EstimateError(
                 "--on cpu: how fast this processor is was not measured - run `opanatomy ceilings` first"
             )
-        return _Rates(ceilings=known.ceilings, efficiency=_WIDE, compiled=options.compile)
+        return _Rates(ceilings=known.ceilings, efficiency=_WIDE, compiled=compiled)
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:
         raise UsageError(f"--tf32: {limit.device} has no TF32 - leave it out")
-    return _Rates(ceilings=ceilings, efficiency=_efficiency_of(limit), tf32=tf32, compiled=options.compile)
+    return _Rates(ceilings=ceilings, efficiency=_efficiency_of(limit), tf32=tf32, compiled=compiled)
 
 
 class _Timed(Struct, frozen=True):
@@ -282,14 +284,14 @@ class _Timed(Struct, frozen=True):
 
 
 def estimated_on(
-    step: SimulatedStep, limit: Limit, rates: _Rates | None = None, link: float | None = None
+    step: SimulatedStep, limit: Limit, *, link: float | None = None, compiled: bool = False, tf32: bool = False
 ) -> DeviceEstimate:
     """Return the time and the memory of a step on a device; of one of several, with a link of so many bytes a second.
 
     What collectives take is hidden behind other work or not, but for those of layers that are cut, which all wait for:
     "as is" is the middle of both, the range has both.
     """
-    rates = _rates_of(limit, RunOptions(), tf32=False) if rates is None else rates
+    rates = _rates_of(limit, compiled=compiled, tf32=tf32)
     device = attained = host = transfer = 0.0
     flops: Counter[str] = Counter()
     for call in step.calls:
