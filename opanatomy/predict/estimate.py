@@ -39,8 +39,7 @@ from opanatomy.records.table import table_of_columns
 from opanatomy.records.taxonomy import FLOAT32, TF32, OperatorClass, Phase
 from opanatomy.records.work import FIGURES, KEYS, LikeStep, StepKind
 from opanatomy.records.workload import Environment
-from opanatomy.report.units import noun
-from opanatomy.report.units import rate as rate_text
+from opanatomy.report.units import noun, size
 from opanatomy.version import __version__
 
 _NS: Final = 10**9
@@ -236,7 +235,7 @@ def link_of(text: str | None, limit: Limit) -> float:
 def _joined(ranks: int, limits: Sequence[Limit], links: Sequence[float | None]) -> Iterator[str]:
     for limit, link in zip(limits, links, strict=True):
         if link:
-            yield f"{ranks} of {limit.device} joined by {rate_text(link, 'B')} in each direction"
+            yield f"{ranks} of {limit.device} joined by {size(int(link))}/s in each direction"
 
 
 def _unfitted(limits: Sequence[Limit]) -> Iterator[str]:
