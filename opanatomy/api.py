@@ -1064,15 +1064,15 @@ class _Report:
             partial.write_text(html_report(cast("Report", self), Page()), encoding="utf-8")
 
     def chart(self, name: str) -> Any:
-        """Return a picture of the report as a chart of `altair`, which a notebook shows and `save` writes.
+        """Return a picture of the report as a chart of `altair`, which a notebook shows offline and `save` writes.
 
         Of an anatomy: step, advice, lanes, classes, roofline, modules, memory, components, ranks; of a comparison:
         difference; of an experiment: techniques.
         Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
         """
-        from opanatomy.report.charts import chart_of
+        from opanatomy.report.charts import chart_of, for_a_notebook
 
-        return chart_of(cast("Report", self), name)
+        return for_a_notebook(chart_of(cast("Report", self), name))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the first screen of the report, of a comparison and an experiment the page."""

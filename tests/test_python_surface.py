@@ -469,3 +469,18 @@ def test_help_of_a_report_documents_every_field_table_and_method(kind: Any) -> N
     assert all(getattr(kind, name).__doc__ for name in methods)
     tables = " ".join((kind.to_pandas.__doc__ or "").split())
     assert all(re.search(rf"\b{name}\b", tables) for name in table_names(kind) if "." not in name)
+
+
+def test_a_notebook_fetches_nothing_and_keeps_its_own_headings() -> None:
+    """A picture is shown as it is, not by a script from elsewhere; altair still knows it as its own."""
+    import altair
+
+    anatomy = held(anatomies.llama_on_gpu())
+    for name in ("step", "classes"):
+        chart = anatomy.chart(name)
+        assert isinstance(chart, altair.TopLevelMixin)
+        shown = chart._repr_mimebundle_()
+        assert shown["text/html"].startswith("<svg")
+        assert "<script" not in shown["text/html"]
+        assert "$schema" in json.loads(chart.to_json(validate=False))
+    assert "h1" not in elements(anatomy).tags

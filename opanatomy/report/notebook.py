@@ -39,5 +39,6 @@ def _picture(report: Anatomy | Comparison | Techniques) -> str:
 def _written(sections: Iterable[Section]) -> Iterable[str]:
     for section in sections:
         yield f'<div class="opanatomy-{escape(section.name)}">'
-        yield from elements(section)
+        for element in elements(section):  # a heading is the notebook's
+            yield element.replace("<h1>", "<p><strong>").replace("</h1>", "</strong></p>")
         yield "</div>"
