@@ -226,9 +226,12 @@ class Fit(Struct, kw_only=True):
         """
         if what == _CHECKPOINTING:
             return self._fewest_layers(first)
-        guess = (self.batch if what == BATCH else first.workload.sequence_length) or 1
-        found = Found(what=what, value=0)
-        for tried, figures in run_jobs(sizes_tried, self.options, what, self.limit, self.gpu, guess):
+        known, peak = (self.batch if what == BATCH else first.workload.sequence_length) or 1, self.rows[0].predicted
+        assert peak is not None
+        found = Found(what=what, value=0, tried=1)
+        if self.fits(self.rows[0]):
+            found = replace(found, value=known, option=f"--{what} {known}", peak_bytes=peak.most_bytes)
+        for tried, figures in run_jobs(sizes_tried, self.options, what, self.limit, self.gpu, known, peak):
             found = replace(found, tried=found.tried + 1)
             if isinstance(figures, str):
                 if not found.value:
@@ -303,12 +306,16 @@ _SEGMENTS: Final = (2, 3, 4, 6, 8, 12)
 
 
 def sizes_tried(
-    options: RunOptions, what: str, limit: Limit, gpu: Gpu | None, guess: int
+    options: RunOptions, what: str, limit: Limit, gpu: Gpu | None, known: int, figures: StepFigures
 ) -> Iterator[tuple[int, StepFigures | str]]:
-    """Yield batches or lengths with the figures of their steps, or why it cannot be followed, until the largest."""
-    peaks: dict[int, int] = {}
-    least, low, high = options.accumulate if what == BATCH else min(guess, _LENGTHS), 0, _LARGEST
-    room = limit.usable_bytes or limit.bytes
+    """Yield batches or lengths with the figures of their steps, or why it cannot be followed, until the largest.
+
+    Those of the size `known` are there already.
+    """
+    room, peaks = limit.usable_bytes or limit.bytes, {known: figures.most_bytes or 0}
+    least = options.accumulate if what == BATCH else min(known, _LENGTHS)
+    low, high = (known, _LARGEST) if figures.fits(limit.bytes) is Fits.FITS else (0, known)
+    guess = _next_guess(peaks, low, high, room)
     while high > low + least:
         guess = min(max(guess // least, low // least + 1), (high - 1) // least) * least
         step = next(workers.followed([replace(options, **{what: guess})], samples="foreign", gpu=gpu)).step
