@@ -301,5 +301,5 @@ def test_it_says_how_its_kind_came_out(model: str, options: dict[str, Any], kind
     assert tried is not None
     assert tried.kind == kind
     text = " ".join(terminal_report(report, width=80).split())
-    said = f"of {tried.runs} published runs like this ({kind}) {tried.inside} lay inside"
-    assert (said if tried.runs else f"no published run of this kind ({kind}) was") in text
+    said = f"{tried.runs} published runs of this kind ({kind}): {tried.inside} inside the range"
+    assert (said if tried.runs else f"no published run of this kind ({kind}):") in text

@@ -116,3 +116,29 @@ def test_what_is_not_estimated_is_one_line(
     settings = [word for pair in TINY[LLAMA] for word in ("--set", "=".join(pair))]
     assert main(["estimate", LLAMA, *settings, "--seq", "16", "--on", "H100", *words.split()]) in (1, 2)
     assert said in capfd.readouterr().err.strip().splitlines()[-1]
+
+
+def test_gradients_of_two_types_are_reduced_apart(here: Path) -> None:
+    """Weights in bfloat16 and adapters in float32, as DDP has it: each bucket is of one type."""
+    (here / "mixed.py").write_text(MIXED)
+    run = RunOptions(model="mixed.py:made", optimizer="sgd", parallel="ddp", device="cpu")
+    step = next(followed_apart([run], gpu=replace(gpu_of(H100), ranks=2))).step
+    assert not isinstance(step, str), step
+    made = {row.dtype: row.bytes for row in collectives_of(step)}
+    assert made == {"float32": 64 * 64 * 4, "bfloat16": 64 * 64 * 2}
+
+
+MIXED = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = torch.nn.Linear(64, 64, bias=False)
+        self.narrow = torch.nn.Linear(64, 64, bias=False, dtype=torch.bfloat16)
+    def forward(self, x):
+        return self.narrow(self.wide(x).bfloat16()).float().sum()
+
+def made():
+    return Net(), (torch.randn(8, 64),)
+"""

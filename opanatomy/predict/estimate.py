@@ -226,8 +226,8 @@ def link_of(text: str | None, limit: Limit) -> float:
     rate = known[name]
     if rate is None:
         raise UsageError(
-            f"--link {name or 'between devices'}: not known of {limit.device} - give bytes/s of a device in each"
-            " direction, such as 32G"
+            f"how fast the {name or 'link'} of {limit.device} is, is not known - give its bytes/s in each direction:"
+            " --link 32G"
         )
     return rate
 

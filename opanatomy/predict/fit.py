@@ -226,12 +226,12 @@ class Fit(Struct, kw_only=True):
         """
         if what == _CHECKPOINTING:
             return self._fewest_layers(first)
-        known, peak = (self.batch if what == BATCH else first.workload.sequence_length) or 1, self.rows[0].predicted
-        assert peak is not None
+        known, baseline = (self.batch if what == BATCH else first.workload.sequence_length) or 1, self.rows[0].predicted
+        assert baseline is not None
         found = Found(what=what, value=0, tried=1)
         if self.fits(self.rows[0]):
-            found = replace(found, value=known, option=f"--{what} {known}", peak_bytes=peak.most_bytes)
-        for tried, figures in run_jobs(sizes_tried, self.options, what, self.limit, self.gpu, known, peak):
+            found = replace(found, value=known, option=f"--{what} {known}", peak_bytes=baseline.most_bytes)
+        for tried, figures in run_jobs(sizes_tried, self.options, what, self.limit, self.gpu, known, baseline):
             found = replace(found, tried=found.tried + 1)
             if isinstance(figures, str):
                 if not found.value:

@@ -127,7 +127,11 @@ class _Copies(Training):
         self._ranks, self._is_view, self._reduces = ranks, options.bucket_view, True
         most = int((options.bucket_mb or BUCKET_MB) * (1 << 20))
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._hooks = [hook for bucket in _buckets(reversed(trained), most) for hook in self._fill(bucket)]
+        trained.reverse()
+        alike = [
+            [each for each in trained if each.dtype is dtype] for dtype in dict.fromkeys(each.dtype for each in trained)
+        ]
+        self._hooks = [hook for some in alike for bucket in _buckets(some, most) for hook in self._fill(bucket)]
 
     def _fill(self, parameters: list[torch.Tensor]) -> Iterator[Any]:
         """Reduce these parameters' gradients together when the last of them is made."""
@@ -166,7 +170,7 @@ class _Copies(Training):
 
 
 def _buckets(parameters: Iterable[torch.Tensor], most: int) -> Iterator[list[torch.Tensor]]:
-    """Yield the parameters of each bucket; one is full when its bytes reach `most`, the first at 1 MiB."""
+    """Yield the parameters of each bucket, all of one type; one is full at `most` bytes, the first at 1 MiB."""
     full, held = min(_FIRST_BUCKET, most), 0
     bucket: list[torch.Tensor] = []
     for parameter in parameters:

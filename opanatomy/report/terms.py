@@ -566,7 +566,7 @@ ESTIMATES: Final = Chapter(
         term("together", "several equal devices, and what their collectives take",
              "The lower end of the range has them hidden behind other work, the upper end none of them; cut layers wait"
              " for each.", paths="estimated.devices[].ranks, estimated.devices[].transfer_ns"),
-        term("tried", "how estimates of this kind of step came out next to published runs",
+        term("checked on", "how estimates of this kind of step came out next to published runs",
              "Kinds are dense decoders and encoders, mixtures of experts, adapters, convolutional networks. Runs that"
              " efficiencies were fitted on are not among them.",
              paths="estimated.tried.kind, estimated.tried.runs, estimated.tried.inside, estimated.tried.median_off"),

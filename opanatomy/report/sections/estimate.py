@@ -81,7 +81,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
             ("host", host), ("together", together), ("throughput", _throughput(first)), ("share of peak", _mfu(first)),
             (occupied.fits.value, memory),
             ("step", f"batch {workload.batch or 'unknown'}{length}, {kind}, {_precision(anatomy)}"),
-            ("tried", _tried(estimated.tried, first)), ("assumed", "; ".join(estimated.assumed) or None),
+            ("checked on", _tried(estimated.tried, first)), ("assumed", "; ".join(estimated.assumed) or None),
         ),
         columns=tuple(columns) if others else (),
         rows=tuple(Row(cells=cells_of(columns, row)) for row in others),
@@ -120,10 +120,10 @@ def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
     if tried is None or first.capability is None:
         return None
     if not tried.runs or tried.median_off is None:
-        return phrase(f"no published run of this kind ({tried.kind}) was: the range may be wrong")
+        return phrase(f"no published run of this kind ({tried.kind}): the range may be wrong")
     return phrase(
-        f"of {{}} like this ({tried.kind}) {{}} lay inside, the median {{}} off", Count(tried.runs, "published run"),
-        Count(tried.inside), Share(tried.median_off, 1),
+        f"{{}} of this kind ({tried.kind}): {{}} inside the range, median error {{}}",
+        Count(tried.runs, "published run"), Count(tried.inside), Share(tried.median_off, 1),
     )  # fmt: skip
 
 
