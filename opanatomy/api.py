@@ -85,12 +85,14 @@ def analyze(
     jobs: int | None = None,
     at: str | None = None,
     what_if: Sequence[str] | None = None,
+    timeline: str | None = None,
 ) -> Anatomy:
     """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
     Of a CUDA memory snapshot (`.pickle`) it is what fills the memory, `at` "peak", "end", a time like "120ms", by
     default where memory ran out, else the peak. `what_if` are changes like "aten::mm x0.5" or "synchronization 0": the
-    steps of a trace of a GPU are timed again with each of them, and with all (`anatomy.replay.answers`).
+    steps of a trace of a GPU are timed again with each of them, and with all (`anatomy.replay.answers`). With
+    `timeline` "full" `anatomy.lanes` has every event of its step, however many.
 
     Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
     (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
@@ -112,7 +114,9 @@ def analyze(
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
-        anatomy = analyze_traces(paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes)
+        anatomy = analyze_traces(
+            paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes, timeline=timeline
+        )
         return _located(anatomy, paths, rules)
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None

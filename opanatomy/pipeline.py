@@ -28,12 +28,12 @@ from opanatomy.analysis.build import (
 from opanatomy.analysis.communication import collectives_of, communication_of, communication_of_rank, with_expected
 from opanatomy.analysis.evidence import situation_of
 from opanatomy.analysis.host import host_rows, thread_events
-from opanatomy.analysis.lanes import lanes_of
+from opanatomy.analysis.lanes import MOST_SPANS, RankLanes, device_over_steps, lanes_of, lanes_of_ranks
 from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
 from opanatomy.analysis.replay import Change, StepGraph, replay_of, replayed_gain, with_together
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.spans import Interval, longest_spans, spans_in
-from opanatomy.analysis.waiting import RankTables, waiting_of
+from opanatomy.analysis.waiting import RankTables, matched_of, waiting_of
 from opanatomy.analysis.window import (
     calls_of_steps,
     calls_that_count,
@@ -111,6 +111,7 @@ def analyze_traces(
     note: Callable[[str], None] = lambda text: None,
     at: str | None = None,
     what_if: Sequence[Change] = (),
+    timeline: str | None = None,
 ) -> Anatomy:
     """Return the anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
@@ -119,7 +120,8 @@ def analyze_traces(
     A rank that cannot be read is a warning while another one can; `TraceError` if none can, `UsageError` if two cannot
     be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` override those
     known of the device. `phases` give the phases of the traces' own annotations.
-    `what_if` are changes whose gain a replay of the trace says, each and all together.
+    `what_if` are changes whose gain a replay of the trace says, each and all together. With `timeline` "full" the lanes
+    have every event of their step.
     With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
     their summaries are kept (nowhere by default); `note` gets messages about that for the user.
     """
@@ -145,6 +147,8 @@ def analyze_traces(
 
         if len(sources) > 1 and what_if:
             raise UsageError(f"--what-if: {len(sources)} traces are given, one can be replayed - give one TRACE")
+        if len(sources) > 1 and timeline is not None:
+            raise UsageError(f"--timeline: {len(sources)} traces are given, each event is kept of one - give one TRACE")
         if len(sources) > 1:
             return redacted(with_ceilings(together(sources, cluster), ceilings), texts)
         source, graphs = sources[0], list[StepGraph]()
@@ -159,7 +163,14 @@ def analyze_traces(
                 anatomy = replace(anatomy, warnings=(*anatomy.warnings, ranks.warning))
             else:
                 one = summary_of_trace(
-                    path, name=source.name, annotated=annotated, phases=phases, texts=texts, trace=trace, graphs=graphs
+                    path,
+                    name=source.name,
+                    annotated=annotated,
+                    phases=phases,
+                    texts=texts,
+                    trace=trace,
+                    graphs=graphs,
+                    most_spans=MOST_SPANS if timeline is None else None,
                 )
                 anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
         if what_if and not graphs:
@@ -255,6 +266,7 @@ class _OverRanks:
     def __init__(self) -> None:
         self._together = RanksTogether()
         self.tables: dict[int, RankTables] = {}
+        self._lanes: dict[int, RankLanes] = {}
         self._counted: list[frozenset[int]] = []
 
     def common_steps(self) -> frozenset[int] | None:
@@ -268,6 +280,9 @@ class _OverRanks:
         rank = self._together.add(summary.anatomy, place)
         rows = summary.anatomy.step.steps
         self._counted.append(frozenset(row.number for row in rows if row.set_aside is None and row.number is not None))
+        self._lanes[place] = RankLanes(
+            f"rank {rank.rank}" if rank.rank is not None else rank.trace or "?", summary.lanes
+        )
         self.tables[place] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
         return rank.trace or "?"
 
@@ -275,8 +290,11 @@ class _OverRanks:
         """Return the anatomy over them, and what their collectives show together."""
         unlike = () if len(set(self._counted)) < 2 else (_UNLIKE_STEPS,)
         anatomy = self._together.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
-        waiting = waiting_of([self.tables[place] for place in self._together.places()])
-        return replace(anatomy, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
+        places = self._together.places()
+        matched = matched_of([self.tables[place] for place in places])
+        waiting = None if matched is None else waiting_of(matched)
+        lanes = lanes_of_ranks([self._lanes[place] for place in places], matched)
+        return replace(anatomy, lanes=lanes, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
 
 
 def summary_of(
@@ -326,10 +344,11 @@ def summary_of_trace(
     only: Collection[int] | None = None,
     trace: Trace | None = None,
     graphs: list[StepGraph] | None = None,
+    most_spans: int | None = MOST_SPANS,
 ) -> RankSummary:
     """Return the anatomy of the trace in `path`, and the evidence of its collectives; `name` is the file's name in the
     report, and with `only` no other steps count. `trace` is what the file has, if it was read before; the graph of its
-    steps is added to `graphs`.
+    steps is added to `graphs`. Its lanes have `most_spans` at most, with `None` all.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` give the phases
     of the trace's own annotations. The secrets in its metadata are added to `texts`: the anatomy still has them.
@@ -386,13 +405,16 @@ def summary_of_trace(
     is_timed = anatomy.timeline.busy_ns and len(trace.launches.name)
     if graphs is not None and kernels is not None and steps.time is not None and is_timed:
         graphs.append(StepGraph(steps.time.launched, kernels, steps.time, steps.window, steps.counted))
-    lanes = lanes_of(trace.names, attribution.host, trace.launches, own_table, steps)
+    lanes = lanes_of(trace, attribution.host, own_table, steps, most_spans)
     anatomy = replace(
         anatomy, checks=checks, collectives=collectives, lanes=lanes,
         spans=longest_spans(trace, calls, kernels, threads, steps, world),
     )  # fmt: skip
     anatomy = with_rank(anatomy, trace.metadata)
-    return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
+    return RankSummary(
+        anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps,
+        lanes=device_over_steps(steps),
+    )  # fmt: skip
 
 
 def replayed(

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
 import opanatomy
-from opanatomy.records.anatomy import Anatomy, Lane, LaneKind
+from opanatomy.analysis.lanes import MOST_SPANS
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.lanes import LaneKind
 from tests.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
 from tests.test_golden_traces import TRACES as KEPT
 
+Row: TypeAlias = "dict[str, Any]"
 
-def lane(anatomy: Anatomy, of: LaneKind, name: str = "") -> Lane:
+
+def lane(anatomy: Anatomy, of: LaneKind, name: str = "") -> list[Row]:
+    """The spans of the first lane of a kind whose name has these letters."""
     assert anatomy.lanes is not None
-    return next(each for each in anatomy.lanes.lanes if each.of is of and name in each.name)
+    named = next(each.name for each in anatomy.lanes.lanes if each.of is of and name in each.name)
+    return spans_of(anatomy, named)
 
 
-def in_us(each: Lane) -> list[tuple[float, float, str]]:
-    return [(begin / US, (begin + ns) / US, each.kinds[kind]) for begin, ns, kind in each.spans]
+def spans_of(anatomy: Anatomy, name: str) -> list[Row]:
+    assert anatomy.lanes is not None
+    return [span for span in anatomy.lanes.spans.rows() if span["lane"] == name]
 
 
-def spent(each: Lane) -> dict[str, int]:
+def in_us(spans: list[Row]) -> list[tuple[float, float, str]]:
+    return [(row["begin_ns"] / US, (row["begin_ns"] + row["length_ns"]) / US, row["kind"]) for row in spans]
+
+
+def spent(spans: list[Row]) -> dict[str, int]:
     """The time of each kind."""
     times: Counter[str] = Counter()
-    for _, ns, kind in each.spans:
-        times[each.kinds[kind]] += ns
+    for span in spans:
+        times[span["kind"]] += span["length_ns"]
     return dict(times)
 
 
-def check(each: Lane, wall_ns: int) -> None:
-    """Spans are in order, disjoint, within the step, and of kinds that the lane names."""
-    reached = 0
-    for begin, ns, kind in each.spans:
-        assert begin >= reached
-        assert ns > 0
-        assert 0 <= kind < len(each.kinds)
-        reached = begin + ns
-    assert reached <= wall_ns
+def check(spans: list[Row], wall_ns: int) -> None:
+    """Spans are in order and within the step."""
+    begun = 0
+    for span in spans:
+        assert begun <= span["begin_ns"]
+        assert span["length_ns"] > 0
+        assert span["begin_ns"] + span["length_ns"] <= wall_ns
+        begun = span["begin_ns"]
 
 
 def two_streams() -> TraceBuilder:
@@ -87,8 +101,8 @@ def test_a_thread_shows_what_is_innermost(tmp_path: Path) -> None:
     trace.launch(52, 99, name="cudaDeviceSynchronize", duration=6)
     thread = lane(trace.analyze(tmp_path), LaneKind.HOST)
     assert in_us(thread) == [
-        (0, 20, "python"), (20, 25, "operators"), (25, 27, "launching"), (27, 40, "operators"), (40, 52, "python"),
-        (52, 58, "waiting"), (58, 60, "python"),
+        (0, 10, "python"), (10, 20, "python"), (20, 25, "operators"), (25, 27, "launching"), (27, 40, "operators"),
+        (40, 50, "python"), (50, 52, "python"), (52, 58, "waiting"), (58, 60, "python"),
     ]  # fmt: skip
 
 
@@ -118,27 +132,63 @@ def test_the_step_nearest_to_the_mean_is_drawn(tmp_path: Path) -> None:
     assert (lanes.step, lanes.wall_ns) == (3, 112 * US)
 
 
-def test_of_many_spans_the_times_stay_exact(tmp_path: Path) -> None:
-    """5,000 kernels of 1 us with 1 us between them: in parts of the step, each kind as long as before."""
+def many_kernels(count: int = 16_000) -> TraceBuilder:
+    """Kernels of 1 us with 1 us between them."""
     trace = on_gpu()
-    trace.step(0, 10_100)
-    for place in range(5_000):
+    trace.step(0, 2 * count + 100)
+    for place in range(count):
         trace.host("aten::mm", 2 * place, 1)
         trace.run((GEMM, MAP)[place % 2], 2 * place + 0.5, 2 * place + 1, 1)
-    anatomy = trace.analyze(tmp_path)
-    stream, device = lane(anatomy, LaneKind.STREAM), lane(anatomy, LaneKind.DEVICE)
+    return trace
+
+
+def test_of_many_spans_the_times_stay_exact(tmp_path: Path) -> None:
+    """More spans than a report keeps: of the lanes that do not fit, in parts of the step, each kind as long as before;
+    all of them where that is asked for."""
+    many_kernels().write(tmp_path / "trace.json")
+    anatomy = opanatomy.analyze(tmp_path / "trace.json")
     assert anatomy.lanes is not None
-    assert sum(len(each.spans) for each in anatomy.lanes.lanes) <= 2400
-    assert stream.bin_ns is not None
-    assert sum(spent(stream).values()) == 5_000 * US
-    assert sum(spent(device).values()) == anatomy.lanes.wall_ns
+    assert len(anatomy.lanes.spans) <= MOST_SPANS
+    whole = opanatomy.analyze(tmp_path / "trace.json", timeline="full")
+    assert whole.lanes is not None
+    assert not [each for each in whole.lanes.lanes if each.bin_ns is not None]
+    assert len(whole.lanes.spans) == sum(each.count for each in anatomy.lanes.lanes) > MOST_SPANS
+    assert [each.name for each in anatomy.lanes.lanes if each.bin_ns is not None]
     for each in anatomy.lanes.lanes:
-        check(each, anatomy.lanes.wall_ns)
+        spans = spans_of(anatomy, each.name)
+        check(spans, anatomy.lanes.wall_ns)
+        assert spent(spans) == spent(spans_of(whole, each.name))
+        assert each.bin_ns is None or all(span["name"] is None for span in spans)
+
+
+def test_a_span_has_its_names_and_what_it_comes_from(tmp_path: Path) -> None:
+    """A kernel its operator, launch, grid; an idle time the work that ends it; a wait what it waited for."""
+    trace = on_gpu()
+    trace.step(0, 60)
+    trace.annotation("opanatomy.module:layer.0", 0, 50)
+    trace.host("aten::mm", 2, 6, shapes=[[4, 8], [8, 2]], types=["float"] * 2)
+    trace.run(GEMM, 4, 10, 20, grid=[3, 1, 1], block=[128, 1, 1])
+    trace.launch(12, 99, name="cudaDeviceSynchronize", duration=20)
+    trace.host("aten::add", 34, 6)
+    trace.run(MAP, 36, 45, 5)
+    anatomy = trace.analyze(tmp_path)
+    first, second = lane(anatomy, LaneKind.STREAM)
+    assert first["name"] == GEMM
+    assert (first["operator"], first["phase"], first["grid"]) == ("aten::mm", "forward", "3 x 1 x 1 of 128 x 1 x 1")
+    assert str(first["signature"]) == "float32[4,8], float32[8,2]"
+    assert first["cause_ns"] == 4 * US
+    assert (second["name"], second["cause_ns"]) == (MAP, 36 * US)
+    idle = [span for span in lane(anatomy, LaneKind.DEVICE) if span["kind"].startswith("idle_")]
+    ended = {(span["cause"], span["cause_ns"]) for span in idle if 30 * US <= span["begin_ns"] < 45 * US}
+    assert ended == {("stream 7", 45 * US)}
+    (wait,) = [span for span in lane(anatomy, LaneKind.HOST) if span["kind"] == "waiting"]
+    assert (wait["name"], wait["cause"], wait["cause_ns"]) == ("cudaDeviceSynchronize", "stream 7", 10 * US)
+    assert first["cause"] == wait["lane"]
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_lanes_of_real_traces(path: Path) -> None:
-    """Spans are disjoint, each device fills the step, and its idle time is that of the step by cause."""
+    """Each device fills the step, its idle time is that of the step by cause; streams have the events of the file."""
     anatomy = opanatomy.analyze(path)
     lanes = anatomy.lanes
     if lanes is None:
@@ -146,20 +196,56 @@ def test_lanes_of_real_traces(path: Path) -> None:
         return
     devices = [each for each in lanes.lanes if each.of is LaneKind.DEVICE]
     for each in lanes.lanes:
-        check(each, lanes.wall_ns)
+        check(spans_of(anatomy, each.name), lanes.wall_ns)
     for each in devices:
-        assert sum(spent(each).values()) == lanes.wall_ns
+        assert sum(spent(spans_of(anatomy, each.name)).values()) == lanes.wall_ns
     (row,) = [row for row in anatomy.step.steps if row.number == lanes.step and row.set_aside is None][:1]
     assert row.wall_ns == lanes.wall_ns
     if len(devices) == 1:
-        idle = {kind.removeprefix("idle_"): ns for kind, ns in spent(devices[0]).items() if kind.startswith("idle_")}
+        times = spent(spans_of(anatomy, devices[0].name))
+        idle = {kind.removeprefix("idle_"): ns for kind, ns in times.items() if kind.startswith("idle_")}
         assert idle == {cause.value: ns for cause, ns in row.idle_causes.items() if ns}
-        assert spent(devices[0]).get("outside", 0) == row.outside_ns
+        assert times.get("outside", 0) == row.outside_ns
+    streams = [each.name for each in lanes.lanes if each.of is LaneKind.STREAM and each.bin_ns is None]
+    if streams and not lanes.hidden:
+        raw = raw_work(path)
+        for name in streams:
+            for span in spans_of(anatomy, name):
+                began = (lanes.begin_ns or 0) + span["begin_ns"]
+                assert (span["name"], began, span["length_ns"]) in raw
 
 
-def test_ranks_have_a_lane_each() -> None:
+def raw_work(path: Path) -> set[tuple[str, int, int]]:
+    """The name, begin and length (ns) of each event of a device, by the file alone."""
+    text = gzip.decompress(path.read_bytes())
+    events = json.loads(text, parse_float=Decimal)
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    made = set()
+    for event in events:
+        if event.get("ph") == "X" and "stream" in event.get("args", {}):
+            begin, length = (round(Decimal(event.get(key, 0)) * 1000) for key in ("ts", "dur"))
+            made.add((event["name"], begin, length))
+    return made
+
+
+def test_ranks_are_on_one_clock_and_show_their_waiting() -> None:
+    """Each rank's lane begins when its step did on the clock of all; it waits as long as the report says."""
     ranks = [path for path in KEPT if "dlrm_rank" in path.name]
-    lanes = opanatomy.analyze(ranks).lanes if len(ranks) > 1 else None
+    anatomy = opanatomy.analyze(ranks)
+    lanes, waiting = anatomy.lanes, anatomy.waiting
     assert lanes is not None
+    assert waiting is not None
+    assert lanes.on_one_clock
     assert [each.name for each in lanes.lanes] == ["rank 0", "rank 1"]
     assert all(each.of is LaneKind.DEVICE for each in lanes.lanes)
+    begins = []
+    for path, each, rank in zip(sorted(ranks), lanes.lanes, waiting.each, strict=True):
+        alone = opanatomy.analyze(path).lanes
+        assert alone is not None
+        spans = spans_of(anatomy, each.name)
+        (parts,) = [step for step in rank.steps if step.number == lanes.step]
+        assert spent(spans).get("waiting_for_ranks", 0) == parts.waiting_ns
+        begins.append(spans[0]["begin_ns"])
+        if alone.step == lanes.step:
+            assert spans[0]["begin_ns"] == (alone.begin_ns or 0) - rank.clock_offset_ns - (lanes.begin_ns or 0)
+    assert min(begins) == 0

@@ -311,7 +311,7 @@ def test_json_reads_back_as_the_same_anatomy(name: str) -> None:
         for row in report[part] if isinstance(report[part], list) else [report[part] or {}]:
             assert set(keys.split()) <= set(row) or not row, part
     assert [line.split(":")[0].strip() for line in text.splitlines() if '"values":' in line] == [
-        f'"{name}"' for name in KEYS
+        f'"{name}"' for name in (*KEYS, *(anatomy.lanes.spans.keys if anatomy.lanes is not None else ()))
     ]
     assert (read_anatomy(text), written(read_anatomy(text), "json")) == (anatomy, text)
     turned = replace(anatomy, conventions=dict(reversed(anatomy.conventions.items())))

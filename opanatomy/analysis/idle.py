@@ -49,7 +49,7 @@ _LATENCY_NS: Final = 20_000
 FREES: Final = regex(r"^(?:cuda|hip)Free(?!Host)")
 _EXCHANGES: Final = regex(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
 #: A wait returns this soon after the device's last work; the longest delay in sixty real traces is 187 us.
-_RETURNS_NS: Final = 250_000
+RETURNS_NS: Final = 250_000
 #: What recording a Python function costs the host, at most: 0.15 us were measured (torch 2.13, CPython 3.11).
 _STACK_NS: Final = 1_000
 #: A silence of the host up to this long is Python between two operators; a longer one is unexplained.
@@ -281,7 +281,7 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
     last = max(int(busy[1][-1]), int(launches.max(initial=0)))
     before = np.searchsorted(busy[0], end, side="left") - 1
     since = np.maximum(np.where(before >= 0, busy[1][np.maximum(before, 0)], begin), begin)
-    long = (end - since > _RETURNS_NS) & (begin < last)
+    long = (end - since > RETURNS_NS) & (begin < last)
     awaited = union(since[long], (end - since)[long])
     graphs = rows_named(_GRAPH, launched.names, calls.name)
     nodes = np.flatnonzero((launched.launch >= 0) & graphs[launched.launch]) if graphs.any() else waits[:0]
@@ -293,7 +293,7 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
     before = np.searchsorted(busy[1], work.start_ns[nodes], side="right") - 1
     since = np.maximum(np.where(before >= 0, busy[1][np.maximum(before, 0)], returned), returned)
     idle = work.start_ns[nodes] - since
-    unseen = idle > np.where(again, _LATENCY_NS, _RETURNS_NS)
+    unseen = idle > np.where(again, _LATENCY_NS, RETURNS_NS)
     return together(awaited, overlap(union(since[unseen], idle[unseen]), union(begin, end - begin)))
 
 

@@ -1,103 +1,205 @@
 """Draw one step over time: its phases, what each device did and why it was idle, its streams, the host's threads.
 
-The step is the one whose time is nearest to the mean of those that count. A lane has what happens in order, in disjoint
-spans; where it has none nothing is recorded. Those of a device fill the step exactly, with the terms of `Timeline`.
+The step is the one whose time is nearest to the mean of those that count. A lane has what happened, as spans with the
+names of the events; where it has none nothing is recorded. Those of a device fill the step exactly, with the terms of
+`Timeline`. Where a lane has more spans than the report keeps, it has the times of each kind in parts of the step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.build import MeasuredSteps
-from opanatomy.analysis.idle import WAITS, is_operator
-from opanatomy.analysis.intervals import Intervals, overlap, union, within, without
+from opanatomy.analysis.idle import RETURNS_NS, WAITS, is_operator
+from opanatomy.analysis.intervals import Intervals, overlap, union, without
 from opanatomy.analysis.timeline import DeviceTime
+from opanatomy.analysis.waiting import Matched, RankWaits
 from opanatomy.attribution.attribute import enclosing_rows
-from opanatomy.records.anatomy import Lane, LaneKind, Lanes
-from opanatomy.records.columns import Bool, CallTable, HostTable, Int64, Launches, at, rows_named, starts_work, unique
+from opanatomy.records.columns import (
+    Bool,
+    CallTable,
+    Categorical,
+    HostTable,
+    Int64,
+    KernelTable,
+    Launches,
+    at,
+    rows_named,
+    starts_work,
+    unique,
+)
+from opanatomy.records.lanes import NO_SPANS, Lane, LaneKind, Lanes, SpanTable
+from opanatomy.records.table import concatenated, figure
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass, Phase
+from opanatomy.trace.read import Trace
 
-#: Spans of all lanes together, at most: a picture of more is slow and shows no more.
-_MOST_SPANS: Final = 2400
+#: Spans that a report keeps, over all lanes; a lane that is too much has its times in so many parts at most.
+MOST_SPANS: Final = 30_000
+_MOST_BINNED: Final = 1200
 #: Streams, devices and threads with a lane of their own, those with most work.
 _MOST_LANES: Final = 6
 #: What a lane does besides classes of work, phases and causes of idle time.
-COMPUTING, EXPOSED, COPIES = "computing", "exposed_communication", "exposed_copies"
+COMPUTING, EXPOSED, WAITING_FOR_RANKS, COPIES = (
+    "computing", "exposed_communication", "waiting_for_ranks", "exposed_copies",
+)  # fmt: skip
 OUTSIDE_WORK, UNRECORDED, IDLE = "outside", "unrecorded", "idle_"
 OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON = "operators", "launching", "waiting", "runtime", "python"
-FRAMEWORK: Final = "framework"
+FRAMEWORK, INPUT = "framework", "input"
 
 
 def lanes_of(
-    names: Sequence[str], host: HostTable, launches: Launches, calls: CallTable, steps: MeasuredSteps
+    trace: Trace, host: HostTable, calls: CallTable, steps: MeasuredSteps, most: int | None = MOST_SPANS
 ) -> Lanes | None:
-    """Return the lanes of the step that is nearest to the mean; `None` if no step counts."""
+    """Return the lanes of the step that is nearest to the mean, with at most so many spans; `None` if no step counts.
+
+    `calls` are those of the steps that count.
+    """
     counted = [row for row in steps.rows if row.set_aside is None]
     if not counted:
         return None
     mean = sum(row.wall_ns for row in counted) / len(counted)
     place = min(range(len(counted)), key=lambda number: abs(counted[number].wall_ns - mean))
     if steps.time is not None:
-        begin, end = int(steps.time.step_start[place]), int(steps.time.step_end[place])
-        made = list(_of_devices(steps.time, place, (begin, end)))
+        step = int(steps.time.step_start[place]), int(steps.time.step_end[place])
+        made = list(_of_devices(trace, steps.time, place, step))
     else:
         spans = steps.window.steps or (steps.window.window,)
-        begin, end = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][place]
-        made = list(_host_phases(steps, (begin, end)))
-    made += _threads(names, host, launches, calls, (begin, end), on_cpu=steps.time is None)
-    made = [lane for lane in made if lane.spans]
+        step = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][place]
+        made = list(_host_phases(steps, step))
+    made += _threads(trace, host, calls, steps, step)
+    made = [lane for lane in made if len(lane.spans)]
     shown = [lane for kind in LaneKind for lane in [lane for lane in made if lane.of is kind][:_MOST_LANES]]
-    every = Lanes(
-        step=counted[place].number, wall_ns=end - begin, hidden=len(made) - len(shown), lanes=tuple(shown)
-    )  # fmt: skip
-    return fewer(every, _MOST_SPANS)
+    every = _together(shown, counted[place].number, step)
+    return fewer(replace(every, hidden=len(made) - len(shown)), most)
+
+
+class _OneLane(Struct, frozen=True):
+    """A lane and its spans, in order."""
+
+    of: LaneKind
+    name: str
+    spans: SpanTable
+
+
+def _together(made: Sequence[_OneLane], number: int | None, step: tuple[int, int]) -> Lanes:
+    lanes = tuple(Lane(of=lane.of, name=lane.name, count=len(lane.spans)) for lane in made)
+    spans = concatenated((NO_SPANS, *(lane.spans for lane in made))).compact()
+    return Lanes(step=number, begin_ns=step[0], wall_ns=step[1] - step[0], lanes=lanes, spans=spans)
+
+
+def _lane(
+    of: LaneKind, name: str, when: Intervals, step: tuple[int, int], keys: Mapping[str, Categorical[Any]],
+    cause: tuple[Categorical[str], Int64] | None = None,
+) -> _OneLane:  # fmt: skip
+    """Return a lane with the parts of these spans in the step, in their order and with these keys.
+
+    `cause` is the lane and the time of what each comes from, -1 where that is not known.
+    """
+    start, end = np.clip(when[0], *step), np.clip(when[1], *step)
+    rows = np.flatnonzero(end > start)
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    keys = {**keys, "lane": Categorical(np.zeros(len(start), dtype=np.int64), (name,))}
+    figures = {"begin_ns": start - step[0], "length_ns": end - start}
+    if cause is not None:
+        keys["cause"] = cause[0]
+        figures["cause_ns"] = figure(cause[1] - step[0], cause[0].codes >= 0)
+    return _OneLane(of, name, SpanTable(keys, figures).where(rows))
 
 
 # ----- devices: phases, busy and idle, streams
 
 
-def _of_devices(time: DeviceTime, place: int, step: tuple[int, int]) -> Iterator[Lane]:
-    here = time.step == place
+def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int]) -> Iterator[_OneLane]:
+    here = np.flatnonzero(time.step == place)
     devices = [device for device in time.devices if device.number in time.computing]
     names = dict(time.launched.device_names)
-    window = np.array([step[0]]), np.array([step[1]])
     for device in devices[:1]:
-        rows = np.flatnonzero(here & (time.device == device.number))
-        yield _lane(LaneKind.PHASES, "phases", _runs(time.start[rows], time.duration[rows], time.phase[rows]),
-                    [phase.value for phase in PHASES], step)  # fmt: skip
+        rows = here[time.device[here] == device.number]
+        start, end, phase = _runs(time.start[rows], time.duration[rows], time.phase[rows])
+        kinds = Categorical(phase, tuple(item.value for item in PHASES))
+        yield _lane(LaneKind.PHASES, "phases", (start, end), step, {"kind": kinds})
+    # The rows of the trace's work, and the lane of each one's stream.
+    work = np.flatnonzero(time.launched.inside)
+    streams = _streams(time)
     for device in devices:
-        rows = np.flatnonzero(time.device == device.number)
-        communicates = time.operator_class[rows] == CLASS_CODE[OperatorClass.COMMUNICATION]
-        copies = time.copies[rows] & ~communicates
-        layers: list[tuple[str, Intervals]] = []
-        left = window
-        for what, marked in ((COMPUTING, ~communicates & ~copies), (EXPOSED, communicates), (COPIES, copies)):
-            layers.append((what, union(time.start[rows[marked]], time.duration[rows[marked]])))
-        layers += [(UNRECORDED, device.idle.unrecorded)]
-        layers += [(f"{IDLE}{part.cause.value}", part.time) for part in device.idle.charged]
-        parts = []
-        for what, spans in layers:
-            own = overlap(left, spans)
-            left = without(left, spans)
-            parts.append((what, own))
-        parts.append((OUTSIDE_WORK, left))
-        name = names.get(device.number)
-        yield _of_layers(LaneKind.DEVICE, f"device {device.number}" + (f": {name}" if name else ""), parts, step)
-    streams = unique(time.device[here] * (1 << 32) + time.stream[here])
+        title = names.get(device.number)
+        when, kinds = _parts_of_device(time, device, step)
+        # Idle time ends with the next work of the device.
+        order = device.events[np.argsort(time.start[device.events], kind="stable")]
+        following = np.append(order, -1)[np.searchsorted(time.start[order], when[1])]
+        is_idle = np.array([kind.startswith(IDLE) for kind in kinds.values], dtype=bool)[kinds.codes]
+        ended = np.where(is_idle, following, -1)
+        cause = streams.take(ended), at(time.start, ended)
+        name = f"device {device.number}" + (f": {title}" if title else "")
+        yield _lane(LaneKind.DEVICE, name, when, step, {"kind": kinds}, cause)
     spent = np.zeros(len(streams.values), dtype=np.int64)
-    np.add.at(spent, streams.inverse, time.duration[here])
+    np.add.at(spent, streams.codes[here], time.duration[here])
     for number in np.argsort(-spent, kind="stable").tolist():
-        device_number, stream = divmod(int(streams.values[number]), 1 << 32)
-        rows = np.flatnonzero(here)[streams.inverse == number]
-        of_device = f" of device {device_number}" if len(devices) > 1 else ""
-        yield _lane(LaneKind.STREAM, f"stream {stream}{of_device}",
-                    (time.start[rows], time.start[rows] + time.duration[rows], time.operator_class[rows]),
-                    [item.value for item in CLASSES], step)  # fmt: skip
+        rows = here[streams.codes[here] == number]
+        when = time.start[rows], time.start[rows] + time.duration[rows]
+        keys, cause = _of_work(trace, time.work, time.launched.launch, work[rows])
+        keys["kind"] = Categorical(time.operator_class[rows], tuple(item.value for item in CLASSES))
+        yield _lane(LaneKind.STREAM, streams.values[number], when, step, keys, cause)
+
+
+def _streams(time: DeviceTime) -> Categorical[str]:
+    """Return the lane of the stream of each device event of the steps."""
+    groups, several = unique(time.device * (1 << 32) + time.stream), len(time.computing) > 1
+    numbers = [divmod(value, 1 << 32) for value in groups.values.tolist()]
+    names = tuple(f"stream {stream}" + (f" of device {device}" if several else "") for device, stream in numbers)
+    return Categorical(groups.inverse, names)
+
+
+def _of_work(
+    trace: Trace, table: KernelTable, launch: Int64, rows: Int64
+) -> tuple[dict[str, Categorical[Any]], tuple[Categorical[str], Int64]]:
+    """Return what is known of this work of the trace, and the thread and time of its launch."""
+    named = {name: getattr(table, name).take(rows) for name in ("operator", "signature", "module", "phase")}
+    launches, row = trace.launches, launch[rows]
+    thread = Categorical(at(launches.thread, row), _thread_names(trace))
+    return {
+        **named, "name": table.kernel.take(rows), "grid": Categorical(trace.work.grid[rows], trace.grids),
+    }, (thread, at(launches.start_ns, row))  # fmt: skip
+
+
+def _thread_names(trace: Trace) -> tuple[str, ...]:
+    """Return the names of the threads' lanes: by number, with the process where two have one number."""
+    times = Counter(thread for _, thread in trace.threads)
+    return tuple(
+        f"thread {thread}" + (f" of process {process}" if times[thread] > 1 else "")
+        for process, thread in trace.threads
+    )
+
+
+def _parts_of_device(time: DeviceTime, device: Any, step: tuple[int, int]) -> tuple[Intervals, Categorical[str]]:
+    """Return what a device did over the step, and why it was idle: spans that fill the step, and their kinds."""
+    rows = np.flatnonzero(time.device == device.number)
+    communicates = time.operator_class[rows] == CLASS_CODE[OperatorClass.COMMUNICATION]
+    copies = time.copies[rows] & ~communicates
+    layers: list[tuple[str, Intervals]] = []
+    for what, marked in ((COMPUTING, ~communicates & ~copies), (EXPOSED, communicates), (COPIES, copies)):
+        layers.append((what, union(time.start[rows[marked]], time.duration[rows[marked]])))
+    layers += [(UNRECORDED, device.idle.unrecorded)]
+    layers += [(f"{IDLE}{part.cause.value}", part.time) for part in device.idle.charged]
+    left = np.array([step[0]]), np.array([step[1]])
+    parts = []
+    for what, spans in layers:
+        parts.append((what, overlap(left, spans)))
+        left = without(left, spans)
+    return _layered([*parts, (OUTSIDE_WORK, left)])
+
+
+def _layered(parts: Sequence[tuple[str, Intervals]]) -> tuple[Intervals, Categorical[str]]:
+    kinds = list(dict.fromkeys(what for what, _ in parts))
+    code = np.concatenate([np.full(len(spans[0]), kinds.index(what)) for what, spans in parts])
+    start, end = (np.concatenate([spans[edge] for _, spans in parts]) for edge in (0, 1))
+    return (start, end), Categorical(code, tuple(kinds))
 
 
 def _runs(start_ns: Int64, duration_ns: Int64, phase: Int64) -> tuple[Int64, Int64, Int64]:
@@ -106,60 +208,74 @@ def _runs(start_ns: Int64, duration_ns: Int64, phase: Int64) -> tuple[Int64, Int
     start, end, phase = start_ns[order], (start_ns + duration_ns)[order], phase[order]
     first = np.flatnonzero(np.append(True, phase[1:] != phase[:-1])) if len(order) else order
     ends = np.maximum.reduceat(end, first) if len(first) else end
+    ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
     return start[first], ends, phase[first]
-
-
-def _of_layers(of: LaneKind, name: str, parts: Sequence[tuple[str, Intervals]], step: tuple[int, int]) -> Lane:
-    kinds = list(dict.fromkeys(what for what, _ in parts))
-    code = np.concatenate([np.full(len(spans[0]), kinds.index(what)) for what, spans in parts])
-    start, end = (np.concatenate([spans[edge] for _, spans in parts]) for edge in (0, 1))
-    return _lane(of, name, (start, end, code), kinds, step)
 
 
 # ----- the host
 
 
-def _host_phases(steps: MeasuredSteps, step: tuple[int, int]) -> Iterator[Lane]:
+def _host_phases(steps: MeasuredSteps, step: tuple[int, int]) -> Iterator[_OneLane]:
     """Yield the phases by the host's own ranges."""
     spans = [span for span in steps.window.spans if span[1] > step[0] and span[0] < step[1]]
     if spans:
         start, end = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
         codes = np.array([PHASES.index(Phase(span[2])) for span in spans], dtype=np.int64)
-        yield _lane(LaneKind.PHASES, "phases", (start, end, codes), [phase.value for phase in PHASES], step)
+        kinds = Categorical(codes, tuple(phase.value for phase in PHASES))
+        yield _lane(LaneKind.PHASES, "phases", (start, end), step, {"kind": kinds})
 
 
 def _threads(
-    names: Sequence[str], host: HostTable, launches: Launches, calls: CallTable, step: tuple[int, int], *, on_cpu: bool
-) -> Iterator[Lane]:
+    trace: Trace, host: HostTable, calls: CallTable, steps: MeasuredSteps, step: tuple[int, int]
+) -> Iterator[_OneLane]:
     """Yield the threads that launch work, on the CPU those that compute, those with most of it first."""
+    names, launches, time = trace.names, trace.launches, steps.time
     end_ns = host.start_ns + host.duration_ns
     inside = (host.start_ns < step[1]) & (end_ns > step[0]) & (host.duration_ns > 0)
     called = (launches.start_ns < step[1]) & (launches.start_ns + launches.duration_ns > step[0])
     operators = is_operator(names, host)
-    if on_cpu:
-        kinds = [*(item.value for item in CLASSES), FRAMEWORK]
+    if time is None:
+        kinds = [*(item.value for item in CLASSES), FRAMEWORK, INPUT]
         code = np.full(len(host.name), len(CLASSES), dtype=np.int64)
         known = calls.host_row >= 0
         code[calls.host_row[known]] = calls.operator_class.codes[known]
         # What is below an operator that computes is a part of it, unless it computes itself.
         below = operators & (code == len(CLASSES))
         code[below] = -1
+        begins, ends = steps.window.loading
+        place = np.searchsorted(begins, host.start_ns, side="right") - 1
+        code[(code == len(CLASSES)) & (place >= 0) & (end_ns <= at(ends, place))] = len(CLASSES) + 1
         works, called = inside & (code >= 0) & (code < len(CLASSES)), np.zeros(len(launches.name), dtype=bool)
     else:
         kinds = [OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON]
         code = np.where(operators, 0, 4)
         works = called & starts_work(names, launches)
-    of_threads = host.thread[works] if on_cpu else launches.thread[works]
-    spent = host.self_ns[works] if on_cpu else launches.duration_ns[works]
+    of_call = np.full(len(host.name), -1, dtype=np.int64)
+    of_call[calls.host_row[calls.host_row >= 0]] = calls.signature.codes[calls.host_row >= 0]
+    of_threads = host.thread[works] if time is None else launches.thread[works]
+    spent = host.self_ns[works] if time is None else launches.duration_ns[works]
     threads = unique(of_threads)
     sums = np.zeros(len(threads.values), dtype=np.int64)
     np.add.at(sums, threads.inverse, spent)
+    titles = _thread_names(trace)
     for number in np.argsort(-sums, kind="stable").tolist():
         thread = int(threads.values[number])
         rows = np.flatnonzero(inside & (host.thread == thread))
         own = np.flatnonzero(called & (launches.thread == thread))
-        spans = _innermost(host, rows, code, launches, own, _codes_of(names, launches, own))
-        yield _lane(LaneKind.HOST, f"thread {thread}", spans, kinds, step)
+        start, end, event, around = _innermost(host, rows, code, launches, own)
+        # Events of the host first, then runtime calls, for which the event around them stands in.
+        codes = np.concatenate((code[rows], _codes_of(names, launches, own)))[event]
+        is_call = event >= len(rows)
+        row = np.concatenate((rows, around))[event]
+        named = np.concatenate((host.name[rows], launches.name[own]))[event]
+        keys: dict[str, Categorical[Any]] = {
+            "kind": Categorical(codes, tuple(kinds)), "name": Categorical(named, names),
+            "operator": Categorical(np.where(is_call, at(host.name, row), -1), names),
+            "signature": Categorical(at(of_call, row), calls.signature.values),
+            "module": host.module.take(row), "phase": Categorical(at(host.phase, row), tuple(PHASES)),
+        }  # fmt: skip
+        cause = None if time is None else _waited_for(time, start, end, codes == kinds.index(WAITING))
+        yield _lane(LaneKind.HOST, titles[thread], (start, end), step, keys, cause)
 
 
 def _codes_of(names: Sequence[str], launches: Launches, calls: Int64) -> Int64:
@@ -168,10 +284,24 @@ def _codes_of(names: Sequence[str], launches: Launches, calls: Int64) -> Int64:
     return np.where(waits, 2, np.where(starts_work(names, launches)[calls], 1, 3))
 
 
+def _waited_for(time: DeviceTime, start_ns: Int64, end_ns: Int64, waits: Bool) -> tuple[Categorical[str], Int64]:
+    """Return the stream and the begin of the last work that ended while the host waited, shortly before it went on."""
+    ended = time.start + time.duration
+    order = np.argsort(ended, kind="stable")
+    last = np.append(order, -1)[np.searchsorted(ended[order], end_ns, side="right") - 1]
+    when = at(ended, last)
+    known = waits & (when > start_ns) & (end_ns - when <= RETURNS_NS)
+    last = np.where(known, last, -1)
+    return _streams(time).take(last), at(time.start, last)
+
+
 def _innermost(
-    host: HostTable, rows: Int64, code: Int64, launches: Launches, calls: Int64, code_of_calls: Int64
-) -> tuple[Int64, Int64, Int64]:
-    """Return spans of what goes on innermost on one thread; an event without a code does what its parent does."""
+    host: HostTable, rows: Int64, code: Int64, launches: Launches, calls: Int64
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Return spans of what goes on innermost on one thread, the event of each, and the host row around each call.
+
+    Events are numbered: host rows, then runtime calls. One without a code is a part of its parent.
+    """
     place = np.full(len(host.name) + 1, -1, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     end = host.start_ns + host.duration_ns
@@ -181,114 +311,183 @@ def _innermost(
     parent = np.concatenate((place[host.parent[rows]], place[around]))
     starts = np.concatenate((host.start_ns[rows], launches.start_ns[calls]))
     ends = np.concatenate((end[rows], launches.start_ns[calls] + launches.duration_ns[calls]))
-    codes = np.concatenate((code[rows], code_of_calls))
-    while (unknown := np.flatnonzero((codes < 0) & (parent >= 0) & (at(codes, parent) >= 0))).size:
-        codes[unknown] = codes[parent[unknown]]
+    event = np.concatenate((np.where(code[rows] >= 0, np.arange(len(rows)), -1), len(rows) + np.arange(len(calls))))
+    while (unknown := np.flatnonzero((event < 0) & (parent >= 0) & (at(event, parent) >= 0))).size:
+        event[unknown] = event[parent[unknown]]
     while (late := np.flatnonzero((parent >= 0) & (ends > at(ends, parent)))).size:
         ends[late] = ends[parent[late]]
-    return _painted(starts, np.maximum(ends, starts), parent, codes)
+    return *_painted(starts, np.maximum(ends, starts), parent, event), around
 
 
-def _painted(start: Int64, end: Int64, parent: Int64, code: Int64) -> tuple[Int64, Int64, Int64]:
+def _painted(start: Int64, end: Int64, parent: Int64, event: Int64) -> tuple[Int64, Int64, Int64]:
     """Return the spans that nested events leave visible: each hides the part of its parent that it covers."""
     count = np.arange(len(start))
     moments, after = np.concatenate((start, end)), np.concatenate((np.ones_like(count), np.zeros_like(count)))
     # Of events that end together the outermost is last, of those that begin together the innermost.
     order = np.lexsort((np.concatenate((count, -count)), after, moments))
-    seen = np.concatenate((code, np.where(parent >= 0, at(code, parent), -1)))[order]
+    seen = np.concatenate((event, np.where(parent >= 0, at(event, parent), -1)))[order]
     moments = moments[order]
     lasts = np.append(moments[1:], moments[-1:])
     shown = (lasts > moments) & (seen >= 0)
-    return moments[shown], lasts[shown], seen[shown]
+    begins, ends, seen = moments[shown], lasts[shown], seen[shown]
+    if not len(seen):
+        return begins, ends, seen
+    # One event that a part of it does not hide is one span.
+    first = np.flatnonzero(np.append(True, (seen[1:] != seen[:-1]) | (begins[1:] != ends[:-1])))
+    return begins[first], ends[np.append(first[1:] - 1, len(seen) - 1)], seen[first]
 
 
 # ----- several ranks
 
 
-#: Ranks with a lane of their own: evenly spread ones of more.
+#: Ranks with a lane of their own: evenly spread ones of more; and steps of a rank that its summary keeps.
 _MOST_RANKS: Final = 16
+_MOST_STEPS: Final = 16
 
 
-def lanes_of_ranks(ranks: Sequence[tuple[str, Lanes]]) -> Lanes | None:
-    """Return the lane of each rank's device, each from the begin of its own step; `None` if no rank has one."""
-    firsts = [
-        (name, lanes, next((lane for lane in lanes.lanes if lane.of is LaneKind.DEVICE), None)) for name, lanes in ranks
-    ]
-    known = [(name, lanes, lane) for name, lanes, lane in firsts if lane is not None]
-    if not known:
-        return None
-    count = min(len(known), _MOST_RANKS)
-    shown = [known[place * len(known) // count] for place in range(count)]
-    called: Counter[str] = Counter()
+def device_over_steps(steps: MeasuredSteps) -> tuple[Lanes, ...]:
+    """Return what the first device did over each step that counts, of many of those nearest to their mean."""
+    time = steps.time
+    devices = [] if time is None else [device for device in time.devices if device.number in time.computing]
+    if time is None or not devices:
+        return ()
+    counted = [row for row in steps.rows if row.set_aside is None]
+    mean = sum(row.wall_ns for row in counted) / max(len(counted), 1)
+    nearest = sorted(range(len(counted)), key=lambda place: abs(counted[place].wall_ns - mean))[:_MOST_STEPS]
     made = []
-    for name, lanes, lane in shown:
-        called[name] += 1
-        own = name if called[name] == 1 else f"{name} ({called[name]})"
-        made.append(_binned(replace(lane, name=own), lanes.wall_ns, _MOST_SPANS // count))
-    steps = {lanes.step for _, lanes, _ in known}
+    for place in sorted(nearest):
+        step = int(time.step_start[place]), int(time.step_end[place])
+        when, kinds = _parts_of_device(time, devices[0], step)
+        lane = _lane(LaneKind.DEVICE, "device", when, step, {"kind": kinds})
+        made.append(fewer(_together([lane], counted[place].number, step), MOST_SPANS // _MOST_RANKS))
+    return tuple(made)
+
+
+class RankLanes(Struct, frozen=True):
+    """A rank's name, and its device over each step that counts."""
+
+    name: str
+    steps: tuple[Lanes, ...]
+
+
+def lanes_of_ranks(ranks: Sequence[RankLanes], matched: Matched | None) -> Lanes | None:
+    """Return a lane for the device of each rank over one step that all have; `None` if there is none.
+
+    With `matched` collectives the lanes are on one clock, and show when a rank waited for another one. Without them
+    each begins with its own step.
+    """
+    having = [place for place, rank in enumerate(ranks) if rank.steps]
+    count = min(len(having), _MOST_RANKS)
+    shown = [having[place * len(having) // count] for place in range(count)]
+    steps = [{lanes.step: lanes for lanes in ranks[place].steps} for place in shown]
+    common = [number for number in steps[0] if all(number in own for own in steps)] if steps else []
+    if not common:
+        return None
+    sums = {number: sum(own[number].wall_ns for own in steps) for number in common}
+    chosen = min(common, key=lambda number: abs(len(common) * sums[number] - sum(sums.values())))
+    names = [rank.name for rank in ranks]
+    titles = [name if names.count(name) < 2 else f"{name} ({place})" for place, name in enumerate(names, 1)]
+    offsets = [0] * len(ranks) if matched is None else matched.clocks.offset_ns.tolist()
+    zero = min((own[chosen].begin_ns or 0) - offsets[place] for own, place in zip(steps, shown, strict=True))
+    made, tables, ends = [], [], []
+    for own, place in zip(steps, shown, strict=True):
+        lanes, title = own[chosen], titles[place]
+        begin = lanes.begin_ns or 0
+        shift = 0 if matched is None else begin - offsets[place] - zero
+        spans = lanes.spans
+        if matched is not None and lanes.lanes[0].bin_ns is None:
+            spans = _with_waits(spans, matched.waits_of(place), begin, titles, shift)
+        keys = {"lane": Categorical(np.zeros(len(spans), dtype=np.int64), (title,))}
+        tables.append(spans.with_columns(keys, {"begin_ns": spans.figures["begin_ns"] + shift}))
+        made.append(replace(lanes.lanes[0], name=title))
+        ends.append(shift + lanes.wall_ns)
     return Lanes(
-        step=steps.pop() if len(steps) == 1 else None, wall_ns=max(lanes.wall_ns for _, lanes, _ in shown),
-        lanes=tuple(made), hidden=len(known) - count,
+        step=chosen, begin_ns=None if matched is None else zero, wall_ns=max(ends), lanes=tuple(made),
+        spans=concatenated((NO_SPANS, *tables)).compact(), hidden=len(having) - count, on_one_clock=matched is not None,
     )  # fmt: skip
 
 
-# ----- spans of a lane, in as many rectangles as a picture holds
+def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Sequence[str], shift: int) -> SpanTable:
+    """Return the spans of a rank, with the parts of exposed communication in which it waited for another rank apart.
+
+    What a wait comes from is the rank that came last, and when it came.
+    """
+    exposed = spans.keys["kind"].equals(EXPOSED)
+    rows = np.flatnonzero(exposed)
+    own = begin_ns + spans.figures["begin_ns"][rows]
+    communicating = own, own + spans.figures["length_ns"][rows]
+    waiting = overlap(communicating, waits.waiting)
+    rest = without(communicating, waiting)
+    when, kinds = _layered([(EXPOSED, rest), (WAITING_FOR_RANKS, waiting)])
+    row = np.searchsorted(waits.start_ns, when[0], side="right") - 1
+    row = np.where(kinds.equals(WAITING_FOR_RANKS) & (row >= 0), row, -1)
+    keys: dict[str, Categorical[Any]] = {
+        "kind": kinds, "name": waits.collective.take(row),
+        "cause": Categorical(at(waits.last, row), tuple(titles)),
+    }  # fmt: skip
+    known = row >= 0
+    figures = {
+        "begin_ns": when[0] - begin_ns, "length_ns": when[1] - when[0],
+        "cause_ns": figure(at(waits.begun_ns, row) - begin_ns + shift, known),
+    }  # fmt: skip
+    every: SpanTable = concatenated((spans.where(~exposed), SpanTable(keys, figures)))
+    return every.where(np.argsort(every.figures["begin_ns"], kind="stable"))
 
 
-def _lane(
-    of: LaneKind, name: str, spans: tuple[Int64, Int64, Int64], kinds: Sequence[str], step: tuple[int, int]
-) -> Lane:
-    """Return a lane with the parts of these spans in the step, in order and disjoint, counted from its begin."""
-    start, end, code = spans
-    start, end = np.clip(start, *step) - step[0], np.clip(end, *step) - step[0]
-    order = np.argsort(start, kind="stable")
-    start, end, code = start[order], end[order], code[order]
-    reached = np.maximum.accumulate(np.append(0, end))[:-1] if len(end) else end
-    start = np.maximum(start, reached)
-    real = end > start
-    start, end, code = start[real], end[real], code[real]
-    same = (start[1:] == end[:-1]) & (code[1:] == code[:-1]) if len(start) else np.zeros(0, dtype=bool)
-    first = np.flatnonzero(np.append(True, ~same)[: len(start)])
-    last = np.append(first[1:] - 1, len(start) - 1)[: len(first)]
-    return _with_spans(Lane(of=of, name=name, kinds=tuple(kinds), spans=()), start[first], end[last], code[first])
+# ----- as many spans as a report or a picture holds
 
 
-def _with_spans(lane: Lane, start: Int64, end: Int64, code: Int64) -> Lane:
-    """Return a lane with these spans, and those of its kinds that are among them."""
-    used = unique(code)
-    columns = (start.tolist(), (end - start).tolist(), used.inverse.tolist())
-    kinds = tuple(lane.kinds[number] for number in used.values.tolist())
-    return replace(lane, kinds=kinds, spans=tuple(zip(*columns, strict=True)))
+def fewer(lanes: Lanes, most: int | None, binned: int = _MOST_BINNED) -> Lanes:
+    """Return the lanes with at most so many spans in all, and in one that is too much of at most `binned` parts.
+
+    The first lanes are kept whole as far as there is room.
+    """
+    left = len(lanes.spans) if most is None else most
+    made, tables = [], []
+    titles = lanes.spans.keys["lane"]
+    for lane in lanes.lanes:
+        spans = lanes.spans.where(titles.equals(lane.name))
+        if len(spans) > left:
+            lane, spans = _binned(lane, spans, lanes.wall_ns, min(binned, max(left, 2)))
+        left -= len(spans)
+        made.append(lane)
+        tables.append(spans)
+    return replace(lanes, lanes=tuple(made), spans=concatenated((NO_SPANS, *tables)).compact())
 
 
-def fewer(lanes: Lanes, most: int) -> Lanes:
-    """Return the lanes with at most so many spans in all."""
-    each = most // max(len(lanes.lanes), 1)
-    return replace(lanes, lanes=tuple(_binned(lane, lanes.wall_ns, each) for lane in lanes.lanes))
-
-
-def _binned(lane: Lane, wall_ns: int, most: int) -> Lane:
-    """Return the lane with at most so many spans: of more the time of each kind in equal parts of the step.
+def _binned(lane: Lane, spans: SpanTable, wall_ns: int, most: int) -> tuple[Lane, SpanTable]:
+    """Return the lane with at most so many spans: the time of each kind in equal parts of the step.
 
     Inside such a part the order of the kinds says nothing; their times are exact.
     """
-    if len(lane.spans) <= most:
-        return lane
-    start, spent, code = (np.array(column, dtype=np.int64) for column in zip(*lane.spans, strict=True))
+    kind, start, spent = spans.keys["kind"], spans.figures["begin_ns"], spans.figures["length_ns"]
     bins = max(most // 2, 1)
     while True:
         edges = np.linspace(0, wall_ns, bins + 1).astype(np.int64)
-        times = np.stack([
-            within(_intervals(start, spent, code == kind), edges[:-1], edges[1:]) for kind in range(len(lane.kinds))
-        ], axis=1)  # fmt: skip
+        each = (kind.codes == code for code in range(len(kind.values)))
+        times = np.stack([_sums_within(start[own], spent[own], edges) for own in each], axis=1)
         if np.count_nonzero(times) <= most or bins == 1:
             break
         bins = max(bins * 3 // 4, 1)
     ends = edges[:-1, None] + np.cumsum(times, axis=1)
-    bin_of, kind = np.nonzero(times)
-    begins = (ends - times)[bin_of, kind]
-    return replace(_with_spans(lane, begins, ends[bin_of, kind], kind), bin_ns=int(edges[1] - edges[0]))
+    bin_of, code = np.nonzero(times)
+    length = times[bin_of, code]
+    keys = {
+        "lane": Categorical(np.zeros(len(code), dtype=np.int64), (lane.name,)), "kind": Categorical(code, kind.values),
+    }  # fmt: skip
+    made = SpanTable(keys, {"begin_ns": ends[bin_of, code] - length, "length_ns": length})
+    return replace(lane, bin_ns=int(edges[1] - edges[0])), made
 
 
-def _intervals(start: Int64, spent: Int64, marked: Bool) -> Intervals:
-    return start[marked], (start + spent)[marked]
+def _sums_within(start_ns: Int64, spent_ns: Int64, edges: Int64) -> Int64:
+    """Return the time of these spans between each two edges; those that run at once count each."""
+    # Before a moment: the time since each begin, less the time since each end.
+    begun, ended = (_time_since(np.sort(moments), edges) for moments in (start_ns, start_ns + spent_ns))
+    return np.diff(begun - ended)
+
+
+def _time_since(moments: Int64, edges: Int64) -> Int64:
+    """Return for each edge the sum of the times from each of the moments before it."""
+    count = np.searchsorted(moments, edges)
+    since: Int64 = count * edges - np.append(0, np.cumsum(moments))[count]
+    return since

@@ -18,7 +18,6 @@ from opanatomy.analysis.aggregate import Common, Firsts, Order, RowSums, merged,
 from opanatomy.analysis.build import check_conservation
 from opanatomy.analysis.communication import CommunicationOver, World, collectives_together
 from opanatomy.analysis.evidence import situation_of, situation_over
-from opanatomy.analysis.lanes import lanes_of_ranks
 from opanatomy.analysis.spans import longest_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.analysis.timeline import longest_gaps
@@ -34,7 +33,6 @@ from opanatomy.records.anatomy import (
     Difference,
     HostRow,
     IdleRow,
-    Lanes,
     Launching,
     Ledger,
     Provenance,
@@ -562,7 +560,6 @@ class _Kept(Struct, frozen=True, kw_only=True):
     step: Step
     timeline: Timeline
     device: DeviceFigures
-    lanes: Lanes | None = None
     run: RunClock | None = None
     spans: tuple[Span, ...] = ()
 
@@ -620,7 +617,7 @@ class RanksTogether:
             _Kept(
                 order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
                 timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
-                lanes=anatomy.lanes, run=anatomy.run,
+                run=anatomy.run,
                 spans=tuple(replace(span, rank=rank.rank) for span in anatomy.spans),
             )
         )  # fmt: skip
@@ -671,7 +668,6 @@ class RanksTogether:
             host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
             chains=self._chains.rows(),
             situation=situation_over(self._situations),
-            lanes=lanes_of_ranks([(one.candidate.called, one.lanes) for one in kept if one.lanes is not None]),
             spans=longest_of_ranks(span for one in kept for span in one.spans),
             memory=self._memory.memory,
             run=max((one.run for one in kept if one.run is not None), key=lambda run: run.input_share, default=None),

@@ -757,19 +757,53 @@ class RankTables(Struct, frozen=True, kw_only=True):
     steps: StepSpans
 
 
-class _Matched(Struct, frozen=True, kw_only=True):
-    """The ranks with their matched collectives on one clock, and the parts of the steps of each."""
+class RankWaits(Struct, frozen=True, kw_only=True):
+    """When a rank waited in its collectives, on its own clock: a row for each of them, in order.
+
+    `waiting` is when it did nothing else in them; `begun_ns` is when the last rank came to each, the `last` one.
+    """
+
+    waiting: Intervals
+    start_ns: Int64
+    begun_ns: Int64
+    collective: Categorical[str]
+    last: Int64
+
+
+class Matched(Struct, frozen=True, kw_only=True):
+    """The ranks with their matched collectives on one clock, and the parts of the steps of each.
+
+    `match` is of the steps that count, `split` of all that was recorded.
+    """
 
     each: Sequence[RankTables]
+    world: int | None
+    is_lower_bound: bool
+    recorded: Int64
     calls: RankCalls
     match: Int64
     split: Split
     clocks: Clocks
     parts: list[tuple[StepParts, ...]]
 
+    def waits_of(self, rank: int) -> RankWaits:
+        """Return when a rank did nothing but wait for another one in its matched collectives."""
+        calls, split = self.calls, self.split
+        rows = np.flatnonzero((calls.rank == rank) & calls.inside & split.matched)
+        rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
+        start, begun = calls.start_ns[rows], split.begun_ns[rows]
+        latest = np.full(int(self.match.max(initial=-1)) + 2, -1, dtype=np.int64)
+        last = np.flatnonzero(split.last & (self.match >= 0))
+        latest[self.match[last]] = calls.rank[last]
+        transfer = union(begun, calls.end_ns[rows] - begun)
+        return RankWaits(
+            waiting=without(union(start, begun - start), transfer), start_ns=start, begun_ns=begun,
+            collective=calls.collective.take(rows), last=latest[self.match[rows]],
+        )  # fmt: skip
 
-def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
-    """Return waiting and transfer over the given ranks, in their order; `None` if no collective is matched."""
+
+def matched_of(each: Sequence[RankTables]) -> Matched | None:
+    """Return the matched collectives of the given ranks, in their order; `None` if there is none in their steps."""
     tables = [rank.calls for rank in each]
     if len(each) < 2 or sum(len(table.start_ns) > 0 for table in tables) < 2:
         return None
@@ -787,14 +821,23 @@ def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
     match = _in_steps(calls, match, each)
     if not (match >= 0).any():
         return None
-    matched = _Matched(each=each, calls=calls, match=match, split=split, clocks=clocks, parts=parts)
-    verdict = Verdict(None, _MISSING) if is_lower_bound else _verdict(matched)
+    return Matched(
+        each=each, world=world, is_lower_bound=is_lower_bound, recorded=recorded, calls=calls, match=match, split=split,
+        clocks=clocks, parts=parts,
+    )  # fmt: skip
+
+
+def waiting_of(matched: Matched) -> Waiting:
+    """Return waiting and transfer over ranks whose collectives are matched."""
+    calls, match, recorded = matched.calls, matched.match, matched.recorded
+    verdict = Verdict(None, _MISSING) if matched.is_lower_bound else _verdict(matched)
     by_number = (calls.sequence >= 0) & (calls.group.codes >= 0) & (recorded >= 0)
     return Waiting(
-        ranks=len(each), world_size=world, is_lower_bound=is_lower_bound,
+        ranks=len(matched.each), world_size=matched.world, is_lower_bound=matched.is_lower_bound,
         by_number=_count(match, by_number), by_order=_count(match, (recorded >= 0) & ~by_number),
         by_time=_count(match, recorded < 0),
-        clocks=_setting(clocks), each=_rows(matched), collectives=_collectives(calls, match, split, tables),
+        clocks=_setting(matched.clocks), each=_rows(matched),
+        collectives=_collectives(calls, match, matched.split, [rank.calls for rank in matched.each]),
         straggler=verdict.straggler, no_straggler=verdict.why_not,
     )  # fmt: skip
 
@@ -849,12 +892,12 @@ def _setting(clocks: Clocks) -> ClockSetting:
     )  # fmt: skip
 
 
-def _verdict(matched: _Matched) -> Verdict:
+def _verdict(matched: Matched) -> Verdict:
     ranks, steps = (tuple(getattr(rank, name) for rank in matched.each) for name in ("rank", "steps"))
     return verdict_of(ranks, steps, matched.parts, matched.calls, matched.match, matched.split, matched.clocks)
 
 
-def _rows(matched: _Matched) -> tuple[RankWaiting, ...]:
+def _rows(matched: Matched) -> tuple[RankWaiting, ...]:
     calls, split = matched.calls, matched.split
     sums = np.zeros((4, calls.ranks), dtype=np.int64)
     np.add.at(sums[0], calls.rank, 1)

@@ -517,14 +517,15 @@ def _value(value: Any, field: str, texts: Texts) -> Any:
 
 def _table(table: Any, texts: Texts) -> Any:
     from opanatomy.records.table import Table  # and with it numpy
-    from opanatomy.records.work import KEYS
+    from opanatomy.records.work import COLUMNS_OF
 
     if not isinstance(table, Table):
         return table
     masks = {"name": texts.text, "module": texts.module, "arguments": lambda text: _arguments(text, texts)}
+    text_of = {column.name: column.text for column in COLUMNS_OF[type(table)]}
     changed = {}
     for name, key in table.keys.items():
-        mask = masks.get(KEYS[name].text)
+        mask = masks.get(text_of[name])
         masked = key.values if mask is None else map(mask, key.values)
         values = tuple(old if new == old else new for old, new in zip(key.values, masked, strict=True))
         if values != key.values:

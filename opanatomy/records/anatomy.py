@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from enum import auto
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
@@ -14,6 +13,7 @@ from opanatomy.records.codec import SCHEMA, Record
 from opanatomy.records.columns import Bool, Categorical, Int64
 from opanatomy.records.communication import Collective, Communication, Rank, Spread, Waiting
 from opanatomy.records.estimate import Estimated
+from opanatomy.records.lanes import Lanes
 from opanatomy.records.memory import Memory
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.table import Table
@@ -26,7 +26,6 @@ from opanatomy.records.taxonomy import (
     IdleCause,
     OperatorClass,
     Phase,
-    StrEnum,
 )
 from opanatomy.records.work import (
     Breakdown,
@@ -843,45 +842,6 @@ class Span(Record, frozen=True, kw_only=True):
 # --- lanes: one step over time ---
 
 
-class LaneKind(StrEnum):
-    """What a lane shows: the phases of the step, a device (of ranks each one's), one of its streams, a thread."""
-
-    PHASES = auto()
-    DEVICE = auto()
-    STREAM = auto()
-    HOST = auto()
-
-
-class Lane(Record, frozen=True, kw_only=True):
-    """What happened in one place during one step, in order.
-
-    of: `phases`, `device`, `stream` or `host`.
-    name: which one.
-    kinds: what happened: phases, classes of work, `computing`, `exposed_communication`, `exposed_copies`, `outside`,
-        `unrecorded`, `idle_CAUSE`; on the host `operators`, `launching`, `waiting`, `runtime`, `python`, `framework`.
-    spans: (begin, length, index in `kinds`), from the begin of the step, disjoint; those of a device fill the step.
-    bin_ns: with more spans than a picture holds, the part of the step in which times of a kind are put together.
-    """
-
-    of: LaneKind
-    name: str
-    kinds: tuple[str, ...]
-    spans: tuple[tuple[int, int, int], ...]
-    bin_ns: int | None = None
-
-
-class Lanes(Record, frozen=True, kw_only=True):
-    """The step, of those that count, whose time is nearest to their mean; `hidden` more lanes are left out.
-
-    step: its number; `wall_ns` is its time.
-    """
-
-    step: int | None
-    wall_ns: int
-    lanes: tuple[Lane, ...]
-    hidden: int = 0
-
-
 #: A share of a peak or ceiling is shown only if its figures cover this part of the time.
 MIN_COVERED = 0.5
 
@@ -1225,3 +1185,5 @@ class RankSummary(Struct, frozen=True, kw_only=True):
     #: When the rank computed for the steps of the window while one of `calls` ran.
     hiding: Spans
     steps: StepSpans
+    #: The first device over each step that counts, of many of those nearest to their mean.
+    lanes: tuple[Lanes, ...] = ()

@@ -103,6 +103,8 @@ class DeviceWork(Struct, frozen=True, kw_only=True):
     #: Thread blocks launched for each multiprocessor, and the estimated occupancy in percent; NaN is "not recorded".
     blocks_per_sm: Float64
     occupancy: Float64
+    #: The number of its grid and block in `Trace.grids`, -1 if not recorded.
+    grid: Int64
 
 
 class TraceDevice(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -14,6 +14,8 @@ from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, 
 NOT_KNOWN: Final = np.iinfo(np.int64).min
 #: Keys are combined into one number up to this.
 _LARGEST: Final = 2**62
+#: A kind of table.
+Kind = TypeVar("Kind", bound="Table")
 #: The names of a key's parts as plain values.
 _VALUES, _CODES = "values", "codes"
 
@@ -61,10 +63,10 @@ class Table:
     def __repr__(self) -> str:
         return f"<{len(self)} rows>"
 
-    def where(self, rows: Bool | Int64) -> Table:
+    def where(self: Kind, rows: Bool | Int64) -> Kind:
         """Return the rows of a mask, or these rows in their order."""
         places: Int64 = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
-        return Table(
+        return type(self)(
             {name: key.take(places) for name, key in self.keys.items()},
             {name: figure[places] for name, figure in self.figures.items()},
         )
@@ -86,18 +88,18 @@ class Table:
             {name: _sums(figure[order], starts) for name, figure in self.figures.items()},
         )
 
-    def with_columns(self, keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64]) -> Table:
+    def with_columns(self: Kind, keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64]) -> Kind:
         """Return the rows with these columns added, or in place of those of the same name."""
-        return Table({**self.keys, **keys}, {**self.figures, **figures})
+        return type(self)({**self.keys, **keys}, {**self.figures, **figures})
 
-    def compact(self) -> Table:
+    def compact(self: Kind) -> Kind:
         """Return the rows with keys that hold no other values than theirs, in the same order."""
-        keys = {}
+        keys: dict[str, Categorical[Any]] = {}
         for name, key in self.keys.items():
             used = unique(key.codes)
             first = int(len(used.values) and used.values[0] < 0)  # none is no value
             keys[name] = Categorical(used.inverse - first, tuple(key.values[code] for code in used.values[first:]))
-        return Table(keys, self.figures)
+        return type(self)(keys, self.figures)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each row as its values by name; what is not known is `None`."""
@@ -128,7 +130,14 @@ class Table:
         return order, np.flatnonzero(np.diff(place[order], prepend=-1))
 
 
-def concatenated(tables: Sequence[Table]) -> Table:
+def empty(kind: type[Kind], columns: Sequence[Column]) -> Kind:
+    """Return a table of this kind with these columns and without rows."""
+    none = np.zeros(0, dtype=np.int64)
+    keys: dict[str, Categorical[Any]] = {column.name: Categorical(none, ()) for column in columns if not column.unit}
+    return kind(keys, {column.name: none for column in columns if column.unit})
+
+
+def concatenated(tables: Sequence[Kind]) -> Kind:
     """Return the rows of all tables; where one lacks a column its rows have none, or it is not known."""
     keys: dict[str, Any] = {name: None for table in tables for name in table.keys}
     figures: dict[str, Any] = {name: None for table in tables for name in table.figures}
@@ -137,7 +146,7 @@ def concatenated(tables: Sequence[Table]) -> Table:
     for name in figures:
         columns = (table.figures.get(name, np.full(len(table), NOT_KNOWN)) for table in tables)
         figures[name] = np.concatenate([*columns])
-    return Table(keys, figures)
+    return type(tables[0])(keys, figures)
 
 
 def table_of_columns(keys: Mapping[str, Sequence[Any]], figures: Mapping[str, Sequence[int | None]]) -> Table:

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from opanatomy.records.codec import Record
 from opanatomy.records.columns import Categorical, Int64
+from opanatomy.records.lanes import SPAN_COLUMNS, SpanTable
 from opanatomy.records.signature import NO_SIGNATURE, SignatureText
-from opanatomy.records.table import NOT_KNOWN, Column, Table, concatenated, table_of, table_of_columns
+from opanatomy.records.table import NOT_KNOWN, Column, Table, concatenated, empty, table_of, table_of_columns
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Phase
 
 # ----- the columns of the work
@@ -68,10 +69,9 @@ COLUMNS: Final = (
 )
 KEYS: Final[Mapping[str, Column]] = {column.name: column for column in COLUMNS if not column.unit}
 FIGURES: Final = tuple(column.name for column in COLUMNS if column.unit)
-NO_WORK: Final = Table(
-    {name: Categorical(np.zeros(0, dtype=np.int64), ()) for name in KEYS},
-    {name: np.zeros(0, dtype=np.int64) for name in FIGURES},
-)
+NO_WORK: Final = empty(Table, COLUMNS)
+#: The columns of each kind of table in a report.
+COLUMNS_OF: Final[Mapping[type[Table], tuple[Column, ...]]] = {Table: COLUMNS, SpanTable: SPAN_COLUMNS}
 
 
 def plain(value: object) -> Any:
@@ -84,10 +84,13 @@ def typed(kind: Any, value: Any) -> Any:
 
     Columns that another version added are left out, and those that it lacks are none or not known.
     """
-    if kind is not Table:
+    if kind not in COLUMNS_OF:
         return kind(value)
-    table = concatenated((NO_WORK, table_of(value, {name: key.values for name, key in KEYS.items()})))
-    return Table({name: table.keys[name] for name in KEYS}, {name: table.figures[name] for name in FIGURES})
+    columns = COLUMNS_OF[kind]
+    read = table_of(value, {column.name: column.values for column in columns if not column.unit})
+    table = concatenated((empty(kind, columns), read))
+    keys = {column.name: table.keys[column.name] for column in columns if not column.unit}
+    return kind(keys, {column.name: table.figures[column.name] for column in columns if column.unit})
 
 
 # ----- the rows of the tables that are made of it

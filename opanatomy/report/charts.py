@@ -24,6 +24,7 @@ from opanatomy.options import instead_of
 from opanatomy.records.anatomy import FIRST, Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
+from opanatomy.records.lanes import Lanes
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
@@ -88,6 +89,7 @@ _OF_CAUSE: Final = {
     IdleCause.COLLECTIVE: "#a8788e", IdleCause.OPERATORS: "#b5bcc2", IdleCause.PYTHON: "#949494",
     IdleCause.STREAM: "#6f8f8f", IdleCause.DEVICE: "#cfcfcf", IdleCause.UNKNOWN: "#e2e2e2",
 }  # fmt: skip
+_OF_WAITING: Final = "#e8c3d7"
 #: Other colours than those of the classes.
 _OF_PHASE: Final = {
     Phase.FORWARD: "#44aa99", Phase.BACKWARD: "#7b6bb5", Phase.RECOMPUTE: "#aa4499", Phase.OPTIMIZER: "#b8a13e",
@@ -234,7 +236,7 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
         yield {"part": LABEL[item], "ns": ns / steps, "colour": COLOUR[item]}
     waiting = costs.waiting_ns or 0
     for name, ns, colour in (("exposed communication", costs.exposed_ns - waiting, communication),
-                             ("waiting for other ranks", waiting, "#e8c3d7")):  # fmt: skip
+                             ("waiting for other ranks", waiting, _OF_WAITING)):  # fmt: skip
         if ns:
             yield {"part": name, "ns": ns / steps, "colour": colour}
     if costs.idle_ns:
@@ -316,36 +318,36 @@ def _advice(anatomy: Anatomy) -> Any:
 #: What lanes have besides classes, phases and causes of idle time: in words, and the colour.
 _WORDS: Final = {
     lanes.COMPUTING: ("computing", "#4c6a88"), lanes.EXPOSED: ("exposed communication", "#cc79a7"),
-    lanes.COPIES: ("exposed copies", "#7fb3d5"), lanes.OUTSIDE_WORK: ("work of other steps", "#c9b458"),
+    lanes.WAITING_FOR_RANKS: ("waiting for other ranks", _OF_WAITING), lanes.COPIES: ("exposed copies", "#7fb3d5"),
+    lanes.INPUT: ("waiting for input", _OF_CAUSE[IdleCause.INPUT]),
+    lanes.OUTSIDE_WORK: ("work of other steps", "#c9b458"),
     lanes.UNRECORDED: ("not recorded", "#d9d9d9"), lanes.OPERATORS: ("operators", "#88a2b8"),
     lanes.LAUNCHING: ("launching", "#a67c52"), lanes.WAITING: ("waiting for the device", "#b8433c"),
     lanes.RUNTIME: ("other runtime calls", "#cdb08c"), lanes.PYTHON: ("Python", "#9b9b9b"),
     lanes.FRAMEWORK: ("framework", "#b5b5b5"),
 }  # fmt: skip
-#: Rectangles of the still picture, at most.
+#: Rectangles of the picture, at most, and of the still one in a page.
+_MOST_DRAWN: Final = 2400
 _MOST_STILL: Final = 500
 
 
-def _lanes(anatomy: Anatomy, most: int | None = None) -> Any:
-    """Return the lanes of one step: phases above, then devices, streams and threads of the host.
+def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
+    """Return the lanes of one step, phases above, then devices, streams and threads, with at most so many rectangles.
 
-    With `most` rectangles at most.
+    The page draws the lanes itself, with every span that the report has: see `timeline_of`.
     """
     import altair as alt
 
-    drawn = anatomy.lanes
-    if drawn is None:
-        raise NoChart("the report has no lanes: they are made from a trace, by opanatomy analyze")
-    if most is not None:
-        drawn = lanes.fewer(drawn, most)
+    drawn = _drawn(anatomy)
+    drawn = lanes.fewer(drawn, most, most // max(len(drawn.lanes), 1))
     rows: list[Datum] = []
     shown: dict[str, str] = {}
-    for lane in drawn.lanes:
-        for begin, ns, kind in lane.spans:
-            words, colour = _word_of(lane.kinds[kind])
-            shown.setdefault(words, colour)
-            rows.append({"lane": lane.name, "from": begin, "to": begin + ns, "what": words, "text": units.duration(ns),
-                         "at": units.duration(begin)})  # fmt: skip
+    for span in drawn.spans.rows():
+        words, colour = _word_of(span["kind"])
+        shown.setdefault(words, colour)
+        rows.append({"lane": span["lane"], "from": span["begin_ns"], "to": span["begin_ns"] + span["length_ns"],
+                     "what": words, "text": units.duration(span["length_ns"]),
+                     "at": units.duration(span["begin_ns"])})  # fmt: skip
     names = [lane.name for lane in drawn.lanes]
     put = [lane for lane in drawn.lanes if lane.bin_ns is not None]
     widest = units.duration(max((lane.bin_ns or 0 for lane in put), default=0))
@@ -353,14 +355,7 @@ def _lanes(anatomy: Anatomy, most: int | None = None) -> Any:
         f"; times of a kind are put together in parts of {widest}, in which their order says nothing:"
         f" {', '.join(lane.name for lane in put)}"
     )  # fmt: skip
-    hidden = f"; {drawn.hidden} more have no lane" if drawn.hidden else ""
-    number = "the step" if drawn.step is None else f"step {drawn.step}"
-    moved = alt.selection_interval(
-        name="moved", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]",
-    )  # fmt: skip
-    return alt.Chart(
-        _values(rows), title=f"{number}, {units.duration(drawn.wall_ns)}{binned}{hidden}",
-    ).mark_bar(clip=True).encode(
+    return alt.Chart(_values(rows), title=f"{title_of_lanes(anatomy)}{binned}").mark_bar(clip=True).encode(
         x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, drawn.wall_ns)),
                 scale=alt.Scale(domain=[0, drawn.wall_ns], nice=False)),
         x2="to:Q", y=alt.Y("lane:N", sort=names, title=None, scale=alt.Scale(domain=names, paddingInner=0.25),
@@ -368,7 +363,49 @@ def _lanes(anatomy: Anatomy, most: int | None = None) -> Any:
         color=_coloured("what", shown, columns=5, symbolType="square"),
         tooltip=["lane:N", "what:N", alt.Tooltip("text:N", title="for"), alt.Tooltip("at:N", title="from")],
         description="what:N",
-    ).add_params(moved).properties(width=_WIDTH - 150, height=26 * len(names))  # fmt: skip
+    ).properties(width=_WIDTH - 150, height=26 * len(names))  # fmt: skip
+
+
+def _drawn(anatomy: Anatomy) -> Lanes:
+    if anatomy.lanes is None or not len(anatomy.lanes.spans):
+        raise NoChart("the report has no lanes: they are made from a trace, by opanatomy analyze")
+    return anatomy.lanes
+
+
+def title_of_lanes(anatomy: Anatomy) -> str:
+    """Return which step is drawn, how long it is beside the mean, and on which clock the lanes of ranks are."""
+    drawn = _drawn(anatomy)
+    number = "the step" if drawn.step is None else f"step {drawn.step}"
+    said = [f"{number}, {units.duration(drawn.wall_ns)}"]
+    if anatomy.step.count > 1 and anatomy.step.wall_ns:
+        said[0] += f" (the mean of {anatomy.step.count}: {units.duration(anatomy.step.wall_ns)})"
+    clocks = None if anatomy.waiting is None else anatomy.waiting.clocks
+    if len(anatomy.ranks) > 1:
+        if not drawn.on_one_clock or clocks is None:
+            said.append("each rank from the begin of its own step, as no collective of theirs is matched")
+        else:
+            how = "set by the ends of matched collectives" if clocks.was_set else "as recorded"
+            good = "" if clocks.within_ns is None else f", right within {units.duration(clocks.within_ns)}"
+            said.append(f"all ranks on one clock, {how}{good}")
+    if drawn.hidden:
+        said.append(f"{drawn.hidden} more have no lane")
+    return "; ".join(said)
+
+
+def timeline_of(anatomy: Anatomy) -> dict[str, Any]:
+    """Return what the page draws of one step: its lanes, words and colours of what they show, and all spans.
+
+    Raise `NoChart` if the report has no lanes.
+    """
+    drawn = _drawn(anatomy)
+    spans = drawn.spans.plain()
+    kinds = [_word_of(kind) for kind in spans["kind"]["values"]]
+    lanes_shown = [{"name": lane.name, "of": lane.of.value, "bin": lane.bin_ns, "count": lane.count}
+                   for lane in drawn.lanes]  # fmt: skip
+    texts = {name: [printable(str(value)) for value in column["values"]]
+             for name, column in spans.items() if isinstance(column, dict)}  # fmt: skip
+    columns = {name: column["codes"] if isinstance(column, dict) else column for name, column in spans.items()}
+    return {"wall": drawn.wall_ns, "lanes": lanes_shown, "kinds": kinds, "texts": texts, "columns": columns}
 
 
 def _word_of(kind: str) -> tuple[str, str]:

@@ -24,8 +24,8 @@ from opanatomy.records.anatomy import VIEWS, Anatomy, Metric
 from opanatomy.records.comparison import Comparison, FigureRow, Part
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.table import NOT_KNOWN, Table
-from opanatomy.records.work import KEYS
+from opanatomy.records.table import NOT_KNOWN, Table, empty
+from opanatomy.records.work import COLUMNS_OF
 from opanatomy.report.formats.csv import cell_of
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
@@ -45,7 +45,7 @@ _SHORT: Final = {
     "streams": "timeline.streams",
     "communication": "communication.phases",
     "waiting": "waiting.each",
-    "lanes": "lanes.lanes",
+    "lanes": "lanes.spans",
     "batches": "texts.batches",
     "tokenizers": "texts.tokenizers",
 }
@@ -103,21 +103,24 @@ def columns_of(report: Report, table: str | None, function: str) -> list[Column]
 
 def _columns_at(report: Report, path: str) -> list[Column]:
     """Return the columns of the table in this place of a report."""
-    if path == WORK and isinstance(report, Anatomy):
-        return list(_of_work(report.work))
-    columns = _columns(_tables(type(report))[path], _rows(report, path))
+    kind = _tables(type(report))[path]
+    if issubclass(kind, Table):
+        table = _at(report, path)
+        return list(_of_table(empty(kind, COLUMNS_OF[kind]) if table is None else table))
+    columns = _columns(kind, list(_at(report, path) or ()))
     return list(_by_side(columns, report)) if isinstance(report, Comparison) and path == "figures" else columns
 
 
-def _of_work(work: Table) -> Iterator[Column]:
-    """Yield the columns of the work, without those that have a value in no row of it."""
+def _of_table(table: Table) -> Iterator[Column]:
+    """Yield the columns of a table, without those that have a value in no row of it."""
     kinds: dict[object, str] = {bool: "bool", int: "int"}
-    for name, key in work.keys.items():
-        if key.values or not len(work):
-            kind = kinds.get(KEYS[name].values, "str")
+    values_of = {column.name: column.values for column in COLUMNS_OF[type(table)]}
+    for name, key in table.keys.items():
+        if key.values or not len(table):
+            kind = kinds.get(values_of[name], "str")
             values = [str(value) if kind == "str" and value is not None else value for value in key.decoded()]
             yield Column(name=name, kind=kind, values=values)
-    for name, figure in work.figures.items():
+    for name, figure in table.figures.items():
         values = [None if value == NOT_KNOWN else value for value in figure.tolist()]
         if any(value is not None for value in values) or not values:
             yield Column(name=name, kind="int", values=values)
@@ -258,6 +261,8 @@ def _tables_of(kind: types.Type, prefix: str) -> Iterator[tuple[str, type]]:
         place, inner = prefix + field.name, _known(field.type)
         if isinstance(inner, types.VarTupleType) and isinstance(inner.item_type, types.StructType):
             yield place, inner.item_type.cls
+        elif isinstance(inner, types.CustomType) and issubclass(inner.cls, Table):
+            yield place, inner.cls
         elif isinstance(inner, types.StructType):
             yield from _tables_of(inner, f"{place}.")
 
@@ -285,11 +290,11 @@ def _known(kind: types.Type) -> types.Type:
     return next((one for one in kinds if isinstance(one, types.FloatType)), kinds[0])
 
 
-def _rows(report: Report, path: str) -> list[Any]:
+def _at(report: Report, path: str) -> Any:
     value: Any = report
     for name in path.split("."):
         value = getattr(value, name, None)
-    return list(value or ())
+    return value
 
 
 def _columns(record: type, rows: list[Any]) -> list[Column]:

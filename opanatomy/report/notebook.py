@@ -39,6 +39,5 @@ def _picture(report: Anatomy | Comparison | Techniques) -> str:
 def _written(sections: Iterable[Section]) -> Iterable[str]:
     for section in sections:
         yield f'<div class="opanatomy-{escape(section.name)}">'
-        for element in elements(section):  # a heading is the notebook's
-            yield element.replace("<h1>", "<p><strong>").replace("</h1>", "</strong></p>")
+        yield elements(section)  # a heading is the notebook's
         yield "</div>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
@@ -285,6 +286,7 @@ class Collector:
         self._work_processes: set[tuple[int | str | None, int]] = set()
         self._signatures: Numbers[bytes] = Numbers()
         self._texts: Numbers[str] = Numbers()
+        self._grids: Numbers[tuple[bytes, bytes]] = Numbers()
         self._collectives = Collectives()
         self._host_collectives: dict[int, CollectiveArguments] = {}
         self._kinds = Kinds()
@@ -536,7 +538,16 @@ class Collector:
             kind=[_KIND_OF_WORK.get(self._kinds[event.cat], columns.KERNEL) for event in events],
             blocks_per_sm=[item.blocks_per_sm for item in args],
             occupancy=[item.occupancy for item in args],
+            grid=[self._grids[bytes(item.grid), bytes(item.block)] if item.grid else -1 for item in args],
         )
+
+    def grids(self) -> tuple[str, ...]:
+        """Return the distinct grids and blocks of kernels in words."""
+        shown = []
+        for pair in self._grids:
+            texts = (text.decode(errors="replace").strip("[] ") for text in pair if text)
+            shown.append(" of ".join(re.sub(r"\s*,\s*", " x ", text) for text in texts))
+        return tuple(shown)
 
     def _add_memory(self, events: list[Event]) -> None:
         args = _args_of(events)
@@ -678,6 +689,8 @@ class Trace(Struct, kw_only=True):
     graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     #: The devices that worked, the busiest first.
     devices: tuple[TraceDevice, ...] = ()
+    #: The distinct grids and blocks of kernels in words, numbered by `work.grid`.
+    grids: tuple[str, ...] = ()
     #: The processes that have work on the same device: one, unless traces were merged.
     work_processes: int = 0
     #: Intervals that no rule reads: an accelerator's, or another program's.
@@ -762,6 +775,7 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
         host_collectives=collector.host_collectives(host),
         graph_host_ns=collector.graph_host_ns(),
         devices=devices,
+        grids=collector.grids(),
         unread=unread,
         work_processes=collector.work_processes(),
         on_device=len(work.name) > 0 or bool(starting.any()),

@@ -99,6 +99,8 @@ class Args(Struct, gc=False):
     process_labels: Raw = field(default=Raw(), name="labels")
     blocks_per_sm: float | str | None = field(default=None, name="blocks per SM")
     occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
+    grid: Raw = Raw()
+    block: Raw = Raw()
     #: The two ends of a copy (`HtoD`), if its name does not say them (torch 2.15, Cuspy).
     copy_kind: Number | str | None = field(default=None, name="copy kind")
     #: The fields of a collective: `record_param_comms` and NCCL kernels of torch 2.2 and later.
@@ -155,7 +157,8 @@ _HOST_ARGS: Final = (
 )  # fmt: skip
 _LAUNCH_ARGS: Final = ("external_id", "correlation", "external_id_2021")
 _WORK_ARGS: Final = (
-    "external_id", "device", "stream", "correlation", "blocks_per_sm", "occupancy", "copy_kind", "external_id_2021",
+    "external_id", "device", "stream", "correlation", "blocks_per_sm", "occupancy", "grid", "block", "copy_kind",
+    "external_id_2021",
     *_COLLECTIVE,
 )  # fmt: skip
 _MEMORY_ARGS: Final = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device_id")

@@ -137,7 +137,7 @@ def _annotated(
             annotated = Annotated(path=partial, redact=arguments.redact)
             anatomy = analyze_traces(
                 paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact,
-                what_if=changes_of(arguments.what_if),
+                what_if=changes_of(arguments.what_if), timeline=arguments.timeline,
             )  # fmt: skip
         try:
             show(anatomy, where)
@@ -180,12 +180,14 @@ def _analyzed(
             note=note,
             at=arguments.at,
             what_if=changes_of(arguments.what_if),
+            timeline=arguments.timeline,
         )
     with Display() as display:
         display.stage("reading the snapshot" if snapshot else "reading the ranks")
         return analyze_traces(
             paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
             cluster=settings, note=note, at=arguments.at, what_if=changes_of(arguments.what_if),
+            timeline=arguments.timeline,
         )  # fmt: skip
 
 

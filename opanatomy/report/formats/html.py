@@ -2,7 +2,7 @@
 
 The page shows what `sections` says, in parts, with the pictures of `charts`; it computes no figure. A picture is a
 still one until the script runs, so that without it nothing is missing but zoom, filter and selection. The policy of the
-page forbids every connection and every script but its own two.
+page forbids every connection and every script but its own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from html import escape
 from importlib import resources
 from typing import Any, Final
 
@@ -28,9 +28,9 @@ from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.work import OperatorRow
 from opanatomy.report import units
-from opanatomy.report.charts import CHARTS, NoChart, chart_of, kind_of, library, still_of
-from opanatomy.report.markup import Opened, elements, nothing_more, plain
-from opanatomy.report.section import LABEL, Format, Note, NoteStyle, Page, Row, Section, cut, moved, printable, total
+from opanatomy.report.charts import CHARTS, NoChart, chart_of, kind_of, library, still_of, timeline_of, title_of_lanes
+from opanatomy.report.markup import templates
+from opanatomy.report.section import Format, Note, NoteStyle, Page, Row, Section, cut, moved, printable, total
 from opanatomy.report.sections import PAGE, PARTS, PagePart, sections_of
 from opanatomy.report.sections.operators import grouped, key_of
 from opanatomy.report.terms import CHAPTERS, term_in
@@ -47,24 +47,74 @@ _SIGNATURES: Final = 8
 _SIGNATURE_MOST: Final = 400
 #: Pictures of the width of the page, and the pixels beside their marks; the others keep theirs.
 _FLUID: Final = {
-    "step": 10, "advice": 350, "lanes": 150, "roofline": 90, "modules": 10, "memory": 90, "segments": 10,
+    "step": 10, "steps": 60, "advice": 350, "roofline": 90, "modules": 10, "lines": 10, "memory": 90, "segments": 10,
     "components": 190, "difference": 330,
 }  # fmt: skip
+#: The picture that the page draws by itself, from the spans of the report.
+_TIMELINE: Final = "lanes"
 
 
 def html_report(report: Report, page: Page) -> str:
     """Return the page of a report."""
-    wanted = replace(page, top=max(page.top, _ROWS))
-    made = sections_of(report, wanted)
+    made = [_shortened(section) for section in sections_of(report, replace(page, top=max(page.top, _ROWS)))]
     on = {part.name: part.on for part in PARTS[kind_of(report)]}
-    heading = "\n".join("".join(elements(section)) for section in made if section.name in _TITLES)
     specs: dict[str, Any] = {}
-    parts: list[tuple[PagePart, str]] = []
+    parts = []
     for part in _listed(report):
-        own = [section for section in made if on[section.name] == part.name]
-        if body := "\n".join(_part(report, part, own, specs)):
-            parts.append((part, body))
-    return "\n".join(_page(report, heading, parts, specs)) + "\n"
+        others = [section for section in made if on[section.name] == part.name and section.name not in _TITLES]
+        figures = [_figure(report, name, specs) for name in part.charts]
+        if others or any(figure.still for figure in figures):
+            parts.append(_laid_out(part, others, figures))
+    data = {"charts": _Data("json", _json(specs))}
+    scripts = [_file("page.js")]
+    if specs:
+        scripts.insert(0, _safe(library()))
+    if isinstance(report, Anatomy) and any(
+        figure.name == _TIMELINE and figure.still for part in parts for figure in part.figures
+    ):
+        packed = zlib.compress(json.dumps(timeline_of(report), separators=(",", ":")).encode(), 9)
+        data["timeline"] = _Data("octet-stream", base64.b64encode(packed).decode())
+        scripts.append(_file("timeline.js"))
+    environment = templates()
+    environment.filters["sha256"] = _sha256
+    return environment.get_template("page.html").render(
+        name=_name_of(report), titles=[section for section in made if section.name in _TITLES], parts=parts,
+        filter=_filter(report, made), meaning=_meaning, data=data, scripts=scripts, title="h1",
+        conventions=[
+            (name.replace("_", " "), str(value)) for name, value in sorted(getattr(report, "conventions", {}).items())
+        ],
+        terms=[term for chapter in CHAPTERS for term in chapter.terms],
+    )  # fmt: skip
+
+
+class _Data(Struct, frozen=True):
+    """What the scripts of the page read."""
+
+    type: str
+    text: str
+
+
+class _Figure(Struct, frozen=True):
+    """A picture of the page, still, or why there is none."""
+
+    name: str
+    title: str
+    still: str = ""
+    description: str = ""
+    beside: int | None = None
+    legend: tuple[tuple[str, str], ...] = ()
+    said: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+class _Laid(Struct, frozen=True):
+    """A part of the page: what stands above its pictures, these, and what stands below."""
+
+    name: str
+    title: str
+    lead: list[Section]
+    figures: list[_Figure]
+    rest: list[Section]
 
 
 def _listed(report: Report) -> list[PagePart]:
@@ -79,43 +129,19 @@ def _listed(report: Report) -> list[PagePart]:
     return [replace(part, charts=kept) for part, kept in zip(listed, charts, strict=True)]
 
 
-def _part(report: Report, part: PagePart, sections: Sequence[Section], specs: dict[str, Any]) -> Iterator[str]:
-    """Yield a part's pictures and sections; nothing if it has neither."""
-    others = [section for section in sections if section.name not in _TITLES]
-    lead = [section for section in others if not section.rows and section.name not in _BELOW]
+def _laid_out(part: PagePart, sections: Sequence[Section], figures: list[_Figure]) -> _Laid:
+    lead = [section for section in sections if not section.rows and section.name not in _BELOW]
     lead = lead if part.name == "verdict" else []
-    for section in lead:
-        yield from _section(report, section)
-    for name in part.charts:
-        yield _figure(report, name, specs)
-    rest = sorted((section for section in others if section not in lead), key=lambda each: each.name not in _BELOW)
-    for place, section in enumerate(rest):
-        body = "\n".join(_section(report, section))
-        if place == 0 or section.open:
-            yield f"<h3>{_heading(section)}</h3>\n{body}"
-        else:
-            yield f'<details class="part"><summary>{_heading(section)}</summary>\n{body}\n</details>'
+    rest = sorted((section for section in sections if section not in lead), key=lambda each: each.name not in _BELOW)
+    return _Laid(name=part.name, title=part.title, lead=lead, figures=figures, rest=rest)
 
 
-def _heading(section: Section) -> str:
-    scope = f" <small>{plain(section.scope)}</small>" if section.scope else ""
-    return f"{plain(section.title)}{scope}"
-
-
-def _section(report: Report, section: Section) -> Iterator[str]:
-    """Yield a section; the table of operators has filters, and each of its rows opens."""
-    notes = section.notes[:_NOTES]
-    if section.notes[_NOTES:]:
-        more = f"and {len(section.notes) - _NOTES:,} more, in the JSON report"
-        notes = (*notes, Note(text=more, tone=NoteStyle.REMARK))
-    section = replace(section, notes=notes)
-    opened: Opened = nothing_more
-    if section.name == "operators" and isinstance(report, Anatomy):
-        opened = partial(_signatures, _signatures_of(report), steps_of(report))
-        yield _filter(section)
-    yield f'<div class="wide" tabindex="0" role="group" aria-label="{plain(section.title)}">'
-    yield from elements(section, _meaning, opened)
-    yield "</div>"
+def _shortened(section: Section) -> Section:
+    """Return a section with no more notes than somebody reads."""
+    if len(section.notes) <= _NOTES:
+        return section
+    more = Note(text=f"and {len(section.notes) - _NOTES:,} more, in the JSON report", tone=NoteStyle.REMARK)
+    return replace(section, notes=(*section.notes[:_NOTES], more))
 
 
 def _meaning(section: Section, word: str) -> str:
@@ -124,33 +150,53 @@ def _meaning(section: Section, word: str) -> str:
     return known.meaning if known is not None else ""
 
 
-def _filter(section: Section) -> str:
-    """Return the filters of the table of operators: a text, a class, a phase."""
-    classes = [item for item in OperatorClass if any(row.operator_class is item for row in section.rows)]
-    phases = dict.fromkeys(row.key.split("/")[1] for row in section.rows if row.key)
-    families = "".join(f'<option value="{item.value}">{LABEL[item]}</option>' for item in classes)
-    options = "".join(f'<option value="{escape(phase)}">{escape(phase)}</option>' for phase in phases)
-    return (
-        f'<form class="filter controls" data-of="{section.name}">'
-        '<label>name <input name="text" type="search"></label>'
-        f'<label>class <select name="family"><option value="">all</option>{families}</select></label>'
-        f'<label>phase <select name="phase"><option value="">all</option>{options}</select></label>'
-        "<output></output></form>"
+class _Filter(Struct, frozen=True):
+    """The table that has filters and whose rows open: classes and phases to choose, and what a row opens to."""
+
+    of: str = ""
+    classes: tuple[OperatorClass, ...] = ()
+    phases: tuple[str, ...] = ()
+    opened: Callable[[Row], _Calls | None] = lambda _: None
+
+
+def _filter(report: Report, sections: Sequence[Section]) -> _Filter:
+    section = next((section for section in sections if section.name == "operators"), None)
+    if section is None or not isinstance(report, Anatomy):
+        return _Filter()
+    return _Filter(
+        of=section.name,
+        classes=tuple(item for item in OperatorClass if any(row.operator_class is item for row in section.rows)),
+        phases=tuple(dict.fromkeys(row.key.split("/")[1] for row in section.rows if row.key)),
+        opened=partial(_opened, _calls_of(report), steps_of(report)),
     )
 
 
 # ----- what a row of the operators opens to
 
 
+class _Line(Struct, frozen=True):
+    """A signature, and its figures: the exact value and the text of each."""
+
+    text: str
+    figures: tuple[tuple[str | None, str], ...]
+
+
 class _Calls(Struct, frozen=True):
+    """What a row of the operators opens to: signatures, and what is said below them."""
+
+    lines: list[_Line]
+    said: list[str]
+
+
+class _Called(Struct, frozen=True):
     """The signatures of an operator in one phase, the longest first, and the modules that call it."""
 
     rows: tuple[OperatorRow, ...]
     modules: tuple[str, ...]
 
 
-def _signatures_of(anatomy: Anatomy) -> dict[str, _Calls]:
-    """Return what each row of the operators opens to, by its key."""
+def _calls_of(anatomy: Anatomy) -> dict[str, _Called]:
+    """Return the signatures and modules of each row of the operators, by its key."""
     modules: dict[tuple[str, str], dict[str, int]] = {}
     if anatomy.breakdown is not None:
         names = anatomy.breakdown
@@ -164,127 +210,78 @@ def _signatures_of(anatomy: Anatomy) -> dict[str, _Calls]:
         times: Counter[str] = Counter()
         for name in dict.fromkeys(row.operator for row in rows):
             times.update(modules.get((name, group[2].value), {}))
-        made[key_of(group)] = _Calls(
+        made[key_of(group)] = _Called(
             tuple(sorted(rows, key=lambda row: -row.time_ns)), tuple(name for name, _ in times.most_common())
         )
     return made
 
 
-def _signatures(known: dict[str, _Calls], steps: int, _section: Section, row: Row) -> str:
+def _opened(known: dict[str, _Called], steps: int, row: Row) -> _Calls | None:
     """Return signatures, rule, formula and modules of an operator's row."""
-    opened = known.get(row.key)
-    if opened is None:
-        return ""
-    names = dict.fromkeys(each.operator for each in opened.rows)
-    lines = [
-        "<tr><th scope='col'>signature</th><th class='n' scope='col'>calls</th><th class='n' scope='col'>time</th>"
-        "<th class='n' scope='col'>FLOP</th><th class='n' scope='col'>bytes</th></tr>"
-    ]
-    for each in opened.rows[:_SIGNATURES]:
-        part = f" (part: {plain(each.operator)})" if each.part_of else ""
-        name = plain(cut(printable(str(each.signature)), _SIGNATURE_MOST)) + part
-        lines.append(
-            f"<tr><td>{name}</td>{_number(each.calls / steps, units.ratio)}"
-            f"{_number(each.time_ns / steps, units.duration)}{_number(_of_step(each.flops, steps), units.flops)}"
-            f"{_number(_of_step(moved(each), steps), units.size)}</tr>"
-        )
-    if others := opened.rows[_SIGNATURES:]:
+    called = known.get(row.key)
+    if called is None:
+        return None
+    lines = []
+    for each in called.rows[:_SIGNATURES]:
+        part = f" (part: {each.operator})" if each.part_of else ""
+        text = cut(printable(str(each.signature)), _SIGNATURE_MOST) + part
+        lines.append(_line(text, each.calls / steps, each.time_ns / steps, _of_step(each.flops, steps),
+                           _of_step(moved(each), steps)))  # fmt: skip
+    if others := called.rows[_SIGNATURES:]:
         rest = total(others).per_step(steps)
-        lines.append(
-            f"<tr><td>and {len(others):,} more</td>{_number(rest.calls, units.ratio)}"
-            f"{_number(rest.time_ns, units.duration)}{_number(rest.flops, units.flops)}"
-            f"{_number(rest.bytes, units.size)}</tr>"
-        )
-    said = [f"rule: {plain(rule)}" for rule in dict.fromkeys(each.rule for each in opened.rows)][:2]
-    said += [f"formula: {plain(text.splitlines()[0])}" for name in names if (text := describe(name))][:2]
-    if opened.modules:
-        more = f" and {len(opened.modules) - _SIGNATURES:,} more" if opened.modules[_SIGNATURES:] else ""
-        shown = ", ".join(
-            plain(cut(printable(name), _SIGNATURE_MOST)) or "the model" for name in opened.modules[:_SIGNATURES]
-        )
-        said.append(f"modules: {shown}{more}")
-    return f"<table>{''.join(lines)}</table>" + "".join(f'<div class="note">{text}</div>' for text in said)
+        lines.append(_line(f"and {len(others):,} more", rest.calls, rest.time_ns, rest.flops, rest.bytes))
+    said = [f"rule: {rule}" for rule in dict.fromkeys(each.rule for each in called.rows)][:2]
+    names = dict.fromkeys(each.operator for each in called.rows)
+    said += [f"formula: {meant.splitlines()[0]}" for name in names if (meant := describe(name))][:2]
+    if called.modules:
+        more = f" and {len(called.modules) - _SIGNATURES:,} more" if called.modules[_SIGNATURES:] else ""
+        shown = (cut(printable(name), _SIGNATURE_MOST) or "the model" for name in called.modules[:_SIGNATURES])
+        said.append(f"modules: {', '.join(shown)}{more}")
+    return _Calls(lines, said)
+
+
+def _line(text: str, calls: float, time_ns: float, flops: float | None, size: float | None) -> _Line:
+    figures = (calls, units.ratio), (time_ns, units.duration), (flops, units.flops), (size, units.size)
+    return _Line(text, tuple((None if value is None else repr(value), write(value)) for value, write in figures))
 
 
 def _of_step(value: int | None, steps: int) -> float | None:
     return None if value is None else value / steps
 
 
-def _number(value: float | None, text: Any) -> str:
-    exact = "" if value is None else f' data-v="{value!r}"'
-    return f'<td class="n"{exact}>{escape(text(value))}</td>'
-
-
 # ----- pictures
 
 
-def _figure(report: Report, name: str, specs: dict[str, Any]) -> str:
+def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
     """Return a picture as a still one, and keep its description for the script; else the reason why there is none."""
-    title = CHARTS[kind_of(report)][name].title
+    picture = CHARTS[kind_of(report)][name]
     try:
         chart = chart_of(report, name)
     except NoChart as error:
-        return f'<p class="absent" id="chart-{name}">No picture ({plain(title)}): {plain(str(error))}.</p>'
-    specs[name] = chart.to_dict(validate=False)
-    sized = f' data-beside="{_FLUID[name]}"' if name in _FLUID else ""
-    smaller = CHARTS[kind_of(report)][name].still is not None
-    still = still_of(chart_of(report, name, still=True) if smaller else chart, f"{name}-")
-    return (
-        f'<figure id="chart-{name}"{sized}><figcaption>{plain(title)}</figcaption>\n{_controls(name)}'
-        f'<div class="view" role="img" aria-label="{plain(specs[name]["description"])}">{still}</div></figure>'
+        return _Figure(name, picture.title, why_not=str(error))
+    spec = chart.to_dict(validate=False)
+    description = spec["description"]
+    still = still_of(chart_of(report, name, still=True) if picture.still is not None else chart, f"{name}-")
+    if name != _TIMELINE or not isinstance(report, Anatomy):
+        specs[name] = spec
+        return _Figure(name, picture.title, still, description, _FLUID.get(name))
+    data = timeline_of(report)
+    legend = tuple(dict.fromkeys((words, colour) for words, colour in data["kinds"]))
+    kept = [lane["name"] for lane in data["lanes"] if lane["bin"]]
+    said = []
+    if kept:
+        said.append(
+            f"{', '.join(kept)}: more spans than the page holds, sums of parts of the step are drawn; "
+            "`opanatomy analyze TRACE --timeline full -o page.html` has them all"
+        )
+    said.append(
+        "drag to move, turn the wheel with shift to zoom, a click keeps a span, arrow keys go from one to the next"
     )
-
-
-def _controls(name: str) -> str:
-    """Return what steers a picture besides the pointer."""
-    if name == "lanes":
-        ways = ("closer", "farther", "earlier", "later", "whole step")
-        buttons = "".join(f'<button type="button" data-way="{way}">{way}</button>' for way in ways)
-        return f'<div class="controls">{buttons}<span>or drag, and turn the wheel with shift</span></div>'
-    if name != "modules":
-        return ""
-    return (
-        '<div class="controls"><label>find a module <input type="search" data-search="modules"></label>'
-        '<button type="button" data-whole="modules">whole width</button>'
-        "<span>a click on a module makes it as wide as the picture</span></div>"
-    )
+    description = f"{picture.title}: {title_of_lanes(report)}"
+    return _Figure(name, picture.title, still, description, legend=legend, said=tuple(said))
 
 
 # ----- the page
-
-
-def _page(report: Report, heading: str, parts: Sequence[tuple[PagePart, str]], specs: dict[str, Any]) -> Iterator[str]:
-    """Yield the page around its parts."""
-    scripts = [_safe(library()), _file("page.js")] if specs else [_file("page.js")]
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    title = plain(_name_of(report))
-    links = "".join(f'<a href="#{part.name}">{plain(part.title)}</a>' for part, _ in parts)
-    yield f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} - opanatomy</title>
-<style>
-{_file("page.css")}</style>
-</head>
-<body>
-<header><nav aria-label="parts of the page">{links}</nav><button type="button" id="theme" hidden>dark</button></header>
-<main>"""
-    yield heading
-    for part, body in parts:
-        yield f'<section class="part" id="{part.name}" aria-label="{plain(part.title)}">'
-        yield f"<h2>{plain(part.title)}</h2>\n{body}\n</section>"
-    yield "</main>"
-    yield f"<footer>{''.join(_footer(report))}</footer>"
-    yield f'<script type="application/json" id="charts">{_json(specs)}</script>'
-    yield from (f"<script>{script}</script>" for script in scripts)
-    yield "</body>\n</html>"
 
 
 def _name_of(report: Report) -> str:
@@ -293,20 +290,6 @@ def _name_of(report: Report) -> str:
         return " against ".join(side.name for side in report.sides)
     name = report.workload.model or (report.provenance.trace if isinstance(report, Anatomy) else None)
     return name or "a training step"
-
-
-def _footer(report: Report) -> Iterator[str]:
-    """Yield how figures are counted, and every word of the report with its meaning."""
-    if isinstance(report, Anatomy) and report.conventions:
-        yield '<details class="part"><summary>How it is counted</summary><dl class="terms">'
-        for name, value in sorted(report.conventions.items()):
-            yield f"<dt>{plain(name.replace('_', ' '))}</dt><dd>{plain(str(value))}</dd>"
-        yield "</dl></details>"
-    yield '<details class="part"><summary>Every word of the report</summary><dl class="terms">'
-    for chapter in CHAPTERS:
-        for term in chapter.terms:
-            yield f"<dt>{plain(term.title)}</dt><dd>{plain(term.meaning)}</dd>"
-    yield "</dl></details>"
 
 
 def _file(name: str) -> str:

@@ -16,7 +16,7 @@ from opanatomy.records.reports import Report
 from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import STEP_PHASES
 from opanatomy.records.work import (
-    COLUMNS,
+    COLUMNS_OF,
     NO_WORK,
     Breakdown,
     ClassRow,
@@ -71,13 +71,14 @@ def json_schema() -> dict[str, Any]:
 
 
 def _schema_of(kind: type) -> dict[str, Any]:
-    if kind is not Table:
+    if kind not in COLUMNS_OF:
         return {"type": "string"}
     number = {"type": ["integer", "null"]}
     once_or_each = {"anyOf": [number, {"type": "array", "items": number}]}
     key = {"type": "object", "properties": {"values": {"type": "array"}, "codes": once_or_each}}
     columns = {
-        column.name: {"description": column.meaning, **(once_or_each if column.unit else key)} for column in COLUMNS
+        column.name: {"description": column.meaning, **(once_or_each if column.unit else key)}
+        for column in COLUMNS_OF[kind]
     }
     return {"type": "object", "properties": {"rows": {"type": "integer"}, **columns}, "required": ["rows", *columns]}
 
@@ -192,16 +193,22 @@ def _section(value: object) -> str:
     if value is None or isinstance(value, int | tuple):
         return _rows(value, depth=1) if isinstance(value, tuple) else _line(value)
     if isinstance(value, Table):
-        return _block("{", [f"{_line(name)}: {_line(item)}" for name, item in value.plain().items()], "}", depth=1)
+        return _columns(value, depth=1)
     keys = value if isinstance(value, dict) else _keys(value)
     return _block("{", [f"{_line(name)}: {_rows(item, depth=2)}" for name, item in keys.items()], "}", depth=1)
 
 
 def _rows(value: object, *, depth: int) -> str:
-    """Return a table of records or a list of sentences with one a line; anything else on one line."""
+    """Return a table with a row or a column a line, a list of sentences with one a line; else all on one line."""
+    if isinstance(value, Table):
+        return _columns(value, depth=depth)
     if not isinstance(value, tuple) or (depth > 1 and all(isinstance(item, str) for item in value)):
         return _line(value)
     return _block("[", [_line(row) for row in value], "]", depth=depth)
+
+
+def _columns(table: Table, *, depth: int) -> str:
+    return _block("{", [f"{_line(name)}: {_line(item)}" for name, item in table.plain().items()], "}", depth=depth)
 
 
 def _block(opening: str, items: list[str], closing: str, *, depth: int) -> str:

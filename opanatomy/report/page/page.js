@@ -67,7 +67,7 @@
   };
   const drawn = Promise.all(Object.keys(specs).map(draw));
   window.opanatomy = { views, drawn };
-  drawn.then(() => { root.dataset.ready = "1"; });
+  addEventListener("load", () => Promise.all([drawn, window.opanatomy.shown]).then(() => { root.dataset.ready = "1"; }));
 
   // Search of the tree, and whole width again.
   each("[data-search]", (input) => input.addEventListener("input", () => {
@@ -77,26 +77,6 @@
   each("[data-whole]", (button) => button.addEventListener("click", () => {
     const view = views[button.dataset.whole];
     if (view) zoom(view, 0, 1);
-  }));
-
-  // The step over time: closer, farther, to and fro.
-  const ways = {
-    closer: (from, to) => [from + (to - from) / 4, to - (to - from) / 4],
-    farther: (from, to) => [from - (to - from) / 2, to + (to - from) / 2],
-    earlier: (from, to) => [from - (to - from) / 4, to - (to - from) / 4],
-    later: (from, to) => [from + (to - from) / 4, to + (to - from) / 4],
-    "whole step": () => [-Infinity, Infinity],
-  };
-  let step = null;
-  each("[data-way]", (button) => button.addEventListener("click", () => {
-    const view = views.lanes;
-    if (!view) return;
-    const seen = view.scale("x").domain();
-    step = step || seen;
-    const [from, to] = ways[button.dataset.way](...seen);
-    const wide = Math.min(to - from, step[1] - step[0]);
-    const begin = Math.max(step[0], Math.min(from, step[1] - wide));
-    set(view, "moved_from", [begin, begin + wide]);
   }));
 
   // Filters of a table: text, class, phase.
