@@ -1070,8 +1070,8 @@ class _Report:
     def chart(self, name: str) -> Any:
         """Return a picture of the report as a chart of `altair`, which a notebook shows offline and `save` writes.
 
-        Of an anatomy: step, advice, lanes, classes, roofline, modules, memory, components, ranks; of a comparison:
-        difference; of an experiment: techniques.
+        Of an anatomy: step, advice, lanes, steps, classes, roofline, modules, memory, segments, components, ranks; of a
+        comparison: difference; of an experiment: techniques.
         Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
         """
         from opanatomy.report.charts import chart_of, for_a_notebook

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,13 @@ def test_the_peak_is_torchs_and_every_sum_is_that_of_the_segments(name: str) -> 
     pools = memory.pools
     assert end.shown_bytes == sum(pool.requested_bytes + pool.rounding_bytes for pool in pools)
     assert by_component(end)[ROUNDING] == sum(pool.rounding_bytes for pool in pools)
-    assert sum(pool.reserved_bytes for pool in pools) == sum(span.bytes for span in memory.spans)
+    assert sum(pool.reserved_bytes for pool in pools) == sum(span.bytes for span in end.spans) == end.held_bytes
+    assert sum(span.bytes for span in memory.spans) == memory.held_bytes == memory.devices[0].reserved_at_peak_bytes
+    for shown in (memory, end):
+        used = sum(span.bytes for span in shown.spans if span.component not in ("free", PENDING))
+        assert used == shown.shown_bytes
+        for one, other in pairwise(shown.spans):
+            assert one.segment != other.segment or one.offset_bytes + one.bytes == other.offset_bytes
     for pool in pools:
         used = pool.requested_bytes + pool.rounding_bytes + pool.pending_bytes
         assert used + pool.free_bytes == pool.reserved_bytes

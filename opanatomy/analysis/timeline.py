@@ -329,6 +329,10 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
     work = np.bincount(time.step, minlength=count)
     spent = np.zeros((count, 3), dtype=np.int64)
     np.add.at(spent, (time.step, time.kind), time.duration)
+    classes = np.zeros((count, len(CLASSES)), dtype=np.int64)
+    np.add.at(classes, (time.step, time.operator_class), time.duration)
+    communicates = time.operator_class == CLASS_CODE[OperatorClass.COMMUNICATION]
+    each = [within(_alone(time, device, communicates), time.step_start, time.step_end) for device in time.devices]
     walls = time.step_end - time.step_start
     phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in STEP_PHASES}
     rows = []
@@ -340,7 +344,8 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
                 number=_number(step_window, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
                 host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other, unrecorded_ns=unrecorded,
                 idle_causes=causes, kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies,
-                memset_ns=fills, work=int(work[index]),
+                memset_ns=fills, work=int(work[index]), class_ns=_by_class(classes[index]),
+                exposed_communication_ns=time.mean(int(spent[index]) for spent in each),
                 phase_ns={phase: times[index] for phase, times in phases.items() if times},
             )
         )  # fmt: skip
@@ -356,10 +361,22 @@ def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans |
         busy = np.minimum(spans.busy_ns, spans.end_ns - spans.start_ns).tolist()
     begins, ends = (np.array([step[edge] for step in steps], dtype=np.int64) for edge in (0, 1))
     loading = within(step_window.loading, begins, ends).tolist()
+    step = np.searchsorted(begins, calls.start_ns, side="right") - 1
+    inside = (step >= 0) & (calls.start_ns < ends[step])
+    classes = np.zeros((len(rows), len(CLASSES)), dtype=np.int64)
+    np.add.at(classes, (step[inside], calls.operator_class.codes[inside]), calls.time_ns[inside])
     return tuple(
-        replace(row, busy_ns=spent, framework_ns=row.wall_ns - spent, loading_ns=min(loaded, row.wall_ns - spent))
-        for row, spent, loaded in zip(rows, busy, loading, strict=True)
-    )
+        replace(
+            row, busy_ns=spent, framework_ns=row.wall_ns - spent, loading_ns=min(loaded, row.wall_ns - spent),
+            class_ns=_by_class(own),
+        )
+        for row, spent, loaded, own in zip(rows, busy, loading, classes, strict=True)
+    )  # fmt: skip
+
+
+def _by_class(times: Int64) -> dict[OperatorClass, int]:
+    """Return the times of the classes that have some."""
+    return {item: ns for item, ns in zip(CLASSES, times.tolist(), strict=True) if ns}
 
 
 def _number(step_window: StepWindow, index: int) -> int | None:
@@ -442,9 +459,14 @@ def _covered(time: DeviceTime, events: Int64) -> int:
 
 def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
     """Return the time of the steps in which marked events of a device ran, and none of its others."""
+    return _in_steps(time, _alone(time, device, marked))
+
+
+def _alone(time: DeviceTime, device: _Device, marked: Bool) -> Intervals:
+    """Return when marked events of a device ran, and none of its others."""
     events, others = _of(device, marked), _of(device, ~marked)
     hidden = union(time.start[others], time.duration[others])
-    return _in_steps(time, without(union(time.start[events], time.duration[events]), hidden))
+    return without(union(time.start[events], time.duration[events]), hidden)
 
 
 def _in_steps(time: DeviceTime, spans: Intervals) -> int:

@@ -7,8 +7,10 @@ the allocator gave beyond it is a component too, so that all of them sum to the 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -37,7 +39,6 @@ from opanatomy.memory.components import PENDING_FREE, ROUNDING
 from opanatomy.memory.inferred import (
     COMPONENT_OF,
     COMPONENTS,
-    OTHER_BLOCKS,
     RULES,
     WEIGHTS,
     Placing,
@@ -386,6 +387,7 @@ def memory_of_snapshot(
         parts=tuple(_parts(main, stacks, classed)),
         pools=tuple(pool for device, _ in devices for pool in device.pools),
         spans=tuple(_spans(main)),
+        held_bytes=sum(segment.end - segment.begin for segment in _segments_at(main)),
         notes=(*main.notes, *unknown_peaks),
         failure=main.failure,
         trains=main.trains,
@@ -980,42 +982,81 @@ _MOST_SPANS: Final = 1_500
 
 
 def _spans(device: _Device) -> Iterator[MemorySpan]:
-    """Yield what the segments hold at the end, the largest segment first, up to the most spans."""
-    snapshot, blocks = device.snapshot, device.snapshot.blocks
-    live = device.blocks.live_after(device.blocks.events)
-    component = {
-        address: COMPONENTS[code]
-        for address, code in zip(
-            device.blocks.address[live].tolist(), COMPONENT_OF[device.placing.rule[live]].tolist(), strict=True
-        )
-    }
-    segments = snapshot.segments
-    ours = np.flatnonzero(segments.device == device.number)
-    of_segment: dict[int, list[int]] = {}
-    for row, segment in enumerate(blocks.segment.tolist()):
-        of_segment.setdefault(segment, []).append(row)
+    """Yield what the segments hold at the moment shown, the largest segment first, up to the most spans."""
+    snapshot, live = device.snapshot, device.live
+    live = live[np.argsort(device.blocks.address[live], kind="stable")]
+    address, size = device.blocks.address[live], device.whole[live]
+    component = COMPONENT_OF[device.placing.rule[live]].tolist()
+    # A block that waits for a stream is there at the end alone: when it began to wait is not recorded.
+    pending = snapshot.blocks.address[snapshot.blocks.state == PENDING] if device.state == device.blocks.events else ()
+    waits = np.isin(address, pending).tolist()
     count = 0
-    for number, segment in enumerate(ours[np.argsort(-segments.total[ours], kind="stable")].tolist()):
-        begin = int(segments.address[segment])
-        runs: list[MemorySpan] = []
-        for row in of_segment.get(segment, []):
-            free = blocks.state[row] == INACTIVE
-            name = FREE if free else component.get(int(blocks.address[row]), OTHER_BLOCKS)
-            name = PENDING_FREE if blocks.state[row] == PENDING else name
-            size = int(blocks.size[row])
-            if runs and runs[-1].component == name:
-                runs[-1] = replace(runs[-1], bytes=runs[-1].bytes + size, blocks=runs[-1].blocks + 1)
-                continue
+    held = sorted(_segments_at(device), key=lambda segment: segment.begin - segment.end)
+    for number, segment in enumerate(held):
+        first, last = np.searchsorted(address, (segment.begin, segment.end)).tolist()
+        pieces: list[tuple[str, int, int]] = []  # what, from where, to where
+        reached = segment.begin
+        for row in range(first, last):
+            begin, end = max(int(address[row]), reached), min(int(address[row] + size[row]), segment.end)
+            if end > begin:
+                name = PENDING_FREE if waits[row] else COMPONENTS[component[row]]
+                pieces += [(FREE, reached, begin)] * (begin > reached) + [(name, begin, end)]
+                reached = end
+        pieces += [(FREE, reached, segment.end)] * (segment.end > reached)
+        runs = []
+        for name, same in groupby(pieces, key=lambda piece: piece[0]):
+            own = list(same)
             runs.append(
                 MemorySpan(
-                    device=device.name, pool=_pool_name(snapshot, segment), segment=number,
-                    offset_bytes=int(blocks.address[row]) - begin, bytes=size, blocks=1, component=name,
+                    device=device.name, pool=segment.pool, segment=number, offset_bytes=own[0][1] - segment.begin,
+                    bytes=own[-1][2] - own[0][1], blocks=len(own), component=name,
                 )
             )  # fmt: skip
         count += len(runs)
         if count > _MOST_SPANS:
             return
         yield from runs
+
+
+class _Segment(Struct, frozen=True):
+    """Addresses that the allocator held at a moment, and their pool."""
+
+    begin: int
+    end: int
+    pool: str
+
+
+#: What the allocator asks the driver for, for blocks of at most 1 MB.
+_SMALL_SEGMENT: Final = 2 << 20
+
+
+def _segments_at(device: _Device) -> Iterator[_Segment]:
+    """Yield what the allocator held at the moment shown: what it holds at the end, less and more what came after."""
+    snapshot, history, segments = device.snapshot, device.history, device.snapshot.segments
+    ours = np.flatnonzero(segments.device == device.number)
+    changes: list[tuple[int, int, bool]] = []  # (begin, end, whether it was held before), the last first
+    if history is not None:
+        rows, counted = _counted_rows(history), device.state - device.curve.first
+        cut = int(rows[counted - 1]) + 1 if counted > 0 else 0
+        of_segments = np.isin(history.action, (SEGMENT_ALLOC, SEGMENT_MAP, SEGMENT_FREE, SEGMENT_UNMAP))
+        for row in np.flatnonzero(of_segments)[::-1].tolist():
+            if row >= cut:
+                begin = int(history.address[row])
+                was = bool(history.action[row] in (SEGMENT_FREE, SEGMENT_UNMAP))
+                changes.append((begin, begin + int(history.size[row]), was))
+    at_end = {int(segments.address[row]): row for row in ours.tolist()}
+    changes = [(begin, begin + int(segments.total[row]), True) for begin, row in at_end.items()] + changes
+    edges = sorted({edge for begin, end, _ in changes for edge in (begin, end)})
+    held = np.zeros(len(edges), dtype=bool)
+    for begin, end, was in changes:
+        held[bisect_left(edges, begin) : bisect_left(edges, end)] = was
+    starts = {begin for begin, _, was in changes if was}
+    begins = [place for place in range(len(edges)) if held[place] and (edges[place] in starts or not held[place - 1])]
+    for place, following in zip(begins, [*begins[1:], len(edges) - 1], strict=False):
+        stop = next((one for one in range(place, following) if not held[one]), following)
+        row = at_end.get(edges[place])
+        kind = "small" if edges[stop] - edges[place] <= _SMALL_SEGMENT else "large"
+        yield _Segment(edges[place], edges[stop], kind if row is None else _pool_name(snapshot, row))
 
 
 def _pool_name(snapshot: Snapshot, segment: int) -> str:

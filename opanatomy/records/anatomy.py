@@ -889,6 +889,8 @@ class StepRow(Record, frozen=True, kw_only=True):
     unrecorded_ns: work ran, or may have run, whose records are missing.
     idle_causes: the idle time by cause.
     phase_ns: as in `Step`.
+    class_ns: the sum of its work by class, on the CPU self time.
+    exposed_communication_ns: communication while no other work ran.
     framework_ns: on the CPU, wall time that no operator explains; `loading_ns` of it in ranges of loaders.
     """
 
@@ -908,6 +910,8 @@ class StepRow(Record, frozen=True, kw_only=True):
     memset_ns: int | None = None
     work: int | None = None
     phase_ns: dict[Phase, int] = field(default_factory=dict)
+    class_ns: dict[OperatorClass, int] = field(default_factory=dict)
+    exposed_communication_ns: int | None = None
     framework_ns: int | None = None
     loading_ns: int | None = None
 

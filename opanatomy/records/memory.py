@@ -239,7 +239,7 @@ class MemoryPool(Record, frozen=True, kw_only=True):
 
 
 class MemorySpan(Record, frozen=True, kw_only=True):
-    """A span of memory that the allocator holds at the end of a snapshot: blocks side by side of one component.
+    """A span of memory that the allocator held at the moment shown of a snapshot: adjacent blocks of one component.
 
     `component` is "free" of what is not in use. `offset_bytes` is from the beginning of the segment, numbered by size.
     """
@@ -346,7 +346,8 @@ class Memory(Record, frozen=True, kw_only=True):
     allocator: the allocator's own figures for the step observed with `memory=True`.
     parts: of a memory snapshot, the moment shown by line of the program, module, operator class, phase and stream.
     pools: of a memory snapshot, what the allocator holds at the end, and how much of it is free.
-    spans: of a memory snapshot, the segments of its fullest device at the end, largest first, span by span.
+    spans: of a memory snapshot, the segments of its fullest device at the moment shown, largest first, span by span;
+        they held `held_bytes`, those that are too small to be in `spans` included.
     uncovered_devices: other devices that hold a part of the module, which no figure here includes.
     notes: what could not be measured, and why.
     shape: the numbers of the configuration that determine the theory.
@@ -379,6 +380,7 @@ class Memory(Record, frozen=True, kw_only=True):
     parts: tuple[MemoryPart, ...] = ()
     pools: tuple[MemoryPool, ...] = ()
     spans: tuple[MemorySpan, ...] = ()
+    held_bytes: int | None = None
     uncovered_devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import cycle
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -21,7 +22,7 @@ from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.io.files import cache_folder, replacing
 from opanatomy.options import instead_of
-from opanatomy.records.anatomy import FIRST, Anatomy
+from opanatomy.records.anatomy import FIRST, Anatomy, StepRow
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.lanes import Lanes
@@ -61,7 +62,7 @@ def chart_of(report: Report, name: str, *, still: bool = False) -> Chart:
         raise UsageError(f"chart {name}: not one of this report - {instead_of(name, tuple(charts))}")
     picture = charts[name]
     made = picture.still(report) if still and picture.still is not None else picture.make(report)
-    return _finished(made, name, picture.title)
+    return _finished(made, report, name, picture.title)
 
 
 def asked_for(report: Report, name: str | None) -> Chart:
@@ -82,18 +83,19 @@ _WIDTH: Final = 1000
 _BACKGROUND: Final = "transparent"
 _INK: Final = "currentColor"
 _GREY: Final = "#8a8a8a"
-#: Idle time is grey, but for what a user can end.
+#: Two colours that stand in one picture differ by 10 or more (CIEDE2000), also those of classes.
 _OF_CAUSE: Final = {
-    IdleCause.PROFILER: "#5f5f5f", IdleCause.COMPILATION: "#6b5876", IdleCause.INPUT: "#8c564b",
-    IdleCause.ALLOCATOR: "#857537", IdleCause.SLOW_LAUNCH: "#a67c52", IdleCause.SYNCHRONIZATION: "#b8433c",
-    IdleCause.COLLECTIVE: "#a8788e", IdleCause.OPERATORS: "#b5bcc2", IdleCause.PYTHON: "#949494",
-    IdleCause.STREAM: "#6f8f8f", IdleCause.DEVICE: "#cfcfcf", IdleCause.UNKNOWN: "#e2e2e2",
+    IdleCause.PROFILER: "#333333", IdleCause.COMPILATION: "#4b2991", IdleCause.INPUT: "#6b3f2a",
+    IdleCause.ALLOCATOR: "#7a7a1f", IdleCause.SLOW_LAUNCH: "#f4a582", IdleCause.SYNCHRONIZATION: "#a31621",
+    IdleCause.COLLECTIVE: "#7a2d5d", IdleCause.OPERATORS: "#d9c58f", IdleCause.PYTHON: "#b3a2dc",
+    IdleCause.STREAM: "#1f5f66", IdleCause.DEVICE: "#b9c0c7", IdleCause.UNKNOWN: "#eef0f3",
 }  # fmt: skip
-_OF_WAITING: Final = "#e8c3d7"
-#: Other colours than those of the classes.
+_OF_WAITING: Final = "#f6cfe3"
+_OF_UNRECORDED: Final = "#f5f0b0"
+_OF_FRAMEWORK: Final = "#a08d78"
 _OF_PHASE: Final = {
-    Phase.FORWARD: "#44aa99", Phase.BACKWARD: "#7b6bb5", Phase.RECOMPUTE: "#aa4499", Phase.OPTIMIZER: "#b8a13e",
-    Phase.PREFILL: "#44aa99", Phase.DECODING: "#7b6bb5", Phase.OTHER: "#8a8a8a",
+    Phase.FORWARD: "#3fb0b0", Phase.BACKWARD: "#7b6bb5", Phase.RECOMPUTE: "#aa4499", Phase.OPTIMIZER: "#b8a13e",
+    Phase.PREFILL: "#3fb0b0", Phase.DECODING: "#7b6bb5", Phase.OTHER: "#6a6a6a",
 }  # fmt: skip
 _PHASES: Final = frozenset(phase.value for phase in PHASES)
 _SHAPES: Final = {
@@ -103,16 +105,21 @@ _SHAPES: Final = {
 }  # fmt: skip
 #: The colours of Okabe and Ito, then tints and shades of them: parts without a colour of their own.
 _PARTS: Final = (
-    "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#8a8a8a", "#7b6bb5", "#8c564b",
-    "#9ad0b8", "#b8433c", "#f2cd80", "#a8c8e0", "#e8c3d7", "#004d7a", "#7a5300", "#00563e", "#4d4d4d", "#c9c9c9",
+    "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#a9a294", "#3d2f86", "#8c6d4b",
+    "#9ad0b8", "#b8433c", "#f2cd80", "#b3cbe6", "#eacbdc", "#003355", "#7a5300", "#00563e", "#3a3a3a", "#c9c9c9",
 )  # fmt: skip
 _LONGEST_NAME: Final = 60
 
 
-def _finished(chart: Any, name: str, title: str) -> Chart:
-    """Return the picture with the look of all of them, and words for those who cannot see it."""
+def _finished(chart: Any, report: Report, name: str, title: str) -> Chart:
+    """Return the picture with the look of all of them: what it shows, of what, and words for those who cannot see it.
+
+    What the picture says about itself stands below its title.
+    """
     from altair import Undefined
 
+    about = [subject_of(report), *((chart.title,) if isinstance(chart.title, str) and chart.title else ())]
+    lines = [line for text in about for line in wrap(printable(text), _TITLE_WIDTH)]
     made: Chart = chart.configure(
         background=_BACKGROUND, font="system-ui, sans-serif",
         view={"stroke": None},
@@ -126,12 +133,35 @@ def _finished(chart: Any, name: str, title: str) -> Chart:
             "titleFontWeight": "normal",
         },
         header={"labelColor": _INK, "titleColor": _INK, "labelFontSize": 12},
-        title={"color": _INK, "fontSize": 12, "fontWeight": "normal", "anchor": "start"},
+        title={
+            "color": _INK, "fontSize": 12, "fontWeight": "normal", "anchor": "start", "subtitleColor": _INK,
+            "subtitleFontSize": 11, "subtitlePadding": 4,
+        },
         text={"color": _INK},
     ).properties(
+        title={"text": title, "subtitle": lines, "fontSize": 14, "fontWeight": "bold", "offset": 12},
         description=title if chart.description is Undefined else chart.description, usermeta={"name": name},
     )  # fmt: skip
     return made
+
+
+#: Characters of a line below the title of a picture.
+_TITLE_WIDTH: Final = 150
+
+
+def subject_of(report: Report) -> str:
+    """Return what a report is about, and on which device it ran."""
+    if isinstance(report, Comparison):
+        devices = {side.device for side in report.sides if side.device}
+        return ", ".join((" against ".join(side.name for side in report.sides), *sorted(devices)))
+    workload = report.workload
+    trace = report.provenance.trace if isinstance(report, Anatomy) else None
+    known = [workload.model or workload.architecture or trace or "a training step"]
+    if workload.batch is not None:
+        known.append(f"batch {workload.batch}")
+    if isinstance(report, Anatomy) and report.estimated is not None:
+        known.append("estimated")
+    return ", ".join((*known, *((report.environment.device,) if report.environment.device else ())))
 
 
 def _values(rows: Iterable[Datum]) -> Any:
@@ -200,7 +230,7 @@ def _step(anatomy: Anatomy) -> Any:
     for part in parts:
         part |= {"from": at, "to": at + part["ns"], "text": units.duration(part["ns"]),
                  "share": units.share(part["ns"], whole)}  # fmt: skip
-        part["label"] = _label(part["part"], part["share"], part["ns"] / whole)
+        part["label"] = f"{part['part']} {part['share']}"
         part["ink"] = _ink_on(part["colour"])
         at += part["ns"]
     base = alt.Chart(_values(parts))
@@ -213,15 +243,12 @@ def _step(anatomy: Anatomy) -> Any:
         tooltip=tip, description="part:N",
     )  # fmt: skip
     labels = base.mark_text(fontSize=11, fontWeight="bold").encode(
-        x=alt.X("middle:Q"), text="label:N", fill=alt.Fill("ink:N", scale=None, legend=None), tooltip=tip,
-    ).transform_calculate(middle="(datum.from + datum.to) / 2")  # fmt: skip
-    return (bars + labels).properties(width=_WIDTH, height=44)
-
-
-def _label(name: str, share: str, wide: float) -> str:
-    """Return what has room in a part of the bar: its name and share, its share, or nothing."""
-    whole = f"{name} {share}"
-    return whole if wide * _WIDTH >= 7.5 * len(whole) else share if wide * _WIDTH >= 7.5 * len(share) else ""
+        x=alt.X("middle:Q"), text="fits:N", fill=alt.Fill("ink:N", scale=None, legend=None), tooltip=tip,
+    ).transform_calculate(
+        middle="(datum.from + datum.to) / 2", room=f"(datum.to - datum.from) / {whole} * width / 7.5",
+        fits="datum.room >= length(datum.label) ? datum.label : datum.room >= length(datum.share) ? datum.share : ''",
+    )  # fmt: skip
+    return (bars + labels).properties(width=_WIDTH, height=44, title=f"{units.duration(whole)} in all")
 
 
 def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
@@ -244,14 +271,14 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
             colour = _OF_CAUSE.get(row.cause, _GREY)
             yield {"part": f"idle: {label_of(row)}", "ns": row.time_ns / steps, "colour": colour}
     if costs.unrecorded_ns:
-        yield {"part": "not recorded", "ns": costs.unrecorded_ns / steps, "colour": "#d9d9d9"}
+        yield {"part": "not recorded", "ns": costs.unrecorded_ns / steps, "colour": _OF_UNRECORDED}
     if costs.input_ns:
         yield {"part": "waiting for input", "ns": costs.input_ns / steps, "colour": _OF_CAUSE[IdleCause.INPUT]}
     if costs.framework_ns:  # and what rounding the mean step leaves
         others = sum(costs.classes.values()) + costs.exposed_ns + costs.profiler_ns + costs.input_ns
-        yield {"part": "framework", "ns": (costs.whole_ns - others) / steps, "colour": "#8a8a8a"}
+        yield {"part": "framework", "ns": (costs.whole_ns - others) / steps, "colour": _OF_FRAMEWORK}
     if costs.profiler_ns:
-        yield {"part": "profiler", "ns": costs.profiler_ns / steps, "colour": "#bdbdbd"}
+        yield {"part": "profiler", "ns": costs.profiler_ns / steps, "colour": _OF_CAUSE[IdleCause.PROFILER]}
 
 
 # ----- the step after each change
@@ -312,19 +339,100 @@ def _advice(anatomy: Anatomy) -> Any:
     )  # fmt: skip
 
 
+# ----- all steps of the recording
+
+
+#: Steps that are drawn, the first ones.
+_MOST_STEPS_DRAWN: Final = 60
+_BAR: Final = 20
+
+
+def _steps(anatomy: Anatomy) -> Any:
+    """Return every step in the parts of the bar, those that are set aside hatched, with the reason."""
+    import altair as alt
+
+    steps = anatomy.step.steps
+    if len(steps) < 2:
+        raise NoChart("the recording has one step" if steps else "the steps are not known one by one")
+    rows: list[Datum] = []
+    lines: list[Datum] = []
+    longest = max(step.wall_ns for step in steps)
+    for place, step in enumerate(steps[:_MOST_STEPS_DRAWN]):
+        at, top = 0, place * _BAR
+        for part in parts_of_row(step):
+            rows.append({**part, "from": at, "to": at + part["ns"], "top": top + 2, "bottom": top + _BAR - 2,
+                         "step": str(step.number), "text": units.duration(part["ns"]),
+                         "share": units.share(part["ns"], step.wall_ns), "aside": step.set_aside or ""})  # fmt: skip
+            at += part["ns"]
+        if step.set_aside is not None:
+            slant = longest / 120
+            lines += [{"from": begin, "to": min(begin + slant, step.wall_ns), "top": top + _BAR - 2, "bottom": top + 2}
+                      for begin in (slant * number for number in range(int(step.wall_ns / slant) + 1))]  # fmt: skip
+    labels = [{"label": "the trace" if step.number is None else f"step {step.number}", "end": step.wall_ns,
+               "middle": (place + 0.5) * _BAR, "says": units.duration(step.wall_ns)
+               + (f", set aside: {step.set_aside}" if step.set_aside else "")}
+              for place, step in enumerate(steps[:_MOST_STEPS_DRAWN])]  # fmt: skip
+    high = _BAR * len(labels)
+    down = {"scale": alt.Scale(domain=[0, high], reverse=True, nice=False), "axis": None}
+    x = alt.X("from:Q", axis=alt.Axis(**_time_axis(None, longest)),
+              scale=alt.Scale(domain=[0, longest], nice=False))  # fmt: skip
+    looks = {row["part"]: row["colour"] for row in rows}
+    bars = alt.Chart(_values(rows)).mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.4).encode(
+        x=x, x2="to:Q", y=alt.Y("top:Q", **down), y2="bottom:Q",
+        color=_coloured("part", looks, columns=4, symbolType="square"),
+        tooltip=["step:N", "part:N", alt.Tooltip("text:N", title="time"), alt.Tooltip("share:N", title="of the step"),
+                 alt.Tooltip("aside:N", title="set aside")], description="part:N",
+    )  # fmt: skip
+    hatch = alt.Chart(_values(lines)).mark_rule(color="white", opacity=0.75, strokeWidth=1.5, clip=True).encode(
+        x=x, x2="to:Q", y=alt.Y("top:Q", **down), y2="bottom:Q",
+    )  # fmt: skip
+    base = alt.Chart(_values(labels))
+    names = base.mark_text(align="right", dx=-8, fontSize=11).encode(
+        x=alt.value(0), y=alt.Y("middle:Q", **down), text="label:N",
+    )  # fmt: skip
+    ends = base.mark_text(align="left", dx=5, fontSize=10.5, limit=300).encode(
+        x="end:Q", y=alt.Y("middle:Q", **down), text="says:N",
+    )  # fmt: skip
+    counted = sum(step.set_aside is None for step in steps)
+    said = f"{counted} of {len(steps)} steps count" + ("; the hatched ones are set aside" if lines else "")
+    said += f"; the first {_MOST_STEPS_DRAWN} are drawn" if len(steps) > _MOST_STEPS_DRAWN else ""
+    return (bars + hatch + names + ends).properties(width=_WIDTH - 400, height=high, title=said)
+
+
+def parts_of_row(step: StepRow) -> Iterator[Datum]:
+    """Yield the parts of one step, as those of the mean step are: they sum to it."""
+    exposed = step.exposed_communication_ns or 0
+    classes = [item for item in OperatorClass if item is not OperatorClass.COMMUNICATION and item in step.class_ns]
+    work, computing = sum(step.class_ns[item] for item in classes), max((step.busy_ns or 0) - exposed, 0)
+    for item in classes if computing else ():
+        yield {"part": LABEL[item], "ns": computing * step.class_ns[item] / work, "colour": COLOUR[item]}
+    if computing and not work:
+        yield {"part": "computing", "ns": computing, "colour": _WORDS[lanes.COMPUTING][1]}
+    parts = [("exposed communication", exposed, COLOUR[OperatorClass.COMMUNICATION])]
+    parts += [
+        (f"idle: {label_of_cause(cause)}", ns, _OF_CAUSE.get(cause, _GREY)) for cause, ns in step.idle_causes.items()
+    ]
+    loading = step.loading_ns or 0
+    parts += [("not recorded", step.unrecorded_ns or 0, _OF_UNRECORDED),
+              (_WORDS[lanes.OUTSIDE_WORK][0], step.outside_ns or 0, _WORDS[lanes.OUTSIDE_WORK][1]),
+              ("waiting for input", loading, _OF_CAUSE[IdleCause.INPUT]),
+              ("framework", (step.framework_ns or 0) - loading, _OF_FRAMEWORK)]  # fmt: skip
+    yield from ({"part": name, "ns": ns, "colour": colour} for name, ns, colour in parts if ns > 0)
+
+
 # ----- one step over time
 
 
 #: What lanes have besides classes, phases and causes of idle time: in words, and the colour.
 _WORDS: Final = {
-    lanes.COMPUTING: ("computing", "#4c6a88"), lanes.EXPOSED: ("exposed communication", "#cc79a7"),
-    lanes.WAITING_FOR_RANKS: ("waiting for other ranks", _OF_WAITING), lanes.COPIES: ("exposed copies", "#7fb3d5"),
+    lanes.COMPUTING: ("computing", "#2c4052"), lanes.EXPOSED: ("exposed communication", "#cc79a7"),
+    lanes.WAITING_FOR_RANKS: ("waiting for other ranks", _OF_WAITING), lanes.COPIES: ("exposed copies", "#b5e0b0"),
     lanes.INPUT: ("waiting for input", _OF_CAUSE[IdleCause.INPUT]),
-    lanes.OUTSIDE_WORK: ("work of other steps", "#c9b458"),
-    lanes.UNRECORDED: ("not recorded", "#d9d9d9"), lanes.OPERATORS: ("operators", "#88a2b8"),
-    lanes.LAUNCHING: ("launching", "#a67c52"), lanes.WAITING: ("waiting for the device", "#b8433c"),
-    lanes.RUNTIME: ("other runtime calls", "#cdb08c"), lanes.PYTHON: ("Python", "#9b9b9b"),
-    lanes.FRAMEWORK: ("framework", "#b5b5b5"),
+    lanes.OUTSIDE_WORK: ("work of other steps", "#f0e442"),
+    lanes.UNRECORDED: ("not recorded", _OF_UNRECORDED), lanes.OPERATORS: ("operators", "#7f9f6e"),
+    lanes.LAUNCHING: ("launching", "#9a5a20"), lanes.WAITING: ("waiting for the device", "#e0503c"),
+    lanes.RUNTIME: ("other runtime calls", "#ecd3ba"), lanes.PYTHON: ("Python", _OF_CAUSE[IdleCause.PYTHON]),
+    lanes.FRAMEWORK: ("framework", _OF_FRAMEWORK),
 }  # fmt: skip
 #: Rectangles of the picture, at most, and of the still one in a page.
 _MOST_DRAWN: Final = 2400
@@ -500,6 +608,9 @@ def _classes(anatomy: Anatomy) -> Any:
 _LEAST_POINT: Final = 0.001
 _LEAST_INTENSITY: Final = 0.01
 _MOST_POINTS: Final = 300
+#: Points with a name, those with most time.
+_MOST_NAMED: Final = 10
+_ROOF_HEIGHT: Final = 420
 
 
 def _roofline(anatomy: Anatomy) -> Any:
@@ -540,12 +651,12 @@ def _roofline(anatomy: Anatomy) -> Any:
               axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)))  # fmt: skip
     drawn = units.share(sum(point["ns"] for point in points) * steps, whole)
     said = f"points have {drawn} of the time; the others have hardly any FLOPs, no formula, or hardly any time"
-    roofs = alt.Chart(_values(lines), title=said).mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True).encode(
+    roofs = alt.Chart(_values(lines)).mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True).encode(
         x=x, y=y, detail="ceiling:N", strokeDash=alt.condition("datum.slope", alt.value([1, 0]), alt.value([5, 3])),
         tooltip=["ceiling:N", alt.Tooltip("text:N", title="at most")], description="ceiling:N",
     )  # fmt: skip
     named = alt.Chart(_values(line for line in lines if line["named"])).mark_text(
-        align="right", dy=-6, dx=-2, fontSize=11,
+        align="right", dy=-6, dx=-2, fontSize=11, limit=400,
     ).encode(x=x, y=y, text="label:N")  # fmt: skip
     picked = alt.param(name="picked", value="")
     dots = alt.Chart(_values(points)).mark_point(filled=True, strokeWidth=1.5).encode(
@@ -562,7 +673,40 @@ def _roofline(anatomy: Anatomy) -> Any:
         ],
         order=alt.Order("ns:Q", sort="descending"), description="operator:N",
     ).add_params(picked)  # fmt: skip
-    return (roofs + named + dots).properties(width=_WIDTH, height=420)
+    marks, listed = _largest_named(points[:_MOST_NAMED], ends, (lowest / 2, highest * 2))
+    numbers = alt.Chart(_values(marks)).mark_text(align="left", dx=7, dy=-7, fontSize=11, fontWeight="bold").encode(
+        x=x, y=y, text="numbers:N",
+    )  # fmt: skip
+    names_of = alt.Chart(_values(listed), name="list").mark_text(align="left", baseline="top", fontSize=11).encode(
+        x=alt.value(8), y=alt.Y("down:Q", scale=None), text="line:N",
+    )  # fmt: skip
+    made = alt.layer(roofs + named + dots + numbers, names_of).resolve_scale(y="independent")
+    return made.properties(width=_WIDTH, height=_ROOF_HEIGHT, title=said)
+
+
+def _largest_named(
+    points: Sequence[Datum], across: Sequence[float], up: tuple[float, float]
+) -> tuple[list[Datum], list[Datum]]:
+    """Return the numbers of the largest points, of points that lie together in one place, and the list of their names.
+
+    `across` and `up` are the ends of the axes.
+    """
+    placed: list[tuple[float, float, Datum]] = []
+    for number, point in enumerate(points, 1):
+        place = [
+            math.log(point[field] / low) / math.log(high / low) * size
+            for field, (low, high), size in (("intensity", across, _WIDTH), ("rate", up, _ROOF_HEIGHT))
+        ]
+        near = next((one for left, high, one in placed if math.hypot(left - place[0], high - place[1]) < 16), None)
+        if near is None:
+            placed.append((place[0], place[1], {**point, "numbers": str(number)}))
+        else:
+            near["numbers"] += f", {number}"
+    listed: list[Datum] = [
+        {"down": 6 + 14 * place, "line": f"{place + 1}  {point['operator']}, {point['phase']}: {point['text']}"}
+        for place, point in enumerate(points)
+    ]
+    return [datum for *_, datum in placed], listed
 
 
 def _decades(least: float, most: float) -> list[float]:
@@ -733,6 +877,7 @@ _LEAST_COMPONENT: Final = 0.002
 #: The curve has this many points at most: the highest of each part of the window.
 _MOST_POINTS_OF_CURVE: Final = 240
 _CURVE_HEIGHT: Final = 320
+_OF_SOURCE: Final = {"measured": "#0072b2", "theory": "#e69f00"}
 
 
 def _looks_of_components(anatomy: Anatomy) -> dict[str, str]:
@@ -825,7 +970,7 @@ _MAP_ROWS: Final = 24
 
 
 def _segments(anatomy: Anatomy) -> Any:
-    """Return the memory that the allocator holds at the end as a map: one row after the other, a span a component."""
+    """Return the memory that the allocator held at the moment shown as a map: row by row, a span a component."""
     import altair as alt
 
     spans = anatomy.memory.spans
@@ -850,8 +995,10 @@ def _segments(anatomy: Anatomy) -> Any:
     found = {span.component for span in spans}
     looks = {name: look for name, look in _looks_of_components(anatomy).items() if name in found}
     shown = {name.replace("_", " "): look for name, look in {**looks, "free": "#e2e2e2"}.items()}
-    held = sum(pool.reserved_bytes for pool in anatomy.memory.pools if pool.device == spans[0].device)
-    said = f"{units.size(whole)}, a row {units.size(wide)}, the largest segments first"
+    held = anatomy.memory.held_bytes or whole
+    moment = {"peak": "at the peak", "end": "at the end", "oom": "where memory ran out"}
+    when = moment.get(anatomy.memory.moment or "", f"at {anatomy.memory.moment}")
+    said = f"{when} {units.size(whole)}, a row {units.size(wide)}, the largest segments first"
     said += f"; {units.size(held - whole)} in smaller segments are not drawn" if held > whole else ""
     return alt.Chart(_values(rows), title=said).mark_rect(stroke="white", strokeOpacity=0.5, strokeWidth=0.3).encode(
         x=alt.X("from:Q", axis=None, scale=alt.Scale(domain=[0, wide], nice=False)), x2="to:Q",
@@ -907,7 +1054,7 @@ def _components(anatomy: Anatomy) -> Any:
     return alt.Chart(_values(rows), title=said).mark_bar().encode(
         y=alt.Y("component:N", sort=names, title=None), yOffset=alt.YOffset("by:N", sort=["measured", "theory"]),
         x=alt.X("bytes:Q", axis=alt.Axis(**_bytes_axis(None))),
-        color=_coloured("by", {"measured": "#0072b2", "theory": "#e69f00"}),
+        color=_coloured("by", {by: look for by, look in _OF_SOURCE.items() if any(row["by"] == by for row in rows)}),
         tooltip=["component:N", "by:N", alt.Tooltip("text:N", title="bytes")], description="text:N",
     ).properties(width=_WIDTH - 160, height=34 * len(names))  # fmt: skip
 
@@ -1134,12 +1281,13 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
     Anatomy: {
         "step": Picture(_step, "The step in parts that sum to it"),
         "advice": Picture(_advice, _TITLE_OF_ADVICE),
+        "steps": Picture(_steps, "Every step of the recording"),
         "lanes": Picture(_lanes, "One step over time", still=partial(_lanes, most=_MOST_STILL)),
         "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward over forward"),
         "roofline": Picture(_roofline, "Operators below the ceilings of the device"),
         "modules": Picture(_modules, "Modules: forward on the left, backward on the right"),
         "memory": Picture(_memory, "Allocated memory over the step, by component"),
-        "segments": Picture(_segments, "Memory that the allocator holds at the end, by component"),
+        "segments": Picture(_segments, "Memory that the allocator held at the moment shown, by component"),
         "components": Picture(_components, "Components of the memory, measured and by theory"),
         "ranks": Picture(_ranks, "Time of each rank and step"),
     },

@@ -47,7 +47,7 @@ _SIGNATURES: Final = 8
 _SIGNATURE_MOST: Final = 400
 #: Pictures of the width of the page, and the pixels beside their marks; the others keep theirs.
 _FLUID: Final = {
-    "step": 10, "steps": 60, "advice": 350, "roofline": 90, "modules": 10, "lines": 10, "memory": 90, "segments": 10,
+    "step": 10, "steps": 420, "advice": 350, "roofline": 90, "modules": 10, "lines": 10, "memory": 90, "segments": 10,
     "components": 190, "difference": 330,
 }  # fmt: skip
 #: The picture that the page draws by itself, from the spans of the report.

@@ -36,38 +36,59 @@
   // The tree: a click makes a module as wide as the picture, a click on the top row goes back.
   const zoom = (view, low, high) => { set(view, "low", low); set(view, "high", high); };
 
+  // A picture as wide as its place: panels side by side, on a narrow screen below each other, and lines that fit.
+  const sized = (spec, room, beside) => {
+    const narrow = room < 700, panels = spec.hconcat || [];
+    panels.forEach((one) => { one.width = narrow ? room - 150 : (room - 260) / panels.length - 18; });
+    if (!panels.length && beside) spec.width = Math.max(140, room - (narrow ? Math.min(beside, 210) : beside));
+    if (!narrow) return spec;
+    if (panels.length) { spec.vconcat = panels; delete spec.hconcat; }
+    const list = (spec.layer || []).findIndex((one) => one.name === "list");
+    if (list >= 0) spec.title.subtitle.push(...spec.layer.splice(list, 1)[0].data.values.map((row) => row.line));
+    const broken = (line, most) => line.match(new RegExp(`.{1,${most}}(?:\\s|$)|.{${most}}`, "g")) || [line];
+    spec.title.text = broken(spec.title.text, room / 8 | 0);
+    spec.title.subtitle = spec.title.subtitle.flatMap((line) => broken(line, room / 6 | 0));
+    const fit = (one) => {
+      if (!one || typeof one !== "object" || Array.isArray(one.values)) return;
+      if (one.columns > 2) one.columns = 2;
+      if (one.labelLimit) one.labelLimit = 0.4 * room;
+      if (one.labels === false) one.labels = true;
+      if (one.tickCount > 4) one.tickCount = 4;
+      if (one.limit > 95) one.limit = 95;
+      Object.values(one).forEach(fit);
+    };
+    fit(spec);
+    return spec;
+  };
   const draw = (name) => {
-    const figure = document.getElementById(`chart-${name}`);
-    const place = figure.querySelector(".view");
+    const figure = document.getElementById(`chart-${name}`), place = figure.querySelector(".view");
     const live = document.createElement("div");
-    const spec = specs[name];
+    const spec = sized(structuredClone(specs[name]), figure.clientWidth, Number(figure.dataset.beside));
     return vegaEmbed(live, spec, {
       ast: true, renderer: "svg", actions: false, defaultStyle: false,
       tooltip: { disableDefaultStyle: true, offsetX: 12, offsetY: 12 },
     }).then(({ view }) => {
       views[name] = view;
-      if (figure.dataset.beside !== undefined) {
-        const fit = () => view.width(Math.max(400, figure.clientWidth - figure.dataset.beside)).runAsync();
-        fit();
-        addEventListener("resize", fit);
-      }
       view.addEventListener("click", (_event, item) => {
         const datum = item && item.datum;
-        if (name === "modules") {
+        if (figure.querySelector("[data-whole]")) {
           if (!datum || datum.depth === 0 || datum.to === undefined) zoom(view, 0, 1);
           else zoom(view, datum.from, datum.to);
         } else if (datum && datum.key) pick(datum.key, "chart");
       });
-      place.removeAttribute("role");
-      place.removeAttribute("aria-label");
+      ["role", "aria-label"].forEach((one) => place.removeAttribute(one));
       place.replaceChildren(live);
       figure.dataset.live = "1";
-      return view;
     });
   };
   const drawn = Promise.all(Object.keys(specs).map(draw));
   window.opanatomy = { views, drawn };
   addEventListener("load", () => Promise.all([drawn, window.opanatomy.shown]).then(() => { root.dataset.ready = "1"; }));
+  let wide = innerWidth, resized = 0;
+  addEventListener("resize", () => {
+    clearTimeout(resized);
+    resized = setTimeout(() => { if (wide !== innerWidth) { wide = innerWidth; Object.keys(specs).forEach(draw); } }, 150);
+  });
 
   // Search of the tree, and whole width again.
   each("[data-search]", (input) => input.addEventListener("input", () => {
