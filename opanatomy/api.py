@@ -189,6 +189,7 @@ def profile(
     bucket_mb: float | None = None,
     bucket_view: bool = False,
     memory: bool = False,
+    lines: bool = False,
     check: bool = False,
     redact: bool = False,
     oom: bool | str = False,
@@ -229,7 +230,8 @@ def profile(
     target = None if target is None else _of_rank(target, module)
     options = RunOptions(
         amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
-        beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
+        beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, lines=lines, check=check,
+        redact=redact,
         parallel=parallel, bucket_mb=bucket_mb, bucket_view=bucket_view,
     )  # fmt: skip
     check_switch("force", force)
@@ -427,6 +429,7 @@ def record(
     steps: int = 1,
     warmup: int | None = None,
     memory: bool = False,
+    lines: bool = False,
     check: bool = False,
     redact: bool = False,
     force: bool = False,
@@ -471,7 +474,7 @@ def record(
     from opanatomy.io.redact import of_process
 
     of_process()  # the loop's own code may take a secret out of the environment
-    options = RunOptions(steps=steps, warmup=warmup, memory=memory, check=check, redact=redact)
+    options = RunOptions(steps=steps, warmup=warmup, memory=memory, lines=lines, check=check, redact=redact)
     check_switch("force", force)
     target = trace_target("record", trace)
     return Recorder(_modules(module), options, target, force=force, oom=oom_report("record", target, oom))

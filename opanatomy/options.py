@@ -490,6 +490,8 @@ RUN: Final = (
     BEAMS,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
            help="trace every allocation and free of one more step"),
+    Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
+           help="run one more step line by line: the time, FLOPs and bytes of each line of the code"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
            help="exit 3 if a second source disagrees"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
@@ -587,6 +589,8 @@ SCRIPT: Final = (
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
            help="follow every allocation of one more step: the memory curve, and what fills its peak"),
+    Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False,
+           help="run one more step line by line: the time, FLOPs and bytes of each line of the code"),
     Option(name="no_check", group=_STEP, kind=Kind.SWITCH, default=False,
            help="leave out the second count of calls, which watches two more steps"),
     Option(name="trace", group="the trace", metavar="FILE",
@@ -921,6 +925,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     generate: int | None = None
     beams: int | None = None
     memory: bool = False
+    lines: bool = False
     check: bool = False
     steps: int = 1
     warmup: int | None = None

@@ -48,6 +48,7 @@ from opanatomy.analysis.window import (
 from opanatomy.attribution.attribute import Attribution, attribute, enclosing_rows
 from opanatomy.attribution.calls import TraceCalls, trace_calls_of
 from opanatomy.attribution.collectives import collective_table
+from opanatomy.attribution.lines import stacks_of, with_lines
 from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
 from opanatomy.checks.causality import check_causality, check_waits
@@ -359,13 +360,14 @@ def summary_of_trace(
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls, call_warnings = trace_calls_of(trace, attribution)
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None
-    table = call_table(trace, calls, kernels)
+    lines = _Lines(trace, attribution, calls)
+    table = lines.told(call_table(trace, calls, kernels), calls, kernels)
     steps, counted = _steps(trace, attribution, calls, table, kernels, only)
     # The figures are of the steps that count; the profiler's own sums are of all of them.
     own, own_kernels, own_table = calls, kernels, table
     if counted is not calls:
         own, own_kernels = counted, None if kernels is None else kernel_table(counted, trace.devices)
-        own_table = call_table(trace, own, own_kernels)
+        own_table = lines.told(call_table(trace, own, own_kernels), own, own_kernels)
     if annotated is not None:
         from opanatomy.trace.write import write_trace
 
@@ -400,6 +402,7 @@ def summary_of_trace(
         *check_memory(anatomy.memory),
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
+    anatomy = replace(anatomy, step=replace(anatomy.step, by_line_ns=lines.step_ns))
     host_names = {trace.names[number] for number in unique(attribution.host.name).values.tolist()}
     anatomy = replace(anatomy, situation=situation_of(anatomy, host_names))
     is_timed = anatomy.timeline.busy_ns and len(trace.launches.name)
@@ -415,6 +418,27 @@ def summary_of_trace(
         anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps,
         lanes=device_over_steps(steps),
     )  # fmt: skip
+
+
+class _Lines:
+    """Tells the lines of the user's code that calls come from, if the trace knows them."""
+
+    def __init__(self, trace: Trace, attribution: Attribution, calls: TraceCalls) -> None:
+        self._trace, self._attribution = trace, attribution
+        self._stacks = stacks_of(trace, attribution.host)
+        self._steps = None if self._stacks is None else step_window_of(trace.names, attribution, calls).bounds
+
+    @property
+    def step_ns(self) -> int | None:
+        """Return how long the step took that ran line by line; `None` if none did."""
+        step = None if self._stacks is None else self._stacks.step
+        return None if step is None else step[1] - step[0]
+
+    def told(self, table: CallTable, calls: TraceCalls, kernels: KernelTable | None) -> CallTable:
+        """Return the table with the lines of its calls."""
+        if self._stacks is None or self._steps is None:
+            return table
+        return with_lines(table, self._stacks, self._trace, self._attribution, calls, kernels, self._steps)
 
 
 def replayed(

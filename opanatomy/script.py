@@ -242,7 +242,7 @@ class Script:
         given, plain = self._settings, not _in_compiled_code()
         options = RunOptions(
             steps=given["steps"], memory=given["memory"] and plain, check=given["check"] and plain,
-            redact=given["redact"],
+            lines=given["lines"] and plain, redact=given["redact"],
         )  # fmt: skip
         if not plain:
             self._warning = "the optimizer's step runs inside compiled code: no step of it is watched a second time"

@@ -271,6 +271,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         output: Name | None = None,
         *,
         memory: bool = False,
+        lines: bool = False,
         check: bool = False,
         redact: bool = False,
         force: bool = False,
@@ -279,7 +280,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         of_process()  # the training's own code may take a secret out of the environment
         self._steps, self._output, self._force = checked_steps(steps), output, force
         check_output(output)
-        self._options = RunOptions(steps=len(self._steps), memory=memory, check=check, redact=redact)
+        self._options = RunOptions(steps=len(self._steps), memory=memory, lines=lines, check=check, redact=redact)
         self._oom, self._oom_report = oom, ExitStack()
         self._recorder: StepRecorder | None = None
         self._guard: Guard | None = None
@@ -333,7 +334,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         model: Any = kwargs.get("model") if trainer is None else trainer.model_wrapped
         training = Training(
             done=state.global_step, end=max(state.max_steps, 0), warm=_is_traced(model),
-            extra=2 * self._options.check + self._options.memory,
+            extra=2 * self._options.check + self._options.memory + self._options.lines,
         )  # fmt: skip
         plan, reason = plan_of(self._steps, training), not_coming(self._steps, training)
         if reason is not None:

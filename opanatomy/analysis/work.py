@@ -96,7 +96,9 @@ class JoinedWork:
         return first
 
 
-_OF_CALLS: Final = ("operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "module")
+_OF_CALLS: Final = (
+    "operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "module", "stack",
+)  # fmt: skip
 _OF_KERNELS: Final = ("kernel", "kernel_class", "kernel_rule")
 
 

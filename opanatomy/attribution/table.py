@@ -128,6 +128,7 @@ def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
         inner=inner,
         crosses_host_link=_crossing(calls)[owner],
         compute_type=_compute_types(calls, owner, signature),
+        stack=Categorical(np.full(len(rows), -1, dtype=np.int64), ()),
         **_costs(trace, calls, owner, inner),
     )
 
@@ -207,6 +208,7 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
         read_bytes=none, written_bytes=none, causal_flops=none, normalization_flops=none,
         crosses_host_link=no,
         compute_type=Categorical(none, COMPUTE_TYPES),
+        stack=Categorical(none, ()),
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from opanatomy.records.work import (
     Breakdown,
     ClassRow,
     KernelRow,
+    LineRow,
     ModuleRow,
     OperatorRow,
     Ratio,
@@ -39,6 +40,7 @@ from opanatomy.records.work import (
     breakdown_of,
     class_rows,
     kernel_rows,
+    line_rows,
     module_rows,
     operator_rows,
     ratios_of,
@@ -929,6 +931,7 @@ class Step(Record, frozen=True, kw_only=True):
     count; without annotations they end with the optimizers' updates (`conventions.steps`), else the trace is one step.
 
     count: how many profiled steps count, over all ranks.
+    by_line_ns: the wall time of the step that ran line by line, which is none of them.
     wall_min_ns: the shortest of them; `wall_max_ns` the longest.
     unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
     system_ns: CPU time of an unprofiled step that all threads spent in the system, the median; `page_faults` the pages
@@ -955,6 +958,7 @@ class Step(Record, frozen=True, kw_only=True):
     kernel_time_ns: int | None = None
     framework_ns: int | None = None
     profiler_ns: int | None = None
+    by_line_ns: int | None = None
     samples_per_second: float | None = None
     aside_count: int = 0
     aside_wall_ns: int | None = None
@@ -963,7 +967,7 @@ class Step(Record, frozen=True, kw_only=True):
 
 
 #: The tables of an `Anatomy` that are sums of its work, but for the breakdown.
-VIEWS: Final = ("classes", "ratios", "operators", "kernels", "modules")
+VIEWS: Final = ("classes", "ratios", "operators", "kernels", "modules", "lines")
 
 
 class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", tag="anatomy"):
@@ -1080,6 +1084,11 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     def modules(self) -> tuple[ModuleRow, ...]:
         """Return one row for each module, phase and class."""
         return module_rows(self.work)
+
+    @cached_property
+    def lines(self) -> tuple[LineRow, ...]:
+        """Return one row for each stack of lines of the user's code, phase and class; none without `--lines`."""
+        return line_rows(self.work)
 
     @cached_property
     def breakdown(self) -> Breakdown | None:

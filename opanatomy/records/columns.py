@@ -73,13 +73,15 @@ class Launches(Struct, frozen=True, kw_only=True):
 class ProfilerEvents(Struct, frozen=True, kw_only=True):
     """The profiler's events about itself ("Buffer Flush"; `thread` is -1), and the starts of Python functions.
 
-    Functions that take less than 0.1 ms are without name (-1) and duration.
+    Functions of libraries that take less than 0.1 ms are without name (-1) and duration, others without name.
     """
 
     name: Int64
     start_ns: Int64
     duration_ns: Int64
     thread: Int64
+    #: Of a function that is no library's its number in `Trace.functions`, else -1.
+    function: Int64
 
 
 NO_PROFILER_EVENTS = ProfilerEvents(**{name: np.zeros(0, dtype=np.int64) for name in ProfilerEvents.__struct_fields__})
@@ -357,6 +359,8 @@ class CallTable(Struct, frozen=True, kw_only=True):
     crosses_host_link: Bool
     #: The type in which float32 operands were computed, as far as the kernels' names tell.
     compute_type: Categorical[str]
+    #: The lines of the user's code that it comes from, the outermost first: `train.py:31 main;model.py:12 forward`.
+    stack: Categorical[str]
 
 
 class KernelTable(Struct, frozen=True, kw_only=True):

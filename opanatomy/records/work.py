@@ -49,6 +49,7 @@ COLUMNS: Final = (
     _key("kernel", "the kernel, copy or fill; none on the CPU and for a call that launched nothing itself", "name"),
     _key("kernel_class", "the class by the kernel's name alone", values=OperatorClass),
     _key("kernel_rule", "the rule that gave the class of the kernel"),
+    _key("stack", "the lines of the user's code that it comes from, the outermost first", "name"),
     _key("step_kind", "the index of the step's kind in `step_kinds`", values=int),
     _key("only", "the only table that has the row: set in reports that were read from schema 1 or 2"),
     _figure("calls", "calls", "calls of the operator, parts of calls too, in the row of the first kernel of each"),
@@ -240,6 +241,28 @@ class ModuleRow(Record, frozen=True, kw_only=True):
     kind: str | None
     phase: Phase
     operator_class: OperatorClass
+    time_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+
+
+class LineRow(Record, frozen=True, kw_only=True):
+    """Work that comes from one stack of lines of the user's code, in one phase and class.
+
+    stack: the lines, the outermost first: `train.py:31 main;model.py:12 forward`; a backward is of the line of its
+        forward. It is `""` for what no line is known of.
+    phase: the phase, and `operator_class` the class.
+    calls: operator calls; `kernels` the kernels, copies and fills.
+    time_ns: device work; on the CPU self time.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
+    """
+
+    stack: str
+    phase: Phase
+    operator_class: OperatorClass
+    calls: int
+    kernels: int
     time_ns: int
     flops: int | None
     read_bytes: int | None
@@ -465,6 +488,17 @@ def module_rows(work: Table) -> tuple[ModuleRow, ...]:
     return tuple(
         sorted(rows, key=lambda row: (order[row.module], PHASE_CODE[row.phase], CLASS_CODE[row.operator_class]))
     )
+
+
+def line_rows(work: Table) -> tuple[LineRow, ...]:
+    """Return one row per stack of lines, phase and class, longest first; none if no line is known."""
+    if not work.keys["stack"].values:
+        return ()
+    rows = [
+        _record(LineRow, row, stack=row["stack"] or "", kernels=row["events"])
+        for row in _rows_of(work, "lines", "stack", "phase", "operator_class")
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.stack, row.phase, row.operator_class)))
 
 
 def kernel_rows(work: Table) -> tuple[KernelRow, ...]:

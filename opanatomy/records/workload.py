@@ -328,6 +328,9 @@ PHASE_RANGE = "opanatomy.phase/"
 #: Prefix of ranges around a call in the user's own loop; `loop_spans` finds the phases between two of them.
 LOOP_RANGE = f"{PHASE_RANGE}loop/"
 MODULE_RANGE = "opanatomy.module/"
+#: The step after the profiled ones that runs line by line, and the range of each line: a number of `Capture.lines`.
+LINES_STEP = "opanatomy.lines"
+LINE_RANGE = "opanatomy line #"
 
 
 #: The metadata key of a trace for what Kineto does not record.
@@ -605,6 +608,15 @@ class SystemUse(Record, frozen=True, kw_only=True):
         return SystemUse(system_ns=self.system_ns - before.system_ns, page_faults=self.page_faults - before.page_faults)
 
 
+class LineFrame(Record, frozen=True, kw_only=True):
+    """A line of the user's code and the stack that it was called from, by its number; -1 is none."""
+
+    #: `model.py:31`; without a number some line of the function.
+    line: str
+    function: str
+    parent: int
+
+
 class Capture(Record, frozen=True, kw_only=True):
     """The metadata of a capture in its trace, under `METADATA_KEY`: all that Kineto does not record."""
 
@@ -644,6 +656,8 @@ class Capture(Record, frozen=True, kw_only=True):
     texts: TextObservations | None = None
     #: Weights that ranks share by DDP or FSDP; empty if they share none, or not in a known way.
     shared: tuple[SharedWeights, ...] = ()
+    #: The lines that a step more ran, by the numbers of their ranges.
+    lines: tuple[LineFrame, ...] = ()
     #: The run around the steps, where a loop was recorded.
     run: RunClock | None = None
     #: Of a step that was compiled for this run.

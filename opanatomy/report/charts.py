@@ -36,7 +36,7 @@ from opanatomy.report.sections.advice import gain_together
 from opanatomy.report.sections.advice import label_of as word_of
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.comparison import groups_of
-from opanatomy.report.sections.modules import PHASES_OF, Amount, Node, module_tree
+from opanatomy.report.sections.modules import PHASES_OF, Amount, Node, line_tree, module_tree
 from opanatomy.report.sections.operators import grouped, key_of
 from opanatomy.report.sections.ranks import name_of
 from opanatomy.report.sections.step import label_of, label_of_cause, multiplied
@@ -750,12 +750,24 @@ _DEEPEST: Final = 12
 
 def _modules(anatomy: Anatomy) -> Any:
     """Return the tree of modules, a row for each depth: width is time, forward on the left, backward on the right."""
-    import altair as alt
-
     if not any(row.module for row in anatomy.modules):
         raise NoChart("the trace has no modules")
-    root, steps = module_tree(anatomy.modules), steps_of(anatomy)
-    name = root.kind or anatomy.workload.architecture or "the model"
+    root = module_tree(anatomy.modules)
+    return _icicle(anatomy, root, root.kind or anatomy.workload.architecture or "the model", "module")
+
+
+def _lines(anatomy: Anatomy) -> Any:
+    """Return the lines of the user's code by what they call, as wide as their time."""
+    if not anatomy.lines:
+        raise NoChart("no line is known: profile with --lines, or a trace with with_stack=True")
+    return _icicle(anatomy, line_tree(anatomy.lines), "the step", "line")
+
+
+def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
+    """Return a tree as rectangles, a row for each depth, each as wide as its amount, by phase from left to right."""
+    import altair as alt
+
+    steps, joint = steps_of(anatomy), "." if what == "module" else " > "
     phases_of = {**PHASES_OF, Phase.OTHER.value: (Phase.OTHER,)}
     rows: list[Datum] = []
     amounts: tuple[tuple[str, Callable[[float], str], Callable[[Amount], float]], ...] = (
@@ -766,14 +778,14 @@ def _modules(anatomy: Anatomy) -> Any:
         at = 0.0
         whole = sum(value_of(root.sum(phases)) for phases in phases_of.values())
         for phase, phases in phases_of.items():
-            wide = _Width(phases, value_of, whole)
+            wide = _Width(phases, value_of, whole, joint)
             for datum in _rectangles(root, name, "", 0, at, wide):
                 share = units.share(datum["value"], whole)
                 rows.append(datum | {"phase": phase, "measure": measure, "text": text(datum["value"]), "share": share})
             at += wide.of(root) / whole if whole else 0
-    rows += _activations(anatomy)
+    rows += _activations(anatomy) if what == "module" else ()
     if not rows:
-        raise NoChart("no time is known of any module")
+        raise NoChart(f"no time is known of any {what}")
     rows = _largest(rows)
     measures = [measure for measure in ("time", "FLOPs", "memory") if any(row["measure"] == measure for row in rows)]
     deepest = max(row["depth"] for row in rows) + 1
@@ -783,10 +795,10 @@ def _modules(anatomy: Anatomy) -> Any:
     wanted, picked = alt.param(name="wanted", value=""), alt.param(name="picked", value="")
     x = alt.X("from:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False),
               axis=None)  # fmt: skip
-    said = f"without modules of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
+    said = f"without {what}s of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
     base = alt.Chart(_values(rows), title=said).transform_filter("datum.measure == measure")
-    tip = [alt.Tooltip("path:N", title="module"), alt.Tooltip("kind:N", title="kind"), "phase:N",
-           alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title="of all modules")]  # fmt: skip
+    tip = [alt.Tooltip("path:N", title=what), alt.Tooltip("kind:N", title="kind"), "phase:N",
+           alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title=f"of all {what}s")]  # fmt: skip
     found = "wanted == '' || indexof(lower(datum.path), lower(wanted)) >= 0"
     boxes = base.mark_rect(stroke="white", strokeOpacity=0.7, strokeWidth=0.7, clip=True, cursor="pointer").encode(
         x=x, x2="to:Q",
@@ -813,6 +825,8 @@ class _Width(Struct, frozen=True):
     phases: tuple[Phase, ...]
     value_of: Callable[[Amount], float]
     whole: float
+    #: What joins the names of a path.
+    joint: str
 
     def of(self, node: Node) -> float:
         return self.value_of(node.sum(self.phases))
@@ -828,7 +842,7 @@ def _rectangles(node: Node, name: str, path: str, depth: int, at: float, wide: _
         "below": depth + 1, "from": at, "to": at + value / wide.whole, "value": value,
     }  # fmt: skip
     for child in node.children:
-        below = f"{path}.{child.name}" if path else child.name
+        below = f"{path}{wide.joint}{child.name}" if path else child.name
         yield from _rectangles(child, child.name, below, depth + 1, at, wide)
         at += wide.of(child) / wide.whole
 
@@ -1286,6 +1300,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward over forward"),
         "roofline": Picture(_roofline, "Operators below the ceilings of the device"),
         "modules": Picture(_modules, "Modules: forward on the left, backward on the right"),
+        "lines": Picture(_lines, "Lines of code by what they call: forward on the left, backward on the right"),
         "memory": Picture(_memory, "Allocated memory over the step, by component"),
         "segments": Picture(_segments, "Memory that the allocator held at the moment shown, by component"),
         "components": Picture(_components, "Components of the memory, measured and by theory"),

@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import struct
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from decimal import Decimal
@@ -39,7 +40,7 @@ from opanatomy.records.columns import (
 )
 from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Signature
-from opanatomy.records.workload import METADATA_KEY, Capture, Environment
+from opanatomy.records.workload import LINE_RANGE, METADATA_KEY, Capture, Environment
 from opanatomy.trace.devices import UnreadRows, devices_of, environment_of, unread_rows
 from opanatomy.trace.salvage import NOT_DECODABLE
 from opanatomy.trace.schema import (
@@ -94,6 +95,45 @@ class Numbers(dict[Key, int]):
     def of(self, keys: Iterable[Key]) -> list[int]:
         """Return the number of each key."""
         return list(map(self.__getitem__, keys))
+
+
+#: A function of a recorded Python stack: its file, the line where it begins, its name.
+_FUNCTION: Final = regex(r"(.+\.py|<(?:stdin|ipython-input-|python-input-).*)\((\d+)\): (.+)", re.DOTALL)
+_INSTALLED: Final = regex(r"[\\/](?:site|dist)-packages[\\/]")
+#: Torch's own files and Python's, wherever they are installed.
+_OF_PYTHON: Final = regex(
+    r"[\\/]lib[\\/]python[\d.]+[\\/](?!(?:site|dist)-)|-packages[\\/](?:torch|functorch|triton|opanatomy)[\\/]"
+)
+#: Packages that run a model, as the profiler writes their files: without the folder that they are installed in.
+_TORCH: Final = frozenset(("torch", "functorch", "triton", "opanatomy", *sys.stdlib_module_names))
+_LIBRARIES: Final = frozenset((
+    "accelerate", "apex", "bitsandbytes", "datasets", "deepspeed", "diffusers", "einops", "fairscale", "flash_attn",
+    "lightning", "lightning_fabric", "numpy", "peft", "pytorch_lightning", "ray", "timm", "tokenizers", "torchaudio",
+    "torchmetrics", "torchvision", "tqdm", "transformer_engine", "transformers", "trl", "unsloth", "vllm", "wandb",
+    "xformers",
+))  # fmt: skip
+
+
+class Functions(dict["str | None", int]):
+    """Numbers the functions of recorded Python stacks by the names of their events; torch's and Python's have -1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.of_library: list[bool] = []
+
+    def __missing__(self, name: str | None) -> int:
+        found = _FUNCTION.fullmatch(name or "")
+        top = found[1].replace("\\", "/").partition("/")[0].removesuffix(".py") if found else ""
+        if found is None or top in _TORCH or _OF_PYTHON.search(found[1]):
+            number = -1
+        else:
+            number = len(self.texts)
+            file = re.split(r"[\\/]", found[1])[-1]
+            self.texts.append(f"{file}:{found[2]} {found[3]}")
+            self.of_library.append(top in _LIBRARIES or bool(_INSTALLED.search(found[1])))
+        self[name] = number
+        return number
 
 
 class Table(Generic[Record]):
@@ -287,6 +327,7 @@ class Collector:
         self._signatures: Numbers[bytes] = Numbers()
         self._texts: Numbers[str] = Numbers()
         self._grids: Numbers[tuple[bytes, bytes]] = Numbers()
+        self._functions = Functions()
         self._collectives = Collectives()
         self._host_collectives: dict[int, CollectiveArguments] = {}
         self._kinds = Kinds()
@@ -339,7 +380,10 @@ class Collector:
 
     def host(self) -> HostEvents:
         """Return operators and annotations in the order of the file."""
-        return self._host.record()
+        events = self._host.record()
+        lines = [number for name, number in self.names.items() if name.startswith(LINE_RANGE)]
+        events.annotation[isin(events.name, np.array(lines, dtype=np.int64))] = 1
+        return events
 
     def launches(self) -> Launches:
         """Return runtime and driver calls in the order of the file."""
@@ -351,7 +395,7 @@ class Collector:
 
     def profiler(self) -> ProfilerEvents:
         """Return the profiler's own events and those of Python's stack, in the order of the file."""
-        return self._profiler.record()
+        return self._own_functions(self._profiler.record())
 
     def graph_host_ns(self) -> Int64:
         """Return the start and duration of each host callback that a graph ran."""
@@ -541,6 +585,17 @@ class Collector:
             grid=[self._grids[bytes(item.grid), bytes(item.block)] if item.grid else -1 for item in args],
         )
 
+    def functions(self) -> tuple[str, ...]:
+        """Return the functions of recorded Python stacks that are of no library, by number."""
+        return tuple(self._functions.texts)
+
+    def _own_functions(self, events: ProfilerEvents) -> ProfilerEvents:
+        """Return the events without functions of libraries, if others are recorded: those are the user's."""
+        of_library = np.array([*self._functions.of_library, False], dtype=bool)
+        if of_library[:-1].all():
+            return events
+        return replace(events, function=np.where(of_library[events.function], -1, events.function))
+
     def grids(self) -> tuple[str, ...]:
         """Return the distinct grids and blocks of kernels in words."""
         shown = []
@@ -566,11 +621,14 @@ class Collector:
     def _add_profiler(self, events: list[Event]) -> None:
         stack = [self._kinds[event.cat] == PYTHON for event in events]
         long = [not python or (event.dur or 0) >= LONG_PYTHON_US for event, python in zip(events, stack, strict=True)]
+        function = [self._functions[event.name] if of else -1 for event, of in zip(events, stack, strict=True)]
+        timed = [kept or number >= 0 for kept, number in zip(long, function, strict=True)]
         self._profiler.extend(
             len(events),
             name=[self._profiled(event) if kept else -1 for event, kept in zip(events, long, strict=True)],
             start_ns=[event.ts for event in events],
-            duration_ns=[event.dur if kept else 0 for event, kept in zip(events, long, strict=True)],
+            duration_ns=[event.dur if kept else 0 for event, kept in zip(events, timed, strict=True)],
+            function=function,
             thread=[
                 thread if python else -1 for thread, python in zip(self._threads_of(events), stack, strict=True)
             ],
@@ -689,6 +747,8 @@ class Trace(Struct, kw_only=True):
     graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     #: The devices that worked, the busiest first.
     devices: tuple[TraceDevice, ...] = ()
+    #: The functions of recorded Python stacks that are of no library: `model.py:12 forward`.
+    functions: tuple[str, ...] = ()
     #: The distinct grids and blocks of kernels in words, numbered by `work.grid`.
     grids: tuple[str, ...] = ()
     #: The processes that have work on the same device: one, unless traces were merged.
@@ -776,6 +836,7 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
         graph_host_ns=collector.graph_host_ns(),
         devices=devices,
         grids=collector.grids(),
+        functions=collector.functions(),
         unread=unread,
         work_processes=collector.work_processes(),
         on_device=len(work.name) > 0 or bool(starting.any()),

@@ -147,7 +147,7 @@ class NumberedSteps(LoopRecording):
             yield Shown(session)
         if plan.timed_before:
             yield Timed(session, plan.timed_before)
-        self._profiled = ProfiledSteps(session, plan.steps, warm=plan.warm)
+        self._profiled = ProfiledSteps(session, plan.steps, warm=plan.warm, lines=self.options.lines)
         yield self._profiled
         if self.options.check:
             yield Watched(session)
@@ -185,6 +185,8 @@ class NumberedSteps(LoopRecording):
 
     def _cut(self) -> dict[bytes, bytes]:
         whole, planned = self.whole_steps, self.plan.steps
+        if self.options.lines and self._profiled is not None and not self._profiled.profiler.frames:
+            self.session.warnings.append("the training ended before the step that was to say which line runs what")
         if whole < planned:
             self.session.warnings.append(f"{whole} of {planned} steps were profiled: the training ended after that")
         if self.options.memory and self.session.memory_step is None:
@@ -241,8 +243,8 @@ class ProfiledSteps(Profiled):
     records a device: nobody has shown that its events can be turned off and on again without loss.
     """
 
-    def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
-        super().__init__(session, steps, warm=warm)
+    def __init__(self, session: Session, steps: int, *, warm: bool, lines: bool = False) -> None:
+        super().__init__(session, steps, warm=warm, lines=lines)
         self.phases = LoopPhases()
         self._hooks = ExitStack()
         self._is_paused = False
@@ -250,7 +252,7 @@ class ProfiledSteps(Profiled):
 
     def open(self) -> None:
         """Start the profiler."""
-        self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm)
+        self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm, lines=self.lines)
         self.stack.enter_context(quiet_kineto())
         self.profiler.start()
         self.stack.callback(self.profiler.stop)
@@ -268,7 +270,8 @@ class ProfiledSteps(Profiled):
         """End the step."""
         super().end()
         self._hooks.close()
-        if self._can_pause and 0 < len(self.logs) < self.steps:
+        more = len(self.logs) < self.steps or (self.lines and not self.profiler.frames)
+        if self._can_pause and self.logs and more:
             toggled(self.profiler.profiler, False)
             self._is_paused = True
 

@@ -348,11 +348,14 @@ def memory_after(session: Session) -> MemoryObservations:
 
 
 class Profiled(Stage):
-    """Iterations under the profiler; with `warm` one more before them, in which the profiler warms up."""
+    """Iterations under the profiler; with `warm` one more before them, in which the profiler warms up.
 
-    def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
-        super().__init__(session, steps + warm)
-        self.steps, self.warm = steps, warm
+    With `lines` one more follows that says which line runs what.
+    """
+
+    def __init__(self, session: Session, steps: int, *, warm: bool, lines: bool = False) -> None:
+        super().__init__(session, steps + warm + lines)
+        self.steps, self.warm, self.lines = steps, warm, lines
         #: The `LoopPhases.way` of each step, and its batch.
         self.logs: list[list[str]] = []
         self.batches: list[Batch] = []
@@ -360,7 +363,7 @@ class Profiled(Stage):
 
     def open(self) -> None:
         """Register the hooks and start the profiler."""
-        self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm)
+        self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm, lines=self.lines)
         self.stack.enter_context(quiet_kineto())
         self.profiler.start()
         self.stack.callback(self.profiler.stop)
@@ -378,8 +381,10 @@ class Profiled(Stage):
         if self.warm and self._number is None:
             self._number = 0
             return
+        is_step = len(self.logs) < self.steps
         self.profiler.end()
-        self._keep()
+        if is_step:
+            self._keep()
 
     @property
     def is_empty(self) -> bool:
@@ -632,7 +637,9 @@ class LoopRecording:
                 yield Watched(self.session)
             if self.warmup > self._cold + _WATCHED:
                 yield Timed(self.session, self.warmup - self._cold - _WATCHED)
-            self._profiled = Profiled(self.session, self.options.steps, warm=kineto_records(self.session.device))
+            self._profiled = Profiled(
+                self.session, self.options.steps, warm=kineto_records(self.session.device), lines=self.options.lines
+            )
             yield self._profiled
         if self.options.memory:
             accelerators.check_memory_in_depth(self.session.device)
@@ -726,6 +733,9 @@ class LoopRecording:
         if self._stage is not profiled or not self.iterations:
             return {}
         begun = len(profiled.logs)
+        if begun == profiled.steps:
+            self.session.warnings.append("the loop ended before the iteration that was to say which line runs what")
+            return {}
         if not profiled.is_empty:
             profiled.end()
             self.session.warnings.append("the last profiled step was cut off: the recording ended inside of it")
@@ -777,6 +787,7 @@ class LoopRecording:
             profiled_step_ns=tuple(profiled.profiler.times_ns),
             unprofiled_system=tuple(session.system_uses),
             modules=session.modules.kinds(),
+            lines=tuple(profiled.profiler.frames),
             gradients=dict(session.gradients),
             shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),
             warnings=tuple(self._warnings(profiled)),
@@ -834,7 +845,7 @@ class LoopRecording:
             yield "the memory of a block without step() is not followed: it takes an iteration of its own"
         if not self.iterations:
             yield from self._iterations_as_one(profiled)
-        if compilations() > self._compilations:
+        if profiled.profiler.compilations > self._compilations:
             yield "torch.compile compiled inside the profiled steps: their time includes that"
         if session.modules.given and not any(entry.startswith("forward") for log in profiled.logs for entry in log):
             yield "the module that was given is called in no profiled step"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import select
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from opanatomy.io.files import OutputFile, replacing
 from opanatomy.io.redact import NOT_DECODABLE, Redaction, know_secrets, of_process
 from opanatomy.options import as_asked
 from opanatomy.records.patterns import regex
-from opanatomy.records.workload import METADATA_KEY, Capture, MachineLoad, RunClock
+from opanatomy.records.workload import LINES_STEP, METADATA_KEY, Capture, MachineLoad, RunClock
 
 _END_BYTES: Final = 256
 #: Read this much text at once.
@@ -440,6 +441,8 @@ def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
     #: Of each name the time, and whether its calls may have lists.
     rows: dict[str, tuple[list[int], bool]] = {}
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    end = _end_of_steps(waiting)
+    waiting = [event for event in waiting if event.start_time_ns < end]
     outer_ns = [[0]] * len(waiting)  # no pairs: each would be one more object for the garbage collector
     while waiting:
         event, outer = waiting.pop(), outer_ns.pop()
@@ -461,6 +464,12 @@ def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
             _note_lists(event, found)
     found.times_ns = {name: time_ns[0] for name, (time_ns, _) in rows.items() if time_ns[0]}
     return found
+
+
+def _end_of_steps(roots: Sequence[Any]) -> float:
+    """Return when the step begins that runs line by line and is none of the profiled ones."""
+    begins: list[int] = [event.start_time_ns for event in roots if event.name == LINES_STEP]
+    return begins[0] if begins else math.inf
 
 
 def _launched_ns(profiler: Any) -> Counter[int]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from typing import Any, Final
 
 from opanatomy.capture.device import accelerators, kineto
+from opanatomy.capture.run.lines import line_ranges
+from opanatomy.capture.step.ranges import compilations
+from opanatomy.records.workload import LINES_STEP, LineFrame
 
-#: A profile and the wall time of each step in it.
-Profiled: TypeAlias = "tuple[Any, list[int]]"
 #: The range of a step, followed by its number.
 STEP_RANGE: Final = "ProfilerStep#"
 
@@ -19,18 +21,26 @@ class StepProfiler:
 
     With `warm` the first of them (`None` is its number) runs while the profiler is ready but records nothing, as in
     `torch.profiler.schedule`: the first use of CUPTI is not in the figures, nor in the trace.
+    With `lines` one more step follows, in a range of its own, that says which line of the user's code runs what; `own`
+    are files that are the user's though they are installed. Its time is no step's.
     """
 
-    def __init__(self, device: str, *, steps: int, warm: bool) -> None:
+    def __init__(self, device: str, *, steps: int, warm: bool, lines: bool = False, own: Collection[str] = ()) -> None:
         from torch.profiler import profile, schedule
 
         self.device, self.warm = device, warm
-        plan = schedule(wait=0, warmup=1, active=steps, repeat=1) if warm else None
+        plan = schedule(wait=0, warmup=1, active=steps + lines, repeat=1) if warm else None
+        self.steps, self.lines, self._own = steps, lines, own
+        #: The stacks of lines by number, once the step that has them is done.
+        self.frames: list[LineFrame] = []
+        self._line_ranges = ExitStack()
         activities = accelerators.profiler_activities(device)
         self.profiler: Any = profile(activities=activities, record_shapes=True, schedule=plan)
         # With a schedule torch would write its own ranges, numbered from the warm-up on, around more than the step.
         self.profiler.record_steps = False
         self.times_ns: list[int] = []
+        #: What torch had compiled when the last of the steps ended: one that is traced line by line adds to it.
+        self.compilations = 0
         #: How long the profiler took to stop: Kineto's own work on each event.
         self.stop_ns = 0
         self._range: Any = None
@@ -50,20 +60,27 @@ class StepProfiler:
         if self.warm:
             with kineto.listening(self.device):
                 self.profiler.step()
+        if number == self.steps:
+            self._line_ranges.enter_context(record_function(LINES_STEP))
+            self.frames = self._line_ranges.enter_context(line_ranges(self.device, self._own))
+            return
         self._begin_ns = time.perf_counter_ns()
         self._range = record_function(f"{STEP_RANGE}{number}")
         self._range.__enter__()
 
     def end(self) -> None:
         """End the step."""
+        self._line_ranges.close()
         if self._range is None:
             return
         self._range.__exit__(None, None, None)
         self.times_ns.append(time.perf_counter_ns() - self._begin_ns)
+        self.compilations = compilations()
         self._range = None
 
     def stop(self) -> None:
         """Stop the profiler, also in the middle of a step."""
+        self._line_ranges.close()
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
@@ -80,21 +97,25 @@ def profile_steps(
     device: str,
     begin: Callable[[int | None], None],
     warm: bool | None = None,
-) -> Profiled:
+    lines: bool = False,
+    own: Collection[str] = (),
+) -> StepProfiler:
     """Run `steps` steps under the profiler, each in its range `ProfilerStep#N`, `N` from 0 on.
+
+    With `lines` one more runs line by line, as `StepProfiler` has it.
 
     `begin` is called before each with its number, off the clock. With `warm` the profiler warms up in one more step
     before them, whose number is `None`; the default is to do so if Kineto records the device.
     """
     warm = accelerators.kineto_records(device) if warm is None else warm
-    profiler = StepProfiler(device, steps=steps, warm=warm)
+    profiler = StepProfiler(device, steps=steps, warm=warm, lines=lines, own=own)
     profiler.start()
     try:
-        for number in (*((None,) if warm else ()), *range(steps)):
+        for number in (*((None,) if warm else ()), *range(steps + lines)):
             begin(number)
             profiler.begin(number)
             step()
             profiler.end()
     finally:
         profiler.stop()
-    return profiler.profiler, profiler.times_ns
+    return profiler

@@ -31,7 +31,8 @@ from opanatomy.capture.model.building import undone_by_checkpointing
 from opanatomy.capture.model.texts import TextInputs
 from opanatomy.capture.run.export import capture_of, export_trace
 from opanatomy.capture.run.instruments import Instrument, Instruments
-from opanatomy.capture.run.profiled import profile_steps
+from opanatomy.capture.run.lines import files_of
+from opanatomy.capture.run.profiled import StepProfiler, profile_steps
 from opanatomy.capture.run.progress import Progress
 from opanatomy.capture.run.restore import SavedState, own_inputs, step_settings
 from opanatomy.capture.run.scaling import prepared_loss_scale, scale_of, skipped_updates
@@ -53,6 +54,7 @@ from opanatomy.records.taxonomy import BY_NAME
 from opanatomy.records.workload import (
     Capture,
     Compilation,
+    LineFrame,
     MachineLoad,
     MemoryObservations,
     SystemUse,
@@ -153,6 +155,8 @@ class StepRunner:
     compiles_always: bool = False
     #: Of an option to compile: what that took, and steps with and without it.
     compilation: Compilation | None = None
+    #: The lines of a step that ran line by line.
+    frames: list[LineFrame] = field(default_factory=list)
     #: The description of the run's texts, with the times of their batches.
     texts: TextObservations | None = None
     #: Every device of the model; a sharded one may still run when the first is done.
@@ -217,7 +221,8 @@ class StepRunner:
             self._look_at_memory()
         if self.subject.texts is not None:
             self.stepper.take(self.subject.texts.profiled)
-        profiler, profiled, modules = self._profiled(max(unprofiled))
+        profile, modules = self._profiled(max(unprofiled))
+        profiler, profiled = profile.profiler, profile.times_ns
         require_device_events(profiler, self.options.device)
         if changed := self.kept.changed():
             self.warnings.append(
@@ -439,43 +444,46 @@ class StepRunner:
             checkpointing=bool(self.options.checkpointing),
         )  # fmt: skip
 
-    def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
-        """Return the profile, the wall time of each step in it, and the modules that have ranges there."""
+    def _profiled(self, expected: int) -> tuple[StepProfiler, dict[str, str]]:
+        """Return the profile, and the modules that have ranges there."""
         before, scale = compilations(), scale_of(self.stepper)
         ranges = not self.options.compile
-        profile = self._profile(expected, ranges=ranges)
+        profile, modules = self._profile(expected, ranges=ranges)
         self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
-        compiled = self.training.any_rank(compilations() > before)
+        compiled = self.training.any_rank(profile.compilations > before)
         if self.compiles_always or not compiled:
-            return profile
+            return profile, modules
         if ranges:
             # A part is compiled without a sign on the module: profile again without ranges, which it compiles in.
             before, scale = compilations(), scale_of(self.stepper)
-            profile = self._profile(expected, ranges=False)
+            profile, modules = self._profile(expected, ranges=False)
             self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
             self.warnings.append(
                 "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
                 " them, and there is no table of modules"
             )
-            compiled = compilations() > before
+            compiled = profile.compilations > before
         if compiled:
             self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
-        return profile
+        return profile, modules
 
-    def _profile(self, expected: int, *, ranges: bool) -> tuple[Any, list[int], dict[str, str]]:
+    def _profile(self, expected: int, *, ranges: bool) -> tuple[StepProfiler, dict[str, str]]:
         named: AbstractContextManager[dict[str, str]] = (
             module_ranges(self.subject.module) if ranges else nullcontext({})
         )
         with named as modules:
-            profiler, times = profile_steps(
+            profile = profile_steps(
                 self._step, steps=self.options.steps, device=self.options.device,
                 begin=lambda number: self._begin_profiled(number, expected),
+                lines=self.options.lines, own=files_of(self.subject.module) if self.options.lines else (),
             )  # fmt: skip
-        return profiler, times, modules
+        self.frames = profile.frames
+        return profile, modules
 
     def _begin_profiled(self, number: int | None, expected: int) -> None:
         steps = self.options.steps
         text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
+        text = "the step line by line" if number == steps else text
         self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
         # Begin as the watched step did: the same dropout, the same layers left out, the same routes.
         self.kept.random.restore()
@@ -501,6 +509,7 @@ class StepRunner:
             unprofiled_system=tuple(self.system_uses),
             unprofiled_first_token_ns=tuple(self.first_token_ns),
             modules=modules,
+            lines=tuple(self.frames),
             gradients=dict(self.instruments.gradients),
             shared=self.training.shared_weights(self.subject.module),
             texts=self.texts,

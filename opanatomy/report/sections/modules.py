@@ -12,7 +12,7 @@ from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import numbers_in_short
 from opanatomy.records.taxonomy import STEP_PHASES, Phase
-from opanatomy.records.work import ModuleRow
+from opanatomy.records.work import LineRow, ModuleRow
 from opanatomy.report.section import (
     Cell,
     Column,
@@ -41,7 +41,7 @@ class Amount(Struct, kw_only=True):
     flops: int | None = None
     costed_ns: int = 0
 
-    def add(self, other: Amount | ModuleRow) -> None:
+    def add(self, other: Amount | ModuleRow | LineRow) -> None:
         """Sum up."""
         self.time_ns += other.time_ns
         if other.flops is not None:
@@ -70,33 +70,42 @@ class Node(Struct, kw_only=True):
 
 def module_tree(rows: Iterable[ModuleRow]) -> Node:
     """Return the tree of the modules that did any work, its root the model; children in the order of their time."""
-    by_path: dict[tuple[str, ...], list[ModuleRow]] = defaultdict(list)
-    for row in rows:
-        by_path[tuple(row.module.split(".")) if row.module else ()].append(row)
+    return _tree((tuple(row.module.split(".")) if row.module else (), row) for row in rows)
+
+
+def line_tree(rows: Iterable[LineRow]) -> Node:
+    """Return the tree of the lines of the user's code by what they call, its root the step."""
+    return _tree(((tuple(row.stack.split(";")) if row.stack else (), row) for row in rows), merges=False)
+
+
+def _tree(rows: Iterable[tuple[tuple[str, ...], ModuleRow | LineRow]], *, merges: bool = True) -> Node:
+    by_path: dict[tuple[str, ...], list[ModuleRow | LineRow]] = defaultdict(list)
+    for path, row in rows:
+        by_path[path].append(row)
     below: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     for path in list(by_path):
         for depth in range(len(path)):
             below[path[:depth]].add(path[: depth + 1])
-    return _node((), by_path, below)
+    return _node((), by_path, below, merges)
 
 
 def _node(
     path: tuple[str, ...],
-    rows: dict[tuple[str, ...], list[ModuleRow]],
+    rows: dict[tuple[str, ...], list[ModuleRow | LineRow]],
     below: dict[tuple[str, ...], set[tuple[str, ...]]],
+    merges: bool,
 ) -> Node:
-    children = [_node(child, rows, below) for child in sorted(below.get(path, ()))]
+    children = [_node(child, rows, below, merges) for child in sorted(below.get(path, ()))]
     own = rows.get(path, [])
-    node = Node(
-        name=path[-1] if path else "", kind=next((row.kind for row in own if row.kind), None), whole=Amount(),
-        phases={}, children=_alike_together(children),
-    )  # fmt: skip
+    kinds = (row.kind for row in own if isinstance(row, ModuleRow) and row.kind)
+    together = _alike_together(children) if merges else sorted(children, key=lambda child: -child.whole.time_ns)
+    node = Node(name=path[-1] if path else "", kind=next(kinds, None), whole=Amount(), phases={}, children=together)
     for row in own:
         node.whole.add(row)
         node.phases.setdefault(row.phase, Amount()).add(row)
     for child in children:
         _add(node, child)
-    return _without_shells(node) if path else node
+    return _without_shells(node) if path and merges else node
 
 
 def _without_shells(node: Node) -> Node:
@@ -178,7 +187,7 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
         return lambda node: Time(node.sum(PHASES_OF[name]).time_ns / steps or None)
 
     def flops_in(name: str) -> Callable[[Node], Cell]:
-        return lambda node: _flops(node.sum(PHASES_OF[name]), steps)
+        return lambda node: known_of(node.sum(PHASES_OF[name]), steps)
 
     columns: Columns[Node] = {
         Column(header="time"): lambda node: Time(node.whole.time_ns / steps),
@@ -232,6 +241,7 @@ def _listed(node: Node, opened: set[int], depth: int) -> list[tuple[Node, int]]:
     return rows
 
 
-def _flops(amount: Amount, steps: int) -> Flops:
+def known_of(amount: Amount, steps: int) -> Flops:
+    """Return the FLOPs of a step, and whether they are of a part of its time alone."""
     flops = None if amount.flops is None else amount.flops / steps
     return known_flops(flops, amount.costed_ns, amount.time_ns)

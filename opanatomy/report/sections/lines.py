@@ -1,0 +1,122 @@
+"""Show the lines of the user's code: the time, FLOPs and bytes of the work that comes from each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct, field
+
+from opanatomy.analysis.costs import steps_of
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.work import LineRow
+from opanatomy.report.section import (
+    Bytes,
+    Cell,
+    Column,
+    ColumnKind,
+    Columns,
+    Note,
+    Page,
+    Row,
+    Section,
+    Share,
+    Time,
+    cells_of,
+    phrase,
+    shares_of_work,
+    total,
+)
+from opanatomy.report.sections.modules import PHASES_OF, Amount, known_of
+
+
+class OfLine(Struct, kw_only=True):
+    """What comes from one line itself, by phase, and from it with all that it calls."""
+
+    phases: dict[Phase, Amount] = field(default_factory=dict)
+    bytes: int | None = None
+    whole_ns: int = 0
+
+    @property
+    def own(self) -> Amount:
+        """Return what comes from the line itself."""
+        amount = Amount()
+        for part in self.phases.values():
+            amount.add(part)
+        return amount
+
+    def in_phases(self, phases: tuple[Phase, ...]) -> int:
+        """Return the time in some phases."""
+        return sum(self.phases[phase].time_ns for phase in phases if phase in self.phases)
+
+    def add(self, row: LineRow) -> None:
+        """Add work that comes from the line itself."""
+        self.phases.setdefault(row.phase, Amount()).add(row)
+        moved = [size for size in (row.read_bytes, row.written_bytes) if size is not None]
+        if moved:
+            self.bytes = (self.bytes or 0) + sum(moved)
+
+
+def by_line(anatomy: Anatomy) -> dict[str, OfLine]:
+    """Return what comes from each line, by its name and function, most time first; without what no line is known of."""
+    lines: dict[str, OfLine] = {}
+    for row in anatomy.lines:
+        if not row.stack:
+            continue
+        frames = row.stack.split(";")
+        for frame in dict.fromkeys(frames):  # a line that calls itself counts once
+            lines.setdefault(frame, OfLine()).whole_ns += row.time_ns
+        lines[frames[-1]].add(row)
+    return dict(sorted(lines.items(), key=lambda item: (-item[1].own.time_ns, -item[1].whole_ns, item[0])))
+
+
+def lines(anatomy: Anatomy, page: Page) -> Section | None:
+    """Return the lines that most time comes from."""
+    if not anatomy.lines:
+        return None
+    steps, whole = steps_of(anatomy), total(anatomy.classes).time_ns
+    found = by_line(anatomy)
+    working = {name: line for name, line in found.items() if line.own.time_ns}
+    phases = [name for name, members in PHASES_OF.items() if any(line.in_phases(members) for line in working.values())]
+
+    def time_in(name: str) -> Callable[[OfLine], Cell]:
+        return lambda line: Time(line.in_phases(PHASES_OF[name]) / steps or None)
+
+    columns: Columns[OfLine] = {
+        Column(header="time"): lambda line: Time(line.own.time_ns / steps),
+        Column(header="share"): lambda line: Share(line.own.time_ns, whole),
+        Column(header="with calls", drop_order=5): lambda line: Time(line.whole_ns / steps),
+        **{Column(header=name, drop_order=place): time_in(name) for place, name in enumerate(phases, start=1)},
+        Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: known_of(line.own, steps),
+        Column(header="bytes", drop_order=8): lambda line: Bytes(None if line.bytes is None else line.bytes / steps),
+    }
+    rows = []
+    shown = list(working.items())[: page.top]
+    for name, line in shown:
+        place, _, function = name.partition(" ")
+        rows.append(Row(key=f"line/{name}", cells={"line": place, "function": function} | cells_of(columns, line)))
+    rest = whole - sum(line.own.time_ns for _, line in shown)
+    known = sum(line.own.time_ns for line in working.values())
+    for text, ns in (
+        (f"and {len(working) - len(shown):,} more", rest - (whole - known)),
+        ("no line known", whole - known),
+    ):
+        if ns > 0:
+            rows.append(Row(cells={"line": text, "time": Time(ns / steps), "share": Share(ns, whole)}))
+    return Section(
+        title="Time by line", scope=shares_of_work(anatomy), rows=tuple(rows), notes=tuple(_notes(anatomy)),
+        columns=(Column(header="line", holds=ColumnKind.NAMES, least=14),
+                 Column(header="function", holds=ColumnKind.NAMES, drop_order=6), *columns),
+    )  # fmt: skip
+
+
+def _notes(anatomy: Anatomy) -> Iterator[Note]:
+    yield Note(text="a backward is of the line of its forward; functions of libraries are in the line that calls them")
+    if anatomy.step.by_line_ns is not None and anatomy.step.wall_ns is not None:
+        text = phrase(
+            "the step that ran line by line took {}, {} without: it says whose work is whose, no time is its",
+            Time(anatomy.step.by_line_ns), Time(anatomy.step.wall_ns),
+        )  # fmt: skip
+        yield Note(text=text)
+    elif anatomy.lines:
+        yield Note(text="by the recorded Python stack, which has the line where a function begins")
