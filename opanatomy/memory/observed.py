@@ -48,6 +48,7 @@ from opanatomy.records.memory import (
     Memory,
     MemoryComponent,
     MemoryFailure,
+    MemoryPart,
     MemorySnapshot,
     SavedActivations,
 )
@@ -97,7 +98,13 @@ def _calls(step: StepObservations) -> StepCalls:
         parent=unpacked(columns.caller),
         casts_weight=unpacked(columns.casts_weight) != 0,
         recomputed_until_ns=unpacked(columns.recomputed_until_ns),
+        line=categorical_of([f"{frame.line} {frame.function}" for frame in step.lines], _lines(step)),
     )
+
+
+def _lines(step: StepObservations) -> Int64:
+    rows = len(unpacked(step.contexts.caller))
+    return unpacked(step.contexts.line) if step.contexts.line else np.full(rows, -1, dtype=np.int64)
 
 
 def _marks(step: StepObservations) -> MemoryMarks:
@@ -116,7 +123,14 @@ def _check(table: MemoryTable, step: StepObservations) -> None:
     count, rows = len(events.bytes), len(calls.parent)
     groups = (
         (events.time_ns, events.bytes, events.address, events.total_allocated, events.total_reserved, table.call),
-        (calls.name.codes, calls.module.codes, calls.parent, calls.casts_weight, calls.recomputed_until_ns),
+        (
+            calls.name.codes,
+            calls.module.codes,
+            calls.parent,
+            calls.casts_weight,
+            calls.recomputed_until_ns,
+            calls.line.codes,
+        ),
         (marks.event, marks.kind, marks.address, marks.bytes, marks.tensor),
     )
     fits = (
@@ -324,6 +338,8 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     passes: Passes
     operator: Categorical[str]
     module: Categorical[str]
+    #: The line of the user's code, and its function.
+    line: Categorical[str]
     phase: Int64
     #: Index into `COMPONENTS`; blocks from before the step have parts instead.
     component: Int64
@@ -398,7 +414,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
     component = _label_components(step, table, blocks, labels, phase, call, operator.codes)
     return MeasuredStep(
         table=table, held=held, blocks=blocks, labels=labels, passes=passes, phase=phase, component=component,
-        operator=operator, module=calls.module.take(call),
+        operator=operator, module=calls.module.take(call), line=calls.line.take(np.where(blocks.from_before, -1, call)),
         reported=reported, copies=copies_of(table, blocks),
     )  # fmt: skip
 
@@ -705,10 +721,35 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
         blocks=blocks,
         unlisted_bytes=unlisted,
         activations=activations_of(measured, step.marks.tensors),
+        parts=_parts_by_line(measured, peak, int(curve.allocated[peak])),
         allocator=_figures(step, measured),
         notes=(*_unseen_note(measured), *_outside_note(held.outside_bytes, step.device)),
     )
     return replace(memory, snapshots=_snapshots(snapshots, measured, curve, memory))
+
+
+def _parts_by_line(measured: MeasuredStep, state: int, allocated: int) -> tuple[MemoryPart, ...]:
+    """Return what lives after so many events by the line that allocated it; nothing if no line is known.
+
+    The parts sum to what is `allocated`: what is from before the step has no line.
+    """
+    live = measured.blocks.live_after(state)
+    if (measured.line.codes[live] < 0).all():
+        return ()
+    sums: dict[tuple[str | None, str], list[int]] = {}
+    component = measured.component_at(state)
+    for block in live.tolist():
+        code = int(component[block])
+        name = COMPONENTS[code] if code >= 0 else HELD_BEFORE
+        sums.setdefault((measured.line.at(block), name), []).append(int(measured.blocks.bytes[block]))
+    if before := allocated - sum(map(sum, sums.values())):
+        sums.setdefault((None, HELD_BEFORE), []).append(before)
+    rows = []
+    for (line, name), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
+        place, _, function = (line or "").partition(" ")
+        rows.append(MemoryPart(of="line", name=place or None, component=name, blocks=len(sizes), bytes=sum(sizes),
+                               function=function or None))  # fmt: skip
+    return tuple(rows)
 
 
 def _window(table: MemoryTable) -> tuple[int, int]:

@@ -492,6 +492,8 @@ class StepCalls(Struct, frozen=True, kw_only=True):
     parent: Int64
     casts_weight: Bool
     recomputed_until_ns: Int64
+    #: The line of the user's code and its function: `model.py:31 forward`.
+    line: Categorical[str]
 
 
 NO_MEMORY_EVENTS = MemoryEvents(**{name: np.zeros(0, dtype=np.int64) for name in MemoryEvents.__struct_fields__})

@@ -197,6 +197,15 @@ class EventColumns(Struct, frozen=True, kw_only=True):
     context: Packed
 
 
+class LineFrame(Record, frozen=True, kw_only=True):
+    """A line of the user's code and the stack that it was called from, by its number; -1 is none."""
+
+    #: `model.py:31`; without a number some line of the function.
+    line: str
+    function: str
+    parent: int
+
+
 class ContextColumns(Struct, frozen=True, kw_only=True):
     """The contexts of the events: one row for all like calls of an operator in one place, after its caller.
 
@@ -211,6 +220,8 @@ class ContextColumns(Struct, frozen=True, kw_only=True):
     module: Packed
     casts_weight: Packed
     recomputed_until_ns: Packed
+    #: A number of `StepObservations.lines`, -1 for none; nothing without lines.
+    line: Packed = b""
 
 
 class TensorType(Struct, frozen=True, kw_only=True):
@@ -296,6 +307,8 @@ class StepObservations(Struct, frozen=True, kw_only=True):
     checkpointing: bool = False
     rng_bytes: int | None = None
     broken_in: Phase | None = None
+    #: The lines of the user's code that it ran, by number.
+    lines: tuple[LineFrame, ...] = ()
 
 
 class MemoryObservations(Struct, frozen=True, kw_only=True):
@@ -606,15 +619,6 @@ class SystemUse(Record, frozen=True, kw_only=True):
     def since(self, before: SystemUse) -> SystemUse:
         """Return what was used since then."""
         return SystemUse(system_ns=self.system_ns - before.system_ns, page_faults=self.page_faults - before.page_faults)
-
-
-class LineFrame(Record, frozen=True, kw_only=True):
-    """A line of the user's code and the stack that it was called from, by its number; -1 is none."""
-
-    #: `model.py:31`; without a number some line of the function.
-    line: str
-    function: str
-    parent: int
 
 
 class Capture(Record, frozen=True, kw_only=True):

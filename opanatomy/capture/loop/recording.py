@@ -22,6 +22,7 @@ from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 from opanatomy.capture.distributed.ranks import lone_process
 from opanatomy.capture.distributed.training import shared_weights
+from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.loop.batch import Batch, batch_of
 from opanatomy.capture.loop.modules import LoopModules, hooked
 from opanatomy.capture.loop.phases import LoopPhases, marked_calls
@@ -53,6 +54,7 @@ from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.taxonomy import OPTIMIZERS, Optimizer, Phase
 from opanatomy.records.workload import (
     Capture,
+    LineFrame,
     MachineLoad,
     MemoryObservations,
     ObservedCount,
@@ -530,6 +532,12 @@ class MemoryFollowed(Stage):
         self.phases = stack.enter_context(marked(session, self.observer, behind_module=self.observer.behind_module))
         if self.hooked:
             stack.enter_context(saved_tensor_hooks(self._pack))
+        self.frames: list[LineFrame] = []
+
+    def begin(self) -> None:
+        """Begin the step, line by line if that is asked for."""
+        if self.session.options.lines:
+            self.frames = self.stack.enter_context(line_ranges(self.session.device))
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.observer.saved(tensor) if self.phases.in_forward else saved_form(tensor)
@@ -544,6 +552,7 @@ class MemoryFollowed(Stage):
             hooked=self.hooked, autocast=session.seen.amp is not None,
             checkpointing=session.seen.checkpointing is not None,
             rng_bytes=rng_bytes(session.device) if session.seen.checkpointing else None,
+            lines=tuple(self.frames),
         )  # fmt: skip
         step = self.profiler.observations(self.observer.marks, settings)
         if (reason := why_not_kept(step)) is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from opanatomy.capture.memory.storages import Storages
 from opanatomy.records.columns import Int64, packed
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import (
+    LINE_RANGE,
     LOOP_RANGE,
     MARK_KINDS,
     MODULE_RANGE,
@@ -34,6 +36,7 @@ _CASTS: Final = ("aten::to", "aten::_to_copy")
 #: The events' name for a device, if torch has another: ROCm's allocator is c10/hip's, the device is `cuda` there.
 _ALSO_CALLED: Final = {"cuda": "hip"}
 _NONE: Final = -1
+NO_LINES: Final[Mapping[int, int]] = MappingProxyType({})
 #: The mark of a moment that is an allocation or a free.
 NO_MARK: Final = -1
 
@@ -58,6 +61,9 @@ class _Enclosing(NamedTuple):
     casts_weight: bool = False
     #: The end of the outermost module range inside a backward; allocations that outlive it were recomputed for use.
     recomputed_until: int = _NONE
+    #: The number of the line of the user's code, and the node's number if it is called from outside of that.
+    line: int = _NONE
+    line_of: int | None = None
 
 
 class Context(NamedTuple):
@@ -65,7 +71,8 @@ class Context(NamedTuple):
 
     `caller` is the number of the context that the operator was called in, -1 for none. `sequence` is that of the
     autograd node, if no module is known. `recomputed_until` is the end of the outermost module range inside a backward,
-    -1 outside one.
+    -1 outside one. `line` is the number of the line of the user's code, -1 for none, `line_of` the number of the
+    autograd node from whose forward it comes instead.
     """
 
     operator: str | None
@@ -74,6 +81,8 @@ class Context(NamedTuple):
     sequence: int | None
     casts_weight: bool
     recomputed_until: int
+    line: int = _NONE
+    line_of: int | None = None
 
 
 class Moment(NamedTuple):
@@ -108,7 +117,9 @@ def observed_events(
     """
     walk = _Walk(weights=weights)
     moments = sorted(walk.moments(roots, device), key=lambda moment: moment.time_ns)
-    return events_of(moments, tuple(walk.contexts), walk.module_of_sequence.get, marks, walk.phases())
+    return events_of(
+        moments, tuple(walk.contexts), walk.module_of_sequence.get, marks, walk.phases(), walk.line_of_sequence
+    )
 
 
 def events_of(
@@ -117,9 +128,10 @@ def events_of(
     module_of_sequence: Callable[[int], str | None],
     marks: Sequence[Mark],
     phases: Iterable[PhaseSpan],
+    line_of_sequence: Mapping[int, int] = NO_LINES,
 ) -> ObservedEvents:
     """Return the moments of a step in order of time, as columns; each has the number of its context."""
-    columns, rows = _contexts(contexts, module_of_sequence)
+    columns, rows = _contexts(contexts, module_of_sequence, line_of_sequence)
     return ObservedEvents(
         events=_events(moments, rows),
         contexts=columns,
@@ -138,6 +150,7 @@ class _Walk:
     calls: list[MarkedCall] = field(default_factory=list)
     begin_ns: int = 0
     module_of_sequence: dict[int, str] = field(default_factory=dict)
+    line_of_sequence: dict[int, int] = field(default_factory=dict)
 
     def moments(self, roots: Iterable[Any], device: str) -> Iterator[Moment]:
         """Yield the events of the device and the marks, parents first, each thread in order of time."""
@@ -174,7 +187,7 @@ class _Walk:
         context = Context(
             enclosing.operator, enclosing.caller, enclosing.module,
             enclosing.sequence if enclosing.module is None else None, enclosing.casts_weight,
-            enclosing.recomputed_until,
+            enclosing.recomputed_until, enclosing.line, enclosing.line_of,
         )  # fmt: skip
         return self.contexts.setdefault(context, len(self.contexts))
 
@@ -192,13 +205,18 @@ class _Walk:
             if until == _NONE and (enclosing.phase is Phase.BACKWARD or enclosing.sequence is not None):
                 until = event.end_time_ns
             return enclosing._replace(module=name.removeprefix(MODULE_RANGE), recomputed_until=until)
+        if name.startswith(LINE_RANGE):
+            return enclosing._replace(line=int(name.removeprefix(LINE_RANGE)), line_of=None)
         sequence = getattr(event.extra_fields, "sequence_number", _NONE)
         if name.startswith("autograd::engine::"):
-            return enclosing._replace(sequence=sequence if sequence >= 0 else None)
+            number = sequence if sequence >= 0 else None
+            return enclosing._replace(sequence=number, line_of=number)
         if "::" not in name or name.startswith(("torch::", "autograd::")):
             return enclosing
         if sequence >= 0 and enclosing.module is not None and enclosing.sequence is None:
             self.module_of_sequence[sequence] = enclosing.module
+        if sequence >= 0 and enclosing.line != _NONE and enclosing.sequence is None:
+            self.line_of_sequence[sequence] = enclosing.line
         casts = enclosing.casts_weight or (name in _CASTS and _reads(event, self.weights))
         caller = _NONE if enclosing.operator is None else self._context(enclosing)
         return enclosing._replace(operator=name, caller=caller, casts_weight=casts)
@@ -220,12 +238,12 @@ def _is_of(device: Any, wanted: str) -> bool:
 
 
 def _contexts(
-    contexts: Sequence[Context], module_of_sequence: Callable[[int], str | None]
+    contexts: Sequence[Context], module_of_sequence: Callable[[int], str | None], line_of_sequence: Mapping[int, int]
 ) -> tuple[ContextColumns, Int64]:
     """Return the contexts with the modules that sequence numbers lead to, and the row of each by its number."""
     operators: dict[str, int] = {}
     modules: dict[str, int] = {}
-    distinct: dict[tuple[int, int, int, int, int], int] = {}
+    distinct: dict[tuple[int, int, int, int, int, int], int] = {}
     rows: list[int] = []
     for context in contexts:
         module = context.module
@@ -236,12 +254,13 @@ def _contexts(
             _NONE if context.caller == _NONE else rows[context.caller],
             _NONE if module is None else modules.setdefault(module, len(modules)),
             int(context.casts_weight), context.recomputed_until,
+            context.line if context.line_of is None else line_of_sequence.get(context.line_of, context.line),
         )  # fmt: skip
         rows.append(distinct.setdefault(key, len(distinct)))
-    operator, caller, module_, casts, until = (packed(column) for column in _columns(list(distinct), 5))
+    operator, caller, module_, casts, until, line = (packed(column) for column in _columns(list(distinct), 6))
     columns = ContextColumns(
         operators=tuple(operators), modules=tuple(modules), operator=operator, caller=caller, module=module_,
-        casts_weight=casts, recomputed_until_ns=until,
+        casts_weight=casts, recomputed_until_ns=until, line=line,
     )  # fmt: skip
     return columns, np.array(rows, dtype=np.int64)
 

@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from opanatomy.capture.device import kineto
+from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.memory.events import MARK_RANGE, Mark, ObservedEvents, observed_events
 from opanatomy.capture.memory.measurement import (
     AllocatedBlock,
@@ -37,6 +38,7 @@ from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import (
     AllocatorObservation,
     BlockColumns,
+    LineFrame,
     MarkKind,
     StepObservations,
     StorageColumns,
@@ -209,6 +211,7 @@ class StepSettings(Struct, frozen=True, kw_only=True):
     checkpointing: bool = False
     rng_bytes: int | None = None
     broken_in: Phase | None = None
+    lines: tuple[LineFrame, ...] = ()
 
 
 @dataclass(slots=True)
@@ -336,12 +339,13 @@ def saved_tensor_hooks(pack: Any) -> Iterator[None]:
 
 def observe_step(
     stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *, compiled: bool = False,
-    checkpointing: bool = False, hooked: bool = True,
+    checkpointing: bool = False, hooked: bool = True, own: Collection[str] | None = None,
 ) -> ObservedStep:  # fmt: skip
     """Run one more step under the memory profiler; an error of the step comes with the observations.
 
     Compiled code runs without hooks, and so does a model that cannot have them if `hooked` is false: storages that live
-    through forward are activations there.
+    through forward are activations there. With `own`, files that are the user's though they are installed, it runs line
+    by line.
     """
     stepper.free_gradients()
 
@@ -354,10 +358,14 @@ def observe_step(
         hooked=hooked and not compiled and not stepper.inference, references=profiler.earlier.references,
     )  # fmt: skip
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
-    error, phase = _profiled(stepper, observer, profiler, ranges)
+    lines: AbstractContextManager[list[LineFrame]] = (
+        nullcontext([]) if own is None else line_ranges(stepper.device, own)
+    )
+    error, phase, frames = _profiled(stepper, observer, profiler, ranges, lines)
     settings = StepSettings(
         hooked=hooked and not compiled, autocast=stepper.amp is not None, checkpointing=checkpointing,
         rng_bytes=rng_bytes(stepper.device) if checkpointing else None, broken_in=None if error is None else phase,
+        lines=tuple(frames),
     )  # fmt: skip
     return ObservedStep(observations=profiler.observations(observer.marks, settings), error=error)
 
@@ -427,6 +435,7 @@ def observations_of(
         checkpointing=settings.checkpointing,
         rng_bytes=settings.rng_bytes,
         broken_in=settings.broken_in,
+        lines=settings.lines,
     )
 
 
@@ -466,14 +475,17 @@ def _allocator(events: ObservedEvents, earlier: Before, device: str) -> Allocato
 
 
 def _profiled(
-    stepper: Stepper, observer: MemoryObserver, profiler: MemoryProfiler, ranges: AbstractContextManager[Any]
-) -> tuple[Exception | None, Phase]:
-    """Run the step under the profiler; return the error that broke it, and its phase."""
+    stepper: Stepper, observer: MemoryObserver, profiler: MemoryProfiler, ranges: AbstractContextManager[Any],
+    lines: AbstractContextManager[list[LineFrame]],
+) -> tuple[Exception | None, Phase, list[LineFrame]]:  # fmt: skip
+    """Run the step under the profiler; return the error that broke it, its phase, and the lines that it ran."""
     outer, stepper.watch = stepper.watch, observer
     grown = profiler.start()
     try:
         with ranges, room_for(grown + _SLACK_BYTES):
-            return _ran(stepper, observer)
+            with lines as frames:
+                error, phase = _ran(stepper, observer)
+            return error, phase, frames
     finally:
         stepper.watch = outer
         profiler.stop()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from opanatomy.capture.device import accelerators, kineto
-from opanatomy.capture.run.lines import line_ranges
+from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.step.ranges import compilations
 from opanatomy.records.workload import LINES_STEP, LineFrame
 

@@ -17,6 +17,7 @@ from opanatomy.capture.device.accelerators import current_device, devices_of, of
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.distributed.ranks import lone_process
+from opanatomy.capture.lines import files_of
 from opanatomy.capture.memory.measurement import (
     PeakMeter,
     Snapshots,
@@ -31,7 +32,6 @@ from opanatomy.capture.model.building import undone_by_checkpointing
 from opanatomy.capture.model.texts import TextInputs
 from opanatomy.capture.run.export import capture_of, export_trace
 from opanatomy.capture.run.instruments import Instrument, Instruments
-from opanatomy.capture.run.lines import files_of
 from opanatomy.capture.run.profiled import StepProfiler, profile_steps
 from opanatomy.capture.run.progress import Progress
 from opanatomy.capture.run.restore import SavedState, own_inputs, step_settings
@@ -442,6 +442,7 @@ class StepRunner:
         return observe_step(
             self.stepper, self.subject.module, self.points, compiled=self.options.compile, hooked=hooked,
             checkpointing=bool(self.options.checkpointing),
+            own=files_of(self.subject.module) if self.options.lines else None,
         )  # fmt: skip
 
     def _profiled(self, expected: int) -> tuple[StepProfiler, dict[str, str]]:

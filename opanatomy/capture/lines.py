@@ -99,7 +99,7 @@ class _Lines:
         import torch
 
         paths = sysconfig.get_paths()
-        here = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+        here = os.path.dirname(os.path.dirname(__file__))
         libraries = (paths["stdlib"], paths["platstdlib"], os.path.dirname(torch.__file__), here)
         self.most = most
         self.traces = True
