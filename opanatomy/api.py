@@ -182,6 +182,7 @@ def profile(
     generate: int | None = None,
     beams: int | None = None,
     compile: bool = False,
+    compile_mode: str | None = None,
     steps: int = 1,
     warmup: int | None = None,
     processes: int | None = None,
@@ -230,8 +231,8 @@ def profile(
     target = None if target is None else _of_rank(target, module)
     options = RunOptions(
         amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
-        beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, lines=lines, check=check,
-        redact=redact,
+        beams=beams, compile=compile, compile_mode=compile_mode, steps=steps, warmup=warmup, memory=memory,
+        lines=lines, check=check, redact=redact,
         parallel=parallel, bucket_mb=bucket_mb, bucket_view=bucket_view,
     )  # fmt: skip
     check_switch("force", force)

@@ -295,6 +295,11 @@ COMPILE: Final = Option(
     name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
     help="torch.compile the model",
 )  # fmt: skip
+COMPILE_MODE: Final = Option(
+    name="compile_mode", group=_STEP, metavar="MODE", python=("profile",),
+    help="the mode of torch.compile: {choices}; with CUDA graphs their kernels have modules where torch can tell them",
+    choices=tuple(Choice(name) for name in ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")),
+)  # fmt: skip
 OPTIMIZER: Final = Option(
     name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
     python=("profile",), recorded="optimizer",
@@ -479,6 +484,7 @@ RUN: Final = (
     CHECKPOINT_EVERY,
     CHECKPOINT_LAYERS,
     COMPILE,
+    COMPILE_MODE,
     OPTIMIZER,
     ACCUMULATE,
     CLIP,
@@ -775,6 +781,8 @@ def check_together(options: Any, spelled: Spelling) -> None:
     _check_texts(options, spelled)
     _check_generation(options, spelled)
     _check_ranks(options, spelled)
+    if options.compile_mode is not None and not options.compile:
+        raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)}: add it")
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
             f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
@@ -915,6 +923,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     checkpoint_every: int | None = None
     checkpoint_layers: int | None = None
     compile: bool = False
+    compile_mode: str | None = None
     optimizer: str | None = None
     accumulate: int = 1
     clip: float | None = None

@@ -357,7 +357,7 @@ def summary_of_trace(
     trace = read_trace(path) if trace is None else trace
     if texts is not None:
         texts.add_secrets(trace.metadata)
-    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases, trace.scopes)
     calls, call_warnings = trace_calls_of(trace, attribution)
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None
     lines = _Lines(trace, attribution, calls)

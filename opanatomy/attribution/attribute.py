@@ -37,6 +37,7 @@ from opanatomy.records.columns import (
     NO_LAUNCH,
     OUTSIDE,
     Bool,
+    Categorical,
     DeviceWork,
     Flows,
     HostEvents,
@@ -45,12 +46,13 @@ from opanatomy.records.columns import (
     Launches,
     WorkTable,
     isin,
+    joined,
     rows_by_value,
     rows_named,
     unique,
 )
 from opanatomy.records.patterns import regex
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
 # Link device events to the host events that launched them, and tell why some have none.
 
@@ -297,10 +299,12 @@ def attribute(
     work: DeviceWork,
     flows: Flows = NO_FLOWS,
     rules: Sequence[PhaseRule] = (),
+    scopes: Sequence[str] = (),
 ) -> Attribution:
     """Nest the host events, assign phases, modules and steps, and link the device work to its launches.
 
-    `rules` map the trace's own annotations to phases and take precedence over inference.
+    `rules` map the trace's own annotations to phases and take precedence over inference. `scopes` are the modules that
+    annotations of CUDA graphs name, by number.
     """
     order, start = order_within_ranges(host)
     thread, duration = host.thread[order], host.duration_ns[order]
@@ -323,7 +327,7 @@ def attribute(
         sequence=rows.sequence, forward_thread=rows.forward_thread, parent=parent,
         phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
     )  # fmt: skip
-    work_table = _work_table(work, links, placed, window, bool(steps))
+    work_table = _work_table(work, links, placed, window, bool(steps), scopes)
     annotated, stated = annotated_phases(names, rows, kinds, placed, _timed(table, work_table))
     if stated is not placed:
         table = replace(table, phase=stated.phase)
@@ -385,14 +389,25 @@ def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: Device
     return min(begins, default=0), max(ends, default=0)
 
 
-def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[int, int], stepped: bool) -> WorkTable:
+def _work_table(
+    work: DeviceWork, links: Links, placed: Placed, window: tuple[int, int], stepped: bool, scopes: Sequence[str]
+) -> WorkTable:
     link = links.link
+    phase = placed.of_launches(links.enclosing, links.thread, links.launched_ns)
+    module: Categorical[str] = placed.module.take(links.enclosing)
+    if scopes:  # in a graph all work has the launch of the whole
+        graph = work.node >> 32
+        differentiated = (graph > 0) & isin(graph, unique(graph[work.of_backward > 0]).values)
+        said = np.where(work.of_backward > 0, PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.FORWARD])
+        phase = np.where(differentiated & ((work.scope >= 0) | (work.of_backward > 0)), said, phase)
+        named = joined(module, Categorical(work.scope, tuple(scopes)))
+        own, given = named.codes[: len(phase)], named.codes[len(phase) :]
+        module = Categorical(np.where(given >= 0, given, own), named.values)
     if stepped:
         outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])
         link = np.where(outside | left_over(link, work), OUTSIDE, link)
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
         duration_ns=work.duration_ns, host=links.host, link=link, launch=links.launch, open=links.open,
-        phase=placed.of_launches(links.enclosing, links.thread, links.launched_ns),
-        module=placed.module.take(links.enclosing),
+        phase=phase, module=module,
     )  # fmt: skip

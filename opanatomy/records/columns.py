@@ -107,6 +107,11 @@ class DeviceWork(Struct, frozen=True, kw_only=True):
     occupancy: Float64
     #: The number of its grid and block in `Trace.grids`, -1 if not recorded.
     grid: Int64
+    #: The node of a CUDA graph, its graph above 32 bits (0: of none); and what torch's annotations say of it: the
+    #: number of its module or marked name in `Trace.scopes`, -1 for none, and 1 of work of autograd's backward.
+    node: Int64
+    scope: Int64
+    of_backward: Int64
 
 
 class TraceDevice(Struct, frozen=True, kw_only=True):

@@ -621,6 +621,13 @@ class SystemUse(Record, frozen=True, kw_only=True):
         return SystemUse(system_ns=self.system_ns - before.system_ns, page_faults=self.page_faults - before.page_faults)
 
 
+class GraphNode(Record, frozen=True, kw_only=True):
+    """What torch's annotations say of a node of a CUDA graph: its module or marked name, and whether it is backward."""
+
+    scope: str
+    of_backward: bool = False
+
+
 class Capture(Record, frozen=True, kw_only=True):
     """The metadata of a capture in its trace, under `METADATA_KEY`: all that Kineto does not record."""
 
@@ -660,6 +667,8 @@ class Capture(Record, frozen=True, kw_only=True):
     texts: TextObservations | None = None
     #: Weights that ranks share by DDP or FSDP; empty if they share none, or not in a known way.
     shared: tuple[SharedWeights, ...] = ()
+    #: The nodes of CUDA graphs that torch has annotated, by their numbers with the graph's above 32 bits.
+    graph_nodes: dict[str, GraphNode] = field(default_factory=dict)
     #: The lines that a step more ran, by the numbers of their ranges.
     lines: tuple[LineFrame, ...] = ()
     #: The run around the steps, where a loop was recorded.

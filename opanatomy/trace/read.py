@@ -8,8 +8,9 @@ import re
 import struct
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from decimal import Decimal
+from itertools import takewhile
 from math import nan
 from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -40,7 +41,7 @@ from opanatomy.records.columns import (
 )
 from opanatomy.records.patterns import regex
 from opanatomy.records.signature import Signature
-from opanatomy.records.workload import LINE_RANGE, METADATA_KEY, Capture, Environment
+from opanatomy.records.workload import LINE_RANGE, METADATA_KEY, Capture, Environment, GraphNode
 from opanatomy.trace.devices import UnreadRows, devices_of, environment_of, unread_rows
 from opanatomy.trace.salvage import NOT_DECODABLE
 from opanatomy.trace.schema import (
@@ -97,6 +98,32 @@ class Numbers(dict[Key, int]):
         return list(map(self.__getitem__, keys))
 
 
+def _node_of(args: Args) -> int:
+    """Return the node of a CUDA graph with its graph above 32 bits, as Kineto writes it, or Cuspy in two numbers."""
+    graph, node = max(args.graph or 0, 0), max(args.node or 0, 0)
+    return node if node >> 32 else (graph << 32) | node if graph else 0
+
+
+def _with_nodes(work: DeviceWork, scopes: tuple[str, ...], nodes: Mapping[str, GraphNode]) -> Scoped:
+    """Return the work with what a capture knows of the nodes of its graphs, and the scopes with theirs."""
+    numbers = Numbers[str]()
+    numbers.of(scopes)
+    scope, of_backward = work.scope.tolist(), work.of_backward.tolist()
+    for row, key in enumerate(work.node.tolist()):
+        known = nodes.get(str(key)) if key else None
+        if known is not None:
+            scope[row] = numbers[_common_module(known.scope)] if known.scope else scope[row]
+            of_backward[row] = max(int(known.of_backward), of_backward[row])
+    columns = (np.array(column, dtype=np.int64) for column in (scope, of_backward))
+    return replace(work, **dict(zip(("scope", "of_backward"), columns, strict=True))), tuple(numbers)
+
+
+def _common_module(text: str) -> str:
+    """Return the module that all of several joined by ` + ` are in, without Dynamo's name of the model."""
+    paths = [re.sub(r"^L(?:\['self'\])?\.", "", path).split(".") for path in text.split(" + ")]
+    return ".".join(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
+
 #: A function of a recorded Python stack: its file, the line where it begins, its name.
 _FUNCTION: Final = regex(r"(.+\.py|<(?:stdin|ipython-input-|python-input-).*)\((\d+)\): (.+)", re.DOTALL)
 _INSTALLED: Final = regex(r"[\\/](?:site|dist)-packages[\\/]")
@@ -112,6 +139,10 @@ _LIBRARIES: Final = frozenset((
     "torchmetrics", "torchvision", "tqdm", "transformer_engine", "transformers", "trl", "unsloth", "vllm", "wandb",
     "xformers",
 ))  # fmt: skip
+
+
+#: Device work, and the scopes that it numbers.
+Scoped: TypeAlias = "tuple[DeviceWork, tuple[str, ...]]"
 
 
 class Functions(dict["str | None", int]):
@@ -328,6 +359,7 @@ class Collector:
         self._texts: Numbers[str] = Numbers()
         self._grids: Numbers[tuple[bytes, bytes]] = Numbers()
         self._functions = Functions()
+        self._scopes: Numbers[str] = Numbers()
         self._collectives = Collectives()
         self._host_collectives: dict[int, CollectiveArguments] = {}
         self._kinds = Kinds()
@@ -582,6 +614,9 @@ class Collector:
             kind=[_KIND_OF_WORK.get(self._kinds[event.cat], columns.KERNEL) for event in events],
             blocks_per_sm=[item.blocks_per_sm for item in args],
             occupancy=[item.occupancy for item in args],
+            node=[_node_of(item) for item in args],
+            scope=[self._scope(item) for item in args],
+            of_backward=[int(b"backward" in bytes(item.autograd_phase)) for item in args],
             grid=[self._grids[bytes(item.grid), bytes(item.block)] if item.grid else -1 for item in args],
         )
 
@@ -603,6 +638,18 @@ class Collector:
             texts = (text.decode(errors="replace").strip("[] ") for text in pair if text)
             shown.append(" of ".join(re.sub(r"\s*,\s*", " x ", text) for text in texts))
         return tuple(shown)
+
+    def _scope(self, args: Args) -> int:
+        """Return the number of the module, else of the name, that torch's annotations give work in a CUDA graph."""
+        said = args.module_fqn or args.module_name or args.process_name or args.marked
+        if not said or not _node_of(args):
+            return -1
+        text = msgspec.json.decode(said)
+        return self._scopes[_common_module(text)] if isinstance(text, str) and text else -1
+
+    def scopes(self) -> tuple[str, ...]:
+        """Return the modules and marked names of work in CUDA graphs, by number."""
+        return tuple(self._scopes)
 
     def _add_memory(self, events: list[Event]) -> None:
         args = _args_of(events)
@@ -749,6 +796,8 @@ class Trace(Struct, kw_only=True):
     devices: tuple[TraceDevice, ...] = ()
     #: The functions of recorded Python stacks that are of no library: `model.py:12 forward`.
     functions: tuple[str, ...] = ()
+    #: Modules and marked names of work in CUDA graphs, numbered by `work.scope`.
+    scopes: tuple[str, ...] = ()
     #: The distinct grids and blocks of kernels in words, numbered by `work.grid`.
     grids: tuple[str, ...] = ()
     #: The processes that have work on the same device: one, unless traces were merged.
@@ -797,10 +846,12 @@ def read_trace(path: str | Path) -> Trace:
 def _trace(collector: Collector, stream: EventStream) -> Trace:
     metadata = stream.metadata
     _tell(collector, stream.warnings)
-    capture = _capture(metadata, stream.warnings)
+    capture, scopes = _capture(metadata, stream.warnings), collector.scopes()
     host = without_negative(collector.host(), stream.warnings)
     launches = without_negative(collector.launches(), stream.warnings)
     work = without_negative(collector.work(), stream.warnings)
+    if capture is not None and capture.graph_nodes:
+        work, scopes = _with_nodes(work, scopes, capture.graph_nodes)
     names = list(collector.names)
     starting = starts_work(names, launches)
     unread = collector.unread()
@@ -837,6 +888,7 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
         devices=devices,
         grids=collector.grids(),
         functions=collector.functions(),
+        scopes=scopes,
         unread=unread,
         work_processes=collector.work_processes(),
         on_device=len(work.name) > 0 or bool(starting.any()),

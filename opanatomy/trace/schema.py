@@ -101,6 +101,14 @@ class Args(Struct, gc=False):
     occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
     grid: Raw = Raw()
     block: Raw = Raw()
+    #: The node of a CUDA graph, whole or without its graph, and what torch's annotations say of it (torch 2.12 and
+    #: later): its module, `backward` or nothing, and the name that the program marked it with.
+    graph: Number | None = field(default=-1, name="graph id")
+    node: Number | None = field(default=-1, name="graph node id")
+    module_fqn: Raw = Raw()
+    module_name: Raw = Raw()
+    autograd_phase: Raw = Raw()
+    marked: Raw = field(default=Raw(), name="str")
     #: The two ends of a copy (`HtoD`), if its name does not say them (torch 2.15, Cuspy).
     copy_kind: Number | str | None = field(default=None, name="copy kind")
     #: The fields of a collective: `record_param_comms` and NCCL kernels of torch 2.2 and later.
@@ -158,7 +166,7 @@ _HOST_ARGS: Final = (
 _LAUNCH_ARGS: Final = ("external_id", "correlation", "external_id_2021")
 _WORK_ARGS: Final = (
     "external_id", "device", "stream", "correlation", "blocks_per_sm", "occupancy", "grid", "block", "copy_kind",
-    "external_id_2021",
+    "external_id_2021", "graph", "node", "module_fqn", "module_name", "autograd_phase", "marked", "process_name",
     *_COLLECTIVE,
 )  # fmt: skip
 _MEMORY_ARGS: Final = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device_id")

@@ -30,7 +30,7 @@ from opanatomy.io.files import OutputFile, replacing
 from opanatomy.io.redact import NOT_DECODABLE, Redaction, know_secrets, of_process
 from opanatomy.options import as_asked
 from opanatomy.records.patterns import regex
-from opanatomy.records.workload import LINES_STEP, METADATA_KEY, Capture, MachineLoad, RunClock
+from opanatomy.records.workload import LINES_STEP, METADATA_KEY, Capture, GraphNode, MachineLoad, RunClock
 
 _END_BYTES: Final = 256
 #: Read this much text at once.
@@ -414,8 +414,31 @@ def capture_of(
         observed_step=observed_step if observation else None,
         not_observed=unlike or not_observed or None,
         profiler_times_ns=events.times_ns,
+        graph_nodes=annotated_nodes(),
         **facts,
     )
+
+
+def annotated_nodes() -> dict[str, GraphNode]:
+    """Return what torch knows of the nodes of CUDA graphs: it writes that into no trace (torch 2.12 and later).
+
+    A program annotates its graphs itself, `torch.cuda.graph(..., enable_annotations=True)` and `mark_kernels`.
+    """
+    names = ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations")
+    known = next((sys.modules[name] for name in names if name in sys.modules), None)
+    told: dict[int, list[dict[str, Any]]] = known.get_kernel_annotations() if known is not None else {}
+    made = {}
+    for node, scopes in told.items():
+        said: dict[str, Any] = {}
+        for scope in scopes:
+            said |= scope if isinstance(scope, dict) else {"name": str(scope)}
+        text = next((said[key] for key in _SCOPES if said.get(key)), "")
+        made[str(node)] = GraphNode(scope=str(text), of_backward=said.get("autograd_phase") == "backward")
+    return made
+
+
+#: The keys of an annotation that name a module or what the program marked, the first that is there.
+_SCOPES: Final = ("module_fqn", "module_name", "name", "str")
 
 
 class _RecordedEvents(Struct):

@@ -75,8 +75,17 @@ def step_environment(options: RunOptions) -> Iterator[None]:
     All are restored at the end.
     """
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
-    with step_settings(options), current_device(options.device), guard, quiet_libraries():
+    annotated = annotated_graphs() if options.compile_mode else nullcontext()
+    with step_settings(options), current_device(options.device), guard, quiet_libraries(), annotated:
         yield
+
+
+def annotated_graphs() -> AbstractContextManager[Any]:
+    """Have torch.compile annotate the kernels of CUDA graphs with their modules, where this torch can."""
+    from torch._inductor import config
+
+    name = "cudagraph_kernel_annotations"
+    return config.patch({f"triton.{name}": True}) if hasattr(config.triton, name) else nullcontext()
 
 
 def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
@@ -86,7 +95,7 @@ def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
     training = subject.training
     module: Any = subject.module if training.model is None else training.model
     if options.compile:
-        module = torch.compile(module)
+        module = torch.compile(module, mode=options.compile_mode)
     optimizer = training.optimizer
     if options.optimizer and not options.inference and optimizer is None:
         optimizer = make_optimizer(options.optimizer, subject.module)

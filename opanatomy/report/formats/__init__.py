@@ -13,7 +13,7 @@ FORMATS: Final = ("benchmark", "csv", "digest", "html", "json", "junit", "markdo
 #: Further ones, which show one picture of the report.
 PICTURES: Final = ("png", "svg")
 #: For other people's viewers, of one run.
-VIEWERS: Final = ("speedscope",)
+VIEWERS: Final = ("folded", "speedscope")
 
 
 def format_named(name: str) -> Format:

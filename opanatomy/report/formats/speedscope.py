@@ -1,35 +1,46 @@
-"""Write the module tree by time for speedscope (speedscope.app), which opens it from disk: a profile for each phase.
+"""Write modules and lines by time for speedscope (speedscope.app), which opens it from disk: a profile for each phase.
 
-A stack is the modules from the model down, then the class of the work. Weights are nanoseconds over all profiled steps,
-so that they sum to the time of all classes exactly; work outside of modules has a frame of that name.
+A stack is the modules from the model down, or the lines of the user's code from the outermost on, then the class of the
+work. Weights are nanoseconds over all profiled steps, so that they sum to the time of all classes exactly; work outside
+of modules, and such that no line is known of, has a frame of that name.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
-from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
+from opanatomy.records.taxonomy import PHASES, Phase
+from opanatomy.records.work import LineRow, ModuleRow
 from opanatomy.report.section import LABEL, Format, Page, printable
 
-_OUTSIDE: Final = "outside modules"
+MODULES, LINES = "modules", "lines"
+_OUTSIDE: Final = {MODULES: "outside modules", LINES: "no line known"}
+
+
+def checked(report: Report, name: str) -> Anatomy:
+    """Return the report of a run that has times; raise `UsageError`, which names the format, for another one."""
+    if not isinstance(report, Anatomy):
+        raise UsageError(f"-f {name}: it shows the modules of one run - give the report or the trace of one")
+    if report.memory.is_snapshot and not report.classes:
+        raise UsageError(f"-f {name}: it shows times, and a memory snapshot has none - give a trace")
+    return report
 
 
 def speedscope_profile(report: Report, page: Page) -> str:
     """Return the profiles as JSON; raise `UsageError` for a report that is not of one run."""
-    if not isinstance(report, Anatomy):
-        raise UsageError("-f speedscope: it shows the modules of one run - give the report or the trace of one")
-    if report.memory.is_snapshot and not report.classes:
-        raise UsageError("-f speedscope: it shows times, and a memory snapshot has none - give a trace")
+    anatomy = checked(report, "speedscope")
     frames: dict[str, int] = {}
-    profiles = [made for phase in PHASES if (made := _profile(report, phase, frames)) is not None]
+    profiles = list(_profiles(anatomy, MODULES, frames))
+    profiles += _profiles(anatomy, LINES, frames) if anatomy.lines else ()
     document = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "exporter": f"opanatomy {report.provenance.opanatomy}",
-        "name": printable(report.workload.model or report.provenance.trace or "a training step"),
+        "exporter": f"opanatomy {anatomy.provenance.opanatomy}",
+        "name": printable(anatomy.workload.model or anatomy.provenance.trace or "a training step"),
         "activeProfileIndex": 0,
         "shared": {"frames": [{"name": name} for name in frames]},
         "profiles": profiles,
@@ -37,32 +48,36 @@ def speedscope_profile(report: Report, page: Page) -> str:
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
-def _profile(anatomy: Anatomy, phase: Phase, frames: dict[str, int]) -> dict[str, Any] | None:
-    """Return the profile of a phase, whose frames are added to those known; `None` without any work."""
+def stacks_of(anatomy: Anatomy, of: str) -> Iterator[tuple[Phase, tuple[str, ...], int]]:
+    """Yield the phase, the stack of modules or lines with the class of the work, and the nanoseconds of each."""
     root = anatomy.workload.architecture or "the model"
-    samples, weights = [], []
-    left = {row.operator_class: row.time_ns for row in anatomy.classes if row.phase is phase}
-    for row in anatomy.modules:
-        if row.phase is not phase or not row.time_ns:
-            continue
-        left[row.operator_class] = left.get(row.operator_class, 0) - row.time_ns
-        path = row.module.split(".") if row.module else []
-        samples.append(_stack([root, *path], row.operator_class, frames))
-        weights.append(row.time_ns)
-    for operator_class, ns in left.items():
+    left = {(row.phase, row.operator_class): row.time_ns for row in anatomy.classes}
+    rows: Iterator[tuple[tuple[str, ...], ModuleRow | LineRow]] = (
+        ((root, *filter(None, row.module.split("."))), row) for row in anatomy.modules
+    )
+    if of == LINES:
+        rows = ((tuple(filter(None, row.stack.split(";"))), row) for row in anatomy.lines)
+    for names, row in rows:
+        if row.time_ns and names:
+            left[row.phase, row.operator_class] = left.get((row.phase, row.operator_class), 0) - row.time_ns
+            yield row.phase, (*names, LABEL[row.operator_class]), row.time_ns
+    for (phase, operator_class), ns in left.items():
         if ns > 0:
-            samples.append(_stack([_OUTSIDE], operator_class, frames))
-            weights.append(ns)
-    if not samples:
-        return None
-    return {
-        "type": "sampled", "name": phase.value, "unit": "nanoseconds", "startValue": 0, "endValue": sum(weights),
-        "samples": samples, "weights": weights,
-    }  # fmt: skip
+            yield phase, (_OUTSIDE[of], LABEL[operator_class]), ns
 
 
-def _stack(names: list[str], operator_class: OperatorClass, frames: dict[str, int]) -> list[int]:
-    return [frames.setdefault(printable(name), len(frames)) for name in (*names, LABEL[operator_class])]
+def _profiles(anatomy: Anatomy, of: str, frames: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield the profile of each phase with work; its frames are added to those known."""
+    stacks = list(stacks_of(anatomy, of))
+    for phase in PHASES:
+        own = [(stack, ns) for one, stack, ns in stacks if one is phase]
+        if own:
+            weights = [ns for _, ns in own]
+            yield {
+                "type": "sampled", "name": phase.value if of == MODULES else f"{phase.value}, by line",
+                "unit": "nanoseconds", "startValue": 0, "endValue": sum(weights), "weights": weights,
+                "samples": [[frames.setdefault(printable(name), len(frames)) for name in stack] for stack, _ in own],
+            }  # fmt: skip
 
 
 FORMAT: Final = Format(ending=".speedscope.json", write=speedscope_profile, machine_readable=True)
