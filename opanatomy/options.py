@@ -668,7 +668,7 @@ COMPARE: Final = (
 )  # fmt: skip
 
 _EXPERIMENT: Final = "the experiment"
-_NO_SWITCH_OF_ONE = frozenset({"memory", "check", "redact", "steps", *(option.name for option in OF_RANKS)})
+_NO_SWITCH_OF_ONE = frozenset({"memory", "lines", "check", "redact", "steps", *(option.name for option in OF_RANKS)})
 
 #: An experiment with techniques: the options of its baseline, and its own.
 TECHNIQUES: Final = (

@@ -78,7 +78,9 @@ class ReadOptions(RunOptions, frozen=True, kw_only=True):
 
 READ: set[str] = set()
 #: Options of a run that are without effect for a step that is only timed, or only followed: when there is no such step.
-NOT_TIMED: frozenset[str] = frozenset({"memory", "check", "steps", "redact", "parallel", "bucket_mb", "bucket_view"})
+NOT_TIMED: frozenset[str] = frozenset({
+    "memory", "lines", "check", "steps", "redact", "parallel", "bucket_mb", "bucket_view",
+})  # fmt: skip
 READ_BY_THE_CALLER = frozenset({"check", "bucket_mb", "bucket_view"})
 
 

@@ -383,7 +383,9 @@ def _steps(anatomy: Anatomy) -> Any:
         tooltip=["step:N", "part:N", alt.Tooltip("text:N", title="time"), alt.Tooltip("share:N", title="of the step"),
                  alt.Tooltip("aside:N", title="set aside")], description="part:N",
     )  # fmt: skip
-    hatch = alt.Chart(_values(lines)).mark_rule(color="white", opacity=0.75, strokeWidth=1.5, clip=True).encode(
+    hatch = alt.Chart(_values(lines)).mark_rule(
+        color="white", opacity=0.75, strokeWidth=1.5, clip=True, aria=False,
+    ).encode(
         x=x, x2="to:Q", y=alt.Y("top:Q", **down), y2="bottom:Q",
     )  # fmt: skip
     base = alt.Chart(_values(labels))

@@ -214,8 +214,8 @@ RATIOS: Final = Chapter(
 )  # fmt: skip
 
 OPERATORS: Final = Chapter(
-    title="Operators, kernels, modules",
-    sections=("operators", "kernels", "modules"),
+    title="Operators, kernels, modules, lines",
+    sections=("operators", "kernels", "modules", "lines"),
     terms=(
         term("operator | operators", "operators that take most time, by phase, with their parts",
              "All signatures in one phase together. Of nested operators that compute, the outermost is the call: its"
@@ -229,6 +229,15 @@ OPERATORS: Final = Chapter(
              "The JSON report has each module without its submodules.",
              formula="modules[].time_ns, .flops by module, phase and class",
              paths="modules[].time_ns, modules[].flops"),
+        term("line | lines", "line of your code that work comes from",
+             "A backward is of the line of its forward. Work of libraries is of the line that calls them. --lines runs"
+             " one more step for it, line by line; a trace with a Python stack has the line where each function begins.",
+             formula="lines[].time_ns by the last line of stack", paths="lines[].stack, lines[].time_ns"),
+        term("function", "function of the line", paths="lines[].stack"),
+        term("with calls", "time of the line with all that it calls",
+             formula="lines[].time_ns of all stacks that the line is in", paths="lines[].stack, lines[].time_ns"),
+        term("no line known", "work whose line is not known",
+             formula='lines[] where stack is ""', paths="lines[].time_ns"),
         term("count", "runs of the kernel in a step", formula="kernels[].count / step.count",
              paths="kernels[].count, step.count"),
         term("launched by", "operator that launched the kernel; none if a graph did", paths="kernels[].operators"),

@@ -18,18 +18,19 @@
     each("tr.picked", (row) => row.classList.remove("picked"));
     if (!picked) return;
     each("tr[data-key]", (row) => { if (row.dataset.key === picked) row.classList.add("picked"); });
-    if (from === "chart") {
-      const near = document.querySelector(".part:not([hidden]) tr.picked");
-      if (near) near.scrollIntoView({ block: "nearest", behavior: "smooth" });
-    }
+    if (from === "chart") document.querySelector("tr.picked")?.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  };
+  // What a click does, Enter does too.
+  const onClick = (element, act) => {
+    element.addEventListener("click", act);
+    element.addEventListener("keydown", (event) => {
+      if (event.target === element && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); act(event); }
+    });
   };
   each("tr[data-key]", (row) => {
     row.tabIndex = 0;
-    row.addEventListener("click", (event) => {
+    onClick(row, (event) => {
       if (!event.target.closest("summary, details, button, .term")) pick(row.dataset.key, "table");
-    });
-    row.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && event.target === row) pick(row.dataset.key, "table");
     });
   });
 
@@ -91,14 +92,9 @@
   });
 
   // Search of the tree, and whole width again.
-  each("[data-search]", (input) => input.addEventListener("input", () => {
-    const view = views[input.dataset.search];
-    if (view) set(view, "wanted", input.value.trim());
-  }));
-  each("[data-whole]", (button) => button.addEventListener("click", () => {
-    const view = views[button.dataset.whole];
-    if (view) zoom(view, 0, 1);
-  }));
+  each("[data-search]", (input) =>
+    input.addEventListener("input", () => set(views[input.dataset.search], "wanted", input.value.trim())));
+  each("[data-whole]", (button) => button.addEventListener("click", () => zoom(views[button.dataset.whole], 0, 1)));
 
   // Filters of a table: text, class, phase.
   each("form.filter", (form) => {
@@ -149,10 +145,7 @@
         head.append(word);
       }
       word.setAttribute("role", "button");
-      word.addEventListener("click", () => sorted(table, head.cellIndex, head));
-      word.addEventListener("keydown", (event) => {
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sorted(table, head.cellIndex, head); }
-      });
+      onClick(word, () => sorted(table, head.cellIndex, head));
     }, table);
   });
 
@@ -202,9 +195,4 @@
   theme.hidden = false;
   theme.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; said(); });
   said();
-
-  // Paper shows everything.
-  const opened = [];
-  addEventListener("beforeprint", () => each("details:not([open])", (item) => { item.open = true; opened.push(item); }));
-  addEventListener("afterprint", () => { opened.splice(0).forEach((item) => { item.open = false; }); });
 })();

@@ -158,8 +158,7 @@ window.opanatomy.shown = (async () => {
     redraw();
   };
   const tell = (row, across, down) => {
-    tip.hidden = row < 0;
-    if (row < 0) return;
+    if (tip.hidden = row < 0) return;
     tip.replaceChildren(...describe(row).map((line) => Object.assign(document.createElement("div"), { textContent: line })));
     tip.style.left = `${Math.max(4, Math.min(across + 14, innerWidth - tip.offsetWidth - 8))}px`;
     tip.style.top = `${down + 18 + tip.offsetHeight < innerHeight ? down + 18 : Math.max(4, down - tip.offsetHeight - 12)}px`;
@@ -190,8 +189,6 @@ window.opanatomy.shown = (async () => {
     held = null;
   });
   canvas.addEventListener("pointerleave", () => { under = -1; tell(-1); redraw(); });
-  const closeTo = (row) => row >= 0 && show(begin[row] - length[row], end(row) + length[row]);
-  canvas.addEventListener("dblclick", () => closeTo(under));
   canvas.addEventListener("wheel", (event) => {
     if (!event.shiftKey && !event.ctrlKey) return;
     event.preventDefault();
@@ -214,7 +211,8 @@ window.opanatomy.shown = (async () => {
   };
   const keys = {
     ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: () => change(1), ArrowUp: () => change(-1),
-    Enter: () => closeTo(picked), l: () => picked >= 0 && sourceOf(picked) >= 0 && pick(sourceOf(picked)),
+    Enter: () => picked >= 0 && show(begin[picked] - length[picked], end(picked) + length[picked]),
+    l: () => picked >= 0 && sourceOf(picked) >= 0 && pick(sourceOf(picked)),
     "+": ways.closer, "-": ways.farther, Escape: () => pick(-1),
   };
   canvas.addEventListener("keydown", (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } });
@@ -234,7 +232,7 @@ window.opanatomy.shown = (async () => {
     show(begin[row] - half, begin[row] + half);
     pick(row);
   });
-  addEventListener("resize", redraw);
+  new ResizeObserver(redraw).observe(view);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   show(0, wall);
