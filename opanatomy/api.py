@@ -34,6 +34,7 @@ from opanatomy.io.files import (
 )
 from opanatomy.io.redact import Texts, redacted
 from opanatomy.io.sources import STDIN, is_stream, spooled
+from opanatomy.memory.snapshots import categories_of
 from opanatomy.options import (
     ESTIMATE,
     JOBS,
@@ -86,13 +87,16 @@ def analyze(
     at: str | None = None,
     what_if: Sequence[str] | None = None,
     timeline: str | None = None,
+    categories: Mapping[str, str] | None = None,
 ) -> Anatomy:
     """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
     Of a CUDA memory snapshot (`.pickle`) it is what fills the memory, `at` "peak", "end", a time like "120ms", by
-    default where memory ran out, else the peak. `what_if` are changes like "aten::mm x0.5" or "synchronization 0": the
-    steps of a trace of a GPU are timed again with each of them, and with all (`anatomy.replay.answers`). With
-    `timeline` "full" `anatomy.lanes` has every event of its step, however many.
+    default where memory ran out, else the peak; `categories` maps components of your own to regular expressions: a
+    block allocated below a frame `attention.py:31 forward` in which one is found is of that. `what_if` are changes
+    like "aten::mm x0.5" or "synchronization 0": the steps of a trace of a GPU are timed again with each of them, and
+    with all (`anatomy.replay.answers`). With `timeline` "full" `anatomy.lanes` has every event of its step, however
+    many.
 
     Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
     (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
@@ -115,8 +119,9 @@ def analyze(
     settings = _cluster_settings(summaries, dask, jobs)
     try:
         anatomy = analyze_traces(
-            paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes, timeline=timeline
-        )
+            paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes, timeline=timeline,
+            categories=categories_of("analyze: categories ", (categories or {}).items()),
+        )  # fmt: skip
         return _located(anatomy, paths, rules)
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
@@ -202,14 +207,14 @@ def profile(
     gradient of ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in
     a new file of that name; `force` overwrites an old one. `steps` are profiled, after `warmup` ones that are not.
     `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module, and with `inference` the step
-    is a forward alone. With `accumulate` the batch, the first dimension of each input, is cut into that many
-    micro-batches, whose gradients go into one update; `clip` is the norm to which they are scaled down before it. With
+    is a forward alone. With `accumulate` the batch, the first dimension of each input, is cut into that many micro-
+    batches, whose gradients go into one update; `clip` is the norm to which they are scaled down before it. With
     `generate` the step is `module.generate(**inputs)` with that many new tokens for each sample, by beam search with
-    `beams` above 1. `memory` traces the memory of one more step, block by block. Every run is counted a second time
-    (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`. With `redact` paths, arguments,
-    hosts and users are left out of the report and the trace; secrets always are. With `oom="report"` the history of
-    the CUDA allocator is recorded; where memory runs out, it is written, with a page of what filled it, and the error
-    goes its way.
+    `beams` above 1. `memory` traces the memory of one more step, block by block; `lines` runs one more line by line
+    (`Anatomy.lines`). Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree
+    raises `GateError`. With `redact` paths, arguments, hosts and users are left out of the report and the trace;
+    secrets always are. With `oom="report"` the history of the CUDA allocator is recorded; where memory runs out, it is
+    written, with a page of what filled it, and the error goes its way.
 
     With `processes` the module is trained on that many processes, forks of this one started by Accelerate's
     `notebook_launcher`; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view`
@@ -311,15 +316,17 @@ def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Su
 def _recorded(subject: Subject, options: RunOptions, target: Path | None, force: bool) -> Iterator[Path]:
     """Give the trace of the step: in `target`, whole or not at all, or in a temporary file."""
     from opanatomy.capture.run.recorder import record_step
+    from opanatomy.report.notebook import notebook_progress
 
     if target is None:
         with temporary("step.trace.json.gz", "the trace") as path:
-            record_step(subject, options, path)
+            with notebook_progress() as progress:
+                record_step(subject, options, path, progress)
             yield path
         return
     output = output_file(target, force=force, forced_by="give force=True")
-    with output.written() as partial:
-        record_step(subject, options, partial)
+    with output.written() as partial, notebook_progress() as progress:
+        record_step(subject, options, partial, progress)
     yield output.target
 
 
@@ -449,11 +456,11 @@ def record(
 
     `step()` ends an iteration. The first `warmup` are not profiled (5: one cold, one in which calls are counted a
     second time, the rest on the clock), the next `steps` are (on an accelerator after one in which the profiler warms
-    up), with `memory` one more is traced allocation by allocation, and in one more calls are counted again, to know
-    whether the steps are alike. Then the trace is written, and the loop goes on undisturbed; if it ends earlier, what
-    was recorded is written. Without a call of `step()` the whole block is one step, profiled as it runs: its time
-    without a profiler is unknown, and a warning says if it held several iterations. Only the loop's own code is run;
-    its results are those it has without this.
+    up), with `lines` one more runs line by line, with `memory` one more is traced allocation by allocation, and in one
+    more calls are counted again, to know whether the steps are alike. Then the trace is written, and the loop goes on
+    undisturbed; if it ends earlier, what was recorded is written. Without a call of `step()` the whole block is one
+    step, profiled as it runs: its time without a profiler is unknown, and a warning says if it held several iterations.
+    Only the loop's own code is run; its results are those it has without this.
 
     **Forward** is each outermost call of a module (of those in `module` if some are given), and what runs after it
     until backward begins: the loss, however it is computed; before the first module what autograd differentiates. A

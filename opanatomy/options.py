@@ -619,6 +619,9 @@ ANALYZE: Final = (
     Option(name="at", metavar="MOMENT", python=("analyze",),
            help="of a memory snapshot, the moment whose blocks are shown: peak, end, or a time like 120ms (default:"
            " where memory ran out, else the peak)"),
+    Option(name="categories", flag="--category", kind=Kind.TEXTS, metavar="NAME=REGEX", python=("analyze",),
+           help="of a memory snapshot, a component of your own: blocks allocated below a frame like 'attention.py:31"
+           " forward' in which REGEX is found; repeatable"),
     Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
            help="say how long a step takes after a change, by replaying the trace, such as 'aten::mm x0.5',"
            " 'elementwise x0.8', 'synchronization 0' or 'host 0'; repeatable, then also for all together"),

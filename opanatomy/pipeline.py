@@ -63,7 +63,7 @@ from opanatomy.io.redact import Texts, redacted
 from opanatomy.io.sources import Source, left_out_of, sources_of, spooled
 from opanatomy.memory.inferred import memory_of_trace
 from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
-from opanatomy.memory.snapshots import memory_of_snapshot
+from opanatomy.memory.snapshots import Category, memory_of_snapshot
 from opanatomy.memory.theory import ParameterBytes, nearly_full, needed_bytes, published_run, savings_of, with_theory
 from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (
@@ -113,10 +113,12 @@ def analyze_traces(
     at: str | None = None,
     what_if: Sequence[Change] = (),
     timeline: str | None = None,
+    categories: Sequence[Category] = (),
 ) -> Anatomy:
     """Return the anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
-    Of CUDA memory snapshots it is what fills the memory, `at` its peak, the end, where memory ran out or a time.
+    Of CUDA memory snapshots it is what fills the memory, `at` its peak, the end, where memory ran out or a time, with
+    `categories` of the user's own among the components.
 
     A rank that cannot be read is a warning while another one can; `TraceError` if none can, `UsageError` if two cannot
     be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` override those
@@ -135,9 +137,11 @@ def analyze_traces(
                 raise UsageError("memory snapshots and traces are given - analyze them one after the other")
             if annotated is not None:
                 raise UsageError("--trace: a memory snapshot is given, and it is no trace - leave the option out")
-            return redacted(with_advice(_of_snapshots(snapshots, advance, at)), texts)
+            return redacted(with_advice(_of_snapshots(snapshots, advance, at, categories)), texts)
         if at is not None:
             raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")
+        if categories:
+            raise UsageError("--category: it is of the memory of a snapshot, and a trace is given - leave it out")
         if len(sources) > 1 and annotated is not None:
             raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
         if files != list(paths):  # a trace that came through a pipe is in a temporary file
@@ -633,7 +637,9 @@ def anatomy_of_failure(
     return redacted(_with_theory(anatomy, observations), Texts(everything=redact))
 
 
-def _of_snapshots(sources: Sequence[Source], advance: Callable[[float], None], at: str | None) -> Anatomy:
+def _of_snapshots(
+    sources: Sequence[Source], advance: Callable[[float], None], at: str | None, categories: Sequence[Category]
+) -> Anatomy:
     """Return what fills the memory of the snapshots of one run."""
     read: list[tuple[str, Snapshot]] = []
     for place, source in enumerate(sources):
@@ -645,7 +651,7 @@ def _of_snapshots(sources: Sequence[Source], advance: Callable[[float], None], a
         known = classify_operator(operator)
         return (None if known is None else known.operator_class) or OperatorClass.UNKNOWN
 
-    memory = memory_of_snapshot(read, of_overload, class_of, at)
+    memory = memory_of_snapshot(read, of_overload, class_of, at, categories)
     name = sources[0].name if len(sources) == 1 else f"{len(sources)} snapshots"
     return replace(
         _of_memory(Provenance(opanatomy=__version__, trace=_readable(name)), memory),

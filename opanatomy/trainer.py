@@ -249,7 +249,8 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     are in a row. Up to three steps before them, the first of the training left out, run on the clock. Hooks and ranges
     are there only while a profiled step runs, and the losses are those without the callback, to the bit. With `check`
     calls are counted a second time in two steps after them, and a count that does not agree raises `GateError` at the
-    end of the training; with `memory` the allocations of one step more are followed.
+    end of the training; with `memory` the allocations of one step more are followed,
+    with `lines` one more says which line of the code runs what.
 
     `output` names the report, in the format of its ending (.txt, .json, ...); the trace goes next to it
     (`step.trace.json.gz`). Without it, or in a folder, the names begin with the model's class and count up. `force`

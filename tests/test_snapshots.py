@@ -22,6 +22,7 @@ import transformers
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.capture.memory import history
+from opanatomy.errors import UsageError
 from opanatomy.memory.snapshots import memory_of_snapshot
 from opanatomy.records.memory import Memory
 from opanatomy.report import terminal_report
@@ -810,3 +811,25 @@ def test_the_callback_reports_where_memory_runs_out_in_a_training(
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 500 bytes"):
         trainer(callback, Refuses(), folder=tmp_path / "out", max_steps=8).train()
     told(tmp_path, capsys.readouterr().err, "step")
+
+
+# ------------------------------------------------------------------------------------------ components of one's own
+
+
+def test_a_category_takes_the_blocks_below_its_frames() -> None:
+    """Its bytes are those of the lines of the file that it names, and the sums stay those of the peak."""
+    path = KEPT / "training_warm.pickle.gz"
+    plain = opanatomy.analyze(path).memory
+    own = opanatomy.analyze(path, categories={"the model": r"decoder\.py:\d+ "}).memory
+    assert own.peak_bytes == plain.peak_bytes
+    assert sum(by_component(own).values()) == sum(by_component(plain).values()) == plain.peak_bytes
+    lines = [part for part in plain.parts if part.of == "line" and part.component != ROUNDING and part.name]
+    model = sum(part.bytes for part in lines if (part.name or "").startswith("decoder.py"))
+    assert 0 < by_component(own)["the_model"] <= model
+    assert {part.component for part in own.parts} >= {"the_model"}
+    with pytest.raises(UsageError, match=r"categories 'a-b': the name is not letters"):
+        opanatomy.analyze(path, categories={"a-b": "x"})
+    with pytest.raises(UsageError, match=r"no regular expression: .*escape"):
+        opanatomy.analyze(path, categories={"a": "("})
+    (note,) = [note for note in opanatomy.analyze(path, categories={"a": "nowhere"}).memory.notes if "category" in note]
+    assert note == "category a: no block has a frame in which 'nowhere' is found"

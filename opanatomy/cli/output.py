@@ -347,7 +347,7 @@ def note(text: str) -> None:
 
 
 #: The options of `analyze` on how a trace is read, or where it is written.
-_OF_TRACES: Final = ("phases", "at", "what_if", "timeline", "summaries", "dask", "jobs", "annotated")
+_OF_TRACES: Final = ("phases", "at", "categories", "what_if", "timeline", "summaries", "dask", "jobs", "annotated")
 #: Options that need the report of one run; a comparison and an experiment are none.
 _OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
 #: Up to this many names are written.

@@ -137,9 +137,6 @@ RULES: Final = {
     Rule.NO_HISTORY: (OTHER_BLOCKS, "not known: no history was recorded, and its stack does not tell"),
     Rule.ROUNDED: (ROUNDING, "given beyond what was asked for: whole blocks, in steps of 512 B at least"),
 }
-#: Index in `COMPONENTS` of each rule.
-COMPONENT_OF: Final = np.array([COMPONENTS.index(RULES[rule][0]) for rule in Rule], dtype=np.int64)
-
 #: Ranges that some releases record as operators.
 _NODES: Final = ("autograd::", "torch::autograd::")
 _RANGES: Final = (PHASE_RANGE, MODULE_RANGE, "ProfilerStep", "Optimizer.", "enumerate(DataLoader)", "## ")
@@ -162,12 +159,42 @@ def operators_among(calls: HostCalls) -> Operators:
     return Operators(is_operator, is_operator & is_call[calls.name.codes])
 
 
+class Ruling(Struct, frozen=True):
+    """The components, in the order in which they are stacked, and the component and the words of each rule."""
+
+    components: tuple[str, ...]
+    rules: tuple[tuple[str, str], ...]
+
+    @property
+    def component_of(self) -> Int64:
+        """Return the index of each rule's component."""
+        return np.array([self.components.index(component) for component, _ in self.rules], dtype=np.int64)
+
+    def with_own(self, categories: Sequence[str]) -> Ruling:
+        """Return it with a rule for each category of the user's own, after the others."""
+        new = tuple(name for name in dict.fromkeys(categories) if name not in self.components)
+        place = self.components.index(OTHER_BLOCKS)
+        return Ruling(
+            (*self.components[:place], *new, *self.components[place:]),
+            (*self.rules, *((name, "allocated where a category of your own says") for name in categories)),
+        )
+
+
+RULING: Final = Ruling(COMPONENTS, tuple(RULES[rule] for rule in Rule))
+
+
 class Placing(Struct, frozen=True, kw_only=True):
-    """For each block the host row of the operator that wanted it (-1 none), its phase, and its rule."""
+    """For each block the host row of the operator that wanted it (-1 none), its phase, and its rule of `ruling`."""
 
     row: Int64
     phase: Int64
     rule: Int64
+    ruling: Ruling = RULING
+
+    @property
+    def component(self) -> Int64:
+        """Return the index of the component of each block."""
+        return self.ruling.component_of[self.rule]
 
 
 def place(
@@ -289,7 +316,7 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
     unmatched = int(blocks.unmatched_bytes.sum())
     before = unmatched if agreed.offset_bytes is None else max(agreed.offset_bytes, unmatched)
     shares = Shares(
-        components=COMPONENTS, block=every, component=COMPONENT_OF[placing.rule], bytes=blocks.bytes,
+        components=COMPONENTS, block=every, component=placing.component, bytes=blocks.bytes,
         earlier=BEFORE_WINDOW, earlier_bytes=before,
     )  # fmt: skip
     curve = curve_of(blocks, shares, events.time_ns, window)
@@ -345,8 +372,7 @@ def inferences_at(state: int, blocks: Blocks, placing: Placing, curve: Curve) ->
     live = blocks.live_after(state)
     before = blocks.unmatched >= state
     inferences = []
-    for rule in Rule:
-        component, why = RULES[rule]
+    for rule, (component, why) in enumerate(placing.ruling.rules):
         ruled = live[placing.rule[live] == rule]
         size, count = int(blocks.bytes[ruled].sum()), len(ruled)
         if rule == Rule.BEFORE:
@@ -355,7 +381,8 @@ def inferences_at(state: int, blocks: Blocks, placing: Placing, curve: Curve) ->
             size, count = int(curve.of(ROUNDING)[state]), len(live)
         if size:
             inferences.append(MemoryInference(component=component, rule=why, bytes=size, blocks=count))
-    return tuple(sorted(inferences, key=lambda row: (COMPONENTS.index(row.component), -row.bytes)))
+    order = placing.ruling.components
+    return tuple(sorted(inferences, key=lambda row: (order.index(row.component), -row.bytes)))
 
 
 def components_at(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[MemoryComponent, ...]:
@@ -374,5 +401,5 @@ def _groups_at_peak(device: _Device, calls: HostCalls) -> tuple[tuple[MemoryBloc
     placing = device.placing
     return groups_at(
         device.blocks, device.curve.peak, calls.name.take(placing.row), calls.module.take(placing.row),
-        placing.phase, placing.rule, [RULES[rule] for rule in Rule],
+        placing.phase, placing.rule, placing.ruling.rules,
     )  # fmt: skip

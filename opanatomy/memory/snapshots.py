@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -37,9 +37,7 @@ from opanatomy.memory.allocations import (
 from opanatomy.memory.caching_allocator import Given, blocks_given, max_split_bytes
 from opanatomy.memory.components import PENDING_FREE, ROUNDING
 from opanatomy.memory.inferred import (
-    COMPONENT_OF,
-    COMPONENTS,
-    RULES,
+    RULING,
     WEIGHTS,
     Placing,
     Rule,
@@ -333,11 +331,12 @@ PEAK, END, FAILURE = "peak", "end", "oom"
 
 def memory_of_snapshot(
     snapshots: Sequence[tuple[str, Snapshot]], named: Callable[[str], str], classed: Callable[[str], str],
-    at: str | None = None,
+    at: str | None = None, categories: Sequence[Category] = (),
 ) -> Memory:  # fmt: skip
     """Return the memory of the snapshots of one run, by the names of their files, the fullest device in detail.
 
     `at` is the moment whose blocks are shown: where memory ran out, else the peak. `classed` gives an operator's class.
+    Blocks with a frame that one of the `categories` names are of that component, whatever is inferred.
     """
     devices: list[tuple[_Device, _Stacks]] = []
     for name, snapshot in snapshots:
@@ -345,7 +344,7 @@ def memory_of_snapshot(
         numbers = sorted({*(one.device for one in snapshot.histories), *np.unique(snapshot.segments.device).tolist()})
         for number in numbers:
             label = f"cuda:{number}" if len(snapshots) == 1 else f"{name} cuda:{number}"
-            devices.append((_device(snapshot, number, label, stacks, at), stacks))
+            devices.append((_device(snapshot, number, label, stacks, at, categories), stacks))
     if not devices:
         return Memory()
     if at is not None and at.casefold() not in (PEAK, END) and all(device.history is None for device, _ in devices):
@@ -354,7 +353,7 @@ def memory_of_snapshot(
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
         main.blocks, main.state, stacks.operator.take(main.stack), main.module,
-        main.placing.phase, main.placing.rule, [RULES[rule] for rule in Rule],
+        main.placing.phase, main.placing.rule, main.placing.ruling.rules,
     )  # fmt: skip
     rounding = next((row for row in main.row.inferences if row.component == ROUNDING), None)
     if rounding is not None:
@@ -388,13 +387,57 @@ def memory_of_snapshot(
         pools=tuple(pool for device, _ in devices for pool in device.pools),
         spans=tuple(_spans(main)),
         held_bytes=sum(segment.end - segment.begin for segment in _segments_at(main)),
-        notes=(*main.notes, *unknown_peaks),
+        notes=(*main.notes, *unknown_peaks, *_unfitting(categories, [device for device, _ in devices])),
         failure=main.failure,
         trains=main.trains,
     )
 
 
-def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: str | None) -> _Device:
+class Category(NamedTuple):
+    """A component of the user's own: blocks allocated below a frame `file.py:31 function` that the pattern fits."""
+
+    name: str
+    pattern: re.Pattern[str]
+
+
+def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Category, ...]:
+    """Return the categories of names and regular expressions; raise `UsageError`, which begins with `where`."""
+    made = []
+    for name, text in given:
+        if not re.fullmatch(r"[A-Za-z][\w ]*", name):
+            raise UsageError(f"{where}{name!r}: the name is not letters, digits and _ - give NAME=REGEX")
+        if not text:
+            raise UsageError(f"{where}{name!r}: there is no regular expression - give NAME=REGEX")
+        try:
+            made.append(Category(name.replace(" ", "_"), re.compile(text)))
+        except (re.error, RecursionError, OverflowError) as error:
+            raise UsageError(f"{where}{name}={text}: no regular expression: {error} - escape what is text") from error
+    return tuple(made)
+
+
+def _unfitting(categories: Sequence[Category], devices: Sequence[_Device]) -> Iterator[str]:
+    """Yield a note for each category that no block has, at any time."""
+    first = len(RULING.rules)
+    for place, category in enumerate(categories):
+        if not any((device.placing.rule == first + place).any() for device in devices):
+            yield f"category {category.name}: no block has a frame in which {category.pattern.pattern!r} is found"
+
+
+def _with_own(placing: Placing, stack: Int64, snapshot: Snapshot, categories: Sequence[Category]) -> Placing:
+    """Return the placing with the user's own categories, the first that fits a block's stack."""
+    ruling = placing.ruling.with_own([category.name for category in categories])
+    frames = [f"{frame.filename}:{frame.line} {frame.name}" for frame in snapshot.frames]
+    rule = placing.rule.copy()
+    for place in range(len(categories) - 1, -1, -1):
+        fits = {number for number, frame in enumerate(frames) if categories[place].pattern.search(frame)}
+        stacks = np.array([not fits.isdisjoint(one) for one in snapshot.stacks] + [False], dtype=bool)
+        rule[stacks[stack]] = len(placing.ruling.rules) + place
+    return replace(placing, rule=rule, ruling=ruling)
+
+
+def _device(
+    snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: str | None, categories: Sequence[Category]
+) -> _Device:
     history = recorded = next((one for one in snapshot.histories if one.device == number), None)
     segments = snapshot.segments
     of_device = segments.device[snapshot.blocks.segment] == number if len(segments.device) else np.zeros(0, dtype=bool)
@@ -413,11 +456,13 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
     order = np.arange(len(events.bytes))
     unused = _unused(blocks, phases, stack_of_event, began, stacks)
     placing = _placed(blocks, order, phases, stack, stream, stacks, began, unused, is_recorded=history is not None)
+    if categories:
+        placing = _with_own(placing, stack, snapshot, categories)
     window = (int(events.time_ns[began]), int(events.time_ns[-1])) if len(events.bytes) > began else (0, 0)
     every = np.arange(len(blocks.alloc))
     shares = Shares(
-        components=COMPONENTS, block=np.concatenate((every, every)),
-        component=np.concatenate((COMPONENT_OF[placing.rule], np.full(len(every), COMPONENT_OF[Rule.ROUNDED]))),
+        components=placing.ruling.components, block=np.concatenate((every, every)),
+        component=np.concatenate((placing.component, np.full(len(every), placing.ruling.components.index(ROUNDING)))),
         bytes=np.concatenate((blocks.bytes, whole - blocks.bytes)),
     )  # fmt: skip
     curve = curve_of(blocks, shares, events.time_ns, window)
@@ -444,7 +489,7 @@ def _device(snapshot: Snapshot, number: int, label: str, stacks: _Stacks, at: st
             component=component, shown_bytes=now, measured_bytes=None if history is None else most_,
             at_peak_bytes=None if history is None else most_,
         )
-        for component, most_, now in zip(COMPONENTS, at_peak, shown, strict=True)
+        for component, most_, now in zip(placing.ruling.components, at_peak, shown, strict=True)
         if most_ or now
     )  # fmt: skip
     if pending:
@@ -719,7 +764,7 @@ def _casts(blocks: Blocks, rule: Int64, unused: _Unused, casts: Bool) -> None:
 
     Without a backward weights are not known from what else is older than the recording.
     """
-    weights = COMPONENT_OF[rule] == COMPONENTS.index(WEIGHTS)
+    weights = RULING.component_of[rule] == RULING.components.index(WEIGHTS)
     if not unused.trains:
         weights |= (rule == Rule.BEFORE) & blocks.never_freed
     of_weights = Counter(blocks.bytes[weights].tolist())
@@ -930,7 +975,8 @@ def _pools(snapshot: Snapshot, number: int, label: str) -> Iterator[MemoryPool]:
 def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> Iterator[MemoryPart]:
     """Yield the parts of the moment by line, module, class, phase and stream; of each they sum to it."""
     live = device.live
-    component = [COMPONENTS[code] for code in COMPONENT_OF[device.placing.rule[live]].tolist()]
+    components = device.placing.ruling.components
+    component = [components[code] for code in device.placing.component[live].tolist()]
     classes = [None if name is None else classed(name) for name in stacks.operator.take(device.stack[live]).decoded()]
     modules = [None if path is None else alike(path) for path in device.module.take(live).decoded()]
     columns: dict[str, Sequence[str | None]] = {
@@ -986,7 +1032,7 @@ def _spans(device: _Device) -> Iterator[MemorySpan]:
     snapshot, live = device.snapshot, device.live
     live = live[np.argsort(device.blocks.address[live], kind="stable")]
     address, size = device.blocks.address[live], device.whole[live]
-    component = COMPONENT_OF[device.placing.rule[live]].tolist()
+    components, component = device.placing.ruling.components, device.placing.component[live].tolist()
     # A block that waits for a stream is there at the end alone: when it began to wait is not recorded.
     pending = snapshot.blocks.address[snapshot.blocks.state == PENDING] if device.state == device.blocks.events else ()
     waits = np.isin(address, pending).tolist()
@@ -999,7 +1045,7 @@ def _spans(device: _Device) -> Iterator[MemorySpan]:
         for row in range(first, last):
             begin, end = max(int(address[row]), reached), min(int(address[row] + size[row]), segment.end)
             if end > begin:
-                name = PENDING_FREE if waits[row] else COMPONENTS[component[row]]
+                name = PENDING_FREE if waits[row] else components[component[row]]
                 pieces += [(FREE, reached, begin)] * (begin > reached) + [(name, begin, end)]
                 reached = end
         pieces += [(FREE, reached, segment.end)] * (segment.end > reached)

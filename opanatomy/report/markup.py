@@ -6,7 +6,8 @@ has its exact value in base units as `data-v`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+import hashlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,9 +41,6 @@ _TITLE_MOST: Final = 2000
 #: What stands between backticks in a text is code.
 _CODE: Final = regex("`([^`]+)`")
 
-#: Returns the meaning of a word in a section, for those who point at it; "" if it needs none.
-Meaning = Callable[[Section, str], str]
-
 
 @cache
 def templates() -> Environment:
@@ -56,8 +54,9 @@ def templates() -> Environment:
     )  # fmt: skip
     made.filters |= {
         "shown": printable, "cell": text_of, "number": number_of, "depth": _depth, "colour": COLOUR.__getitem__,
+        "sha256": _sha256,
     }  # fmt: skip
-    made.globals |= {"with_options": WITH, "title": None}
+    made.globals.update(with_options=WITH, title=None)
     return made
 
 
@@ -65,6 +64,11 @@ def elements(section: Section) -> str:
     """Return the table, the facts and the notes of a section; a title is a strong line."""
     module: Any = templates().get_template("elements.html").module
     return str(module.elements(section, lambda *_: "", None))
+
+
+def _sha256(script: str) -> str:
+    """Return the digest of a script, as the policy of a page names it."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _depth(cell: Cell) -> float:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from html import escape
-from typing import Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
@@ -13,6 +17,7 @@ from opanatomy.report.charts import NoChart, asked_for, still_of
 from opanatomy.report.markup import elements
 from opanatomy.report.section import Section
 from opanatomy.report.sections import first_screen, sections_of
+from opanatomy.report.units import duration
 
 _LOOK: Final = """<style>
 .opanatomy { color: inherit; background: transparent }
@@ -21,6 +26,38 @@ _LOOK: Final = """<style>
 .opanatomy .note { opacity: .75 }
 .opanatomy svg { max-width: 100%; height: auto }
 </style>"""
+
+
+@contextmanager
+def notebook_progress() -> Iterator[Any]:
+    """Give what shows the stage of a capture in the cell of a notebook that runs it, and nothing once it is done.
+
+    It is `None` elsewhere.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if getattr(shell, "kernel", None) is None:
+        yield None
+        return
+    from IPython.display import HTML, display  # type: ignore[import-not-found]
+
+    handle = display(HTML(""), display_id=True)
+    try:
+        yield _Progress(lambda text: handle.update(HTML(f"<small>{escape(text)}</small>" if text else "")))
+    finally:
+        handle.update(HTML(""))
+
+
+class _Progress(Struct, frozen=True):
+    """Shows the stages of a capture."""
+
+    show: Callable[[str], None]
+
+    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
+        """Show a stage, and how long one like it took."""
+        self.show(text if expected_ns is None else f"{text}, {duration(expected_ns)} each")
+
+    def advance(self, fraction: float) -> None:
+        """Show nothing more: a stage is shown as a whole."""
 
 
 def notebook_html(report: Anatomy | Comparison | Techniques) -> str:

@@ -231,7 +231,7 @@ OPERATORS: Final = Chapter(
              paths="modules[].time_ns, modules[].flops"),
         term("line | lines", "line of your code that work comes from",
              "A backward is of the line of its forward. Work of libraries is of the line that calls them. --lines runs"
-             " one more step for it, line by line; a trace with a Python stack has the line where each function begins.",
+             " one more step for it, line by line; a trace with a Python stack has the line where a function begins.",
              formula="lines[].time_ns by the last line of stack", paths="lines[].stack, lines[].time_ns"),
         term("function", "function of the line", paths="lines[].stack"),
         term("with calls", "time of the line with all that it calls",

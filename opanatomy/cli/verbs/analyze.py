@@ -161,10 +161,13 @@ def _analyzed(
     from opanatomy.analysis.replay import changes_of
     from opanatomy.cli.output import note
     from opanatomy.cli.progress import Display
+    from opanatomy.memory.snapshots import categories_of
     from opanatomy.parallel import ClusterSettings
     from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.snapshot import is_pickle
 
+    given = [(name, pattern) for name, _, pattern in (text.partition("=") for text in arguments.categories)]
+    categories = categories_of("--category ", given)
     # A trace that came through a pipe is in a temporary file that is gone afterwards.
     summaries = None if piped else arguments.summaries
     settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
@@ -181,13 +184,14 @@ def _analyzed(
             at=arguments.at,
             what_if=changes_of(arguments.what_if),
             timeline=arguments.timeline,
+            categories=categories,
         )
     with Display() as display:
         display.stage("reading the snapshot" if snapshot else "reading the ranks")
         return analyze_traces(
             paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
             cluster=settings, note=note, at=arguments.at, what_if=changes_of(arguments.what_if),
-            timeline=arguments.timeline,
+            timeline=arguments.timeline, categories=categories,
         )  # fmt: skip
 
 

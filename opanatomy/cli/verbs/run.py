@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
             "after": arguments.after,
             "stop": arguments.stop,
             "memory": arguments.memory,
+            "lines": arguments.lines,
             "check": not arguments.no_check,
             "redact": arguments.redact,
             "force": arguments.force,

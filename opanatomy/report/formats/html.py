@@ -8,7 +8,6 @@ page forbids every connection and every script but its own.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections import Counter
@@ -75,9 +74,7 @@ def html_report(report: Report, page: Page) -> str:
         packed = zlib.compress(json.dumps(timeline_of(report), separators=(",", ":")).encode(), 9)
         data["timeline"] = _Data("octet-stream", base64.b64encode(packed).decode())
         scripts.append(_file("timeline.js"))
-    environment = templates()
-    environment.filters["sha256"] = _sha256
-    return environment.get_template("page.html").render(
+    return templates().get_template("page.html").render(
         name=_name_of(report), titles=[section for section in made if section.name in _TITLES], parts=parts,
         filter=_filter(report, made), meaning=_meaning, data=data, scripts=scripts, title="h1",
         conventions=[
@@ -305,10 +302,6 @@ def _json(value: Any) -> str:
     """Return data as JSON that ends no element, whatever its texts are."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 FORMAT: Final = Format(ending=".html", write=html_report, machine_readable=True)
