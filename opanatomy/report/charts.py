@@ -510,8 +510,12 @@ def timeline_of(anatomy: Anatomy) -> dict[str, Any]:
     drawn = _drawn(anatomy)
     spans = drawn.spans.plain()
     kinds = [_word_of(kind) for kind in spans["kind"]["values"]]
-    lanes_shown = [{"name": lane.name, "of": lane.of.value, "bin": lane.bin_ns, "count": lane.count}
-                   for lane in drawn.lanes]  # fmt: skip
+    lanes_shown, first = [], 0
+    for lane in drawn.lanes:
+        last = first + int(drawn.spans.keys["lane"].equals(lane.name).sum())
+        lanes_shown.append({"name": lane.name, "of": lane.of.value, "bin": lane.bin_ns, "count": lane.count,
+                            "first": first, "last": last})  # fmt: skip
+        first = last
     texts = {name: [printable(str(value)) for value in column["values"]]
              for name, column in spans.items() if isinstance(column, dict)}  # fmt: skip
     columns = {name: column["codes"] if isinstance(column, dict) else column for name, column in spans.items()}

@@ -83,7 +83,13 @@
     });
   };
   const drawn = Promise.all(Object.keys(specs).map(draw));
-  window.opanatomy = { views, drawn };
+  // A box beside something, below it where there is room.
+  const near = (box, left, top, bottom) => {
+    const below = bottom + box.offsetHeight + 8 < innerHeight;
+    box.style.left = `${Math.max(4, Math.min(left, innerWidth - box.offsetWidth - 8))}px`;
+    box.style.top = `${below ? bottom + 4 : Math.max(4, top - box.offsetHeight - 4)}px`;
+  };
+  window.opanatomy = { views, drawn, near };
   addEventListener("load", () => Promise.all([drawn, window.opanatomy.shown]).then(() => { root.dataset.ready = "1"; }));
   let wide = innerWidth, resized = 0;
   addEventListener("resize", () => {
@@ -135,62 +141,41 @@
   };
   each("table.rows", (table) => {
     if (!table.querySelector("tbody tr[data-key]")) return;
-    each("thead th", (head) => {
-      let word = head.querySelector(".term");
-      if (!word) {
-        word = document.createElement("span");
-        word.className = "term";
-        word.tabIndex = 0;
-        word.append(...head.childNodes);
-        head.append(word);
-      }
+    each("thead th .term", (word) => {
       word.setAttribute("role", "button");
-      onClick(word, () => sorted(table, head.cellIndex, head));
+      onClick(word, () => sorted(table, word.parentElement.cellIndex, word.parentElement));
     }, table);
   });
 
   // The meaning of a word, for the pointer and the keyboard.
-  const meaning = document.createElement("div");
-  meaning.id = "meaning";
-  meaning.setAttribute("role", "tooltip");
-  meaning.hidden = true;
-  document.body.append(meaning);
+  const meaning = document.getElementById("meaning");
   const tell = (event) => {
     const word = event.target.closest && event.target.closest(".term[data-means]");
     meaning.hidden = !word;
     if (!word) return;
     meaning.textContent = word.dataset.means;
     const box = word.getBoundingClientRect();
-    meaning.style.left = `${Math.max(4, Math.min(box.left, innerWidth - meaning.offsetWidth - 8))}px`;
-    const below = box.bottom + meaning.offsetHeight + 8 < innerHeight;
-    meaning.style.top = `${below ? box.bottom + 4 : box.top - meaning.offsetHeight - 4}px`;
+    window.opanatomy.near(meaning, box.left, box.top, box.bottom);
     word.setAttribute("aria-describedby", "meaning");
   };
   for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, tell);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") meaning.hidden = true; });
 
   // Copies of commands.
-  each("code.command", (code) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "copy";
-    button.setAttribute("aria-label", `copy: ${code.textContent}`);
-    button.addEventListener("click", async () => {
-      try {
-        await navigator.clipboard.writeText(code.textContent);
-        button.textContent = "copied";
-      } catch {
-        getSelection().selectAllChildren(code);
-        button.textContent = "selected";
-      }
-    });
-    code.after(" ", button);
-  });
+  each("button.copy", (button) => button.addEventListener("click", async () => {
+    const code = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      button.textContent = "selected";
+    }
+  }));
 
   // Light and dark, by the system until somebody chooses.
   const theme = document.getElementById("theme");
-  const dark = () => root.dataset.theme
-    ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "")) === "dark";
   const said = () => { theme.textContent = dark() ? "light" : "dark"; };
   theme.hidden = false;
   theme.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; said(); });

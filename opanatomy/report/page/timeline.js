@@ -16,36 +16,31 @@ window.opanatomy.shown = (async () => {
   const end = (row) => begin[row] + length[row];
   const place = Object.fromEntries(lanes.map((lane, number) => [lane.name, number]));
   const numberOf = (row) => place[texts.lane[laneOf[row]]];
-  lanes.forEach((lane) => { lane.first = lane.last = 0; lane.reached = []; });
-  laneOf.forEach((_, row) => {  // the rows of each lane, and the latest end up to each
-    const lane = lanes[numberOf(row)];
-    if (!lane.reached.length) lane.first = row;
-    lane.last = row + 1;
-    lane.reached.push(Math.max(lane.reached.at(-1) || 0, end(row)));
+  lanes.forEach((lane) => {  // the latest end up to each of its rows
+    let latest = 0;
+    lane.reached = begin.slice(lane.first, lane.last).map((_, at) => (latest = Math.max(latest, end(lane.first + at))));
   });
 
   // Times as the report writes them: three digits and a unit; of two as near the even one.
   const UNITS = [[1, 1, "ns"], [1e3, 1e3, "us"], [1e6, 1e6, "ms"], [1e9, 1e9, "s"], [6e11, 6e10, "min"], [3.6e12, 3.6e12, "h"]];
   const fixed = (value, digits) => {
-    const low = Math.floor(value * 10 ** digits), isTie = Number.isInteger(value * 2 ** (digits + 1));
-    return isTie && !Number.isInteger(value * 2 ** digits) && low % 2 === 0 ? (low / 10 ** digits).toFixed(digits) : value.toFixed(digits);
+    const low = Math.floor(value * 10 ** digits), half = 2 ** digits * value;
+    return !Number.isInteger(half) && Number.isInteger(2 * half) && low % 2 === 0 ? (low / 10 ** digits).toFixed(digits) : value.toFixed(digits);
   };
-  const three = (value) => [2, 1, 0].map((digits) => fixed(value, digits)).find((one, at) => at === 2 || one.replace(/\D/g, "").length <= 3);
+  const three = (value) => [2, 1, 0].map((digits) => fixed(value, digits)).find((one, place) => place === 2 || one.length <= 4);
   const time = (ns) => {
-    if (ns < 0) return `-${time(-ns)}`;
-    const unit = Math.max(0, UNITS.findLastIndex(([least]) => ns >= least)), next = UNITS[unit + 1];
-    const shown = unit ? three(ns / UNITS[unit][1]) : fixed(ns, 0);
+    const unit = UNITS.findLastIndex(([least]) => Math.abs(ns) >= least), next = UNITS[unit + 1];
+    if (ns < 0 || unit < 1) return ns < 0 ? `-${time(-ns)}` : `${Math.round(ns)} ns`;
+    const shown = three(ns / UNITS[unit][1]);
     return next && shown * UNITS[unit][1] >= next[0] ? `${three(next[0] / next[1])} ${next[2]}` : `${shown} ${UNITS[unit][2]}`;
   };
 
   const ROW = 26, TALL = 20, TOP = 22, canvas = document.createElement("canvas"), ink = canvas.getContext("2d");
-  const view = figure.querySelector(".view"), told = figure.querySelector("output"), tip = document.createElement("div");
+  const view = figure.querySelector(".view"), told = figure.querySelector("output"), tip = document.getElementById("span");
   Object.assign(canvas, { tabIndex: 0, role: "application", ariaLabel:
     "One step over time. Left and right go from span to span, up and down from lane to lane, Enter shows a span in full,"
     + " L goes to what it comes from, plus and minus zoom." });
-  Object.assign(tip, { id: "span", role: "status", hidden: true });
   view.replaceChildren(canvas);
-  document.body.append(tip);
   let from = 0, to = wall, picked = -1, under = -1, found = new Set(), left = 150, wide = 800;
   const x = (ns) => left + ((ns - from) / (to - from)) * (wide - left);
   const at = (pixel) => from + ((pixel - left) / (wide - left)) * (to - from);
@@ -61,14 +56,6 @@ window.opanatomy.shown = (async () => {
     const [first, last] = rowsIn(lane, ns - room, ns + room);
     for (let row = last - 1; row >= first; row -= 1) if (begin[row] <= ns && end(row) > ns) return row;
     return room && first < last ? first : -1;
-  };
-  const sums = (lane, low = from, high = to) => {  // the time of each kind in view
-    const times = {}, [first, last] = rowsIn(lane, low, high);
-    for (let row = first; row < last; row += 1) {
-      const part = Math.min(end(row), high) - Math.max(begin[row], low);
-      if (part > 0) times[word(row)] = (times[word(row)] || 0) + part;
-    }
-    return times;
   };
   const sourceOf = (row) => {  // the span that this one comes from
     const lane = cause[row] >= 0 ? lanes[place[texts.cause[cause[row]]]] : null;
@@ -160,8 +147,7 @@ window.opanatomy.shown = (async () => {
   const tell = (row, across, down) => {
     if (tip.hidden = row < 0) return;
     tip.replaceChildren(...describe(row).map((line) => Object.assign(document.createElement("div"), { textContent: line })));
-    tip.style.left = `${Math.max(4, Math.min(across + 14, innerWidth - tip.offsetWidth - 8))}px`;
-    tip.style.top = `${down + 18 + tip.offsetHeight < innerHeight ? down + 18 : Math.max(4, down - tip.offsetHeight - 12)}px`;
+    window.opanatomy.near(tip, across + 14, down - 8, down + 14);
   };
   const pick = (row) => {
     picked = row;
@@ -183,7 +169,10 @@ window.opanatomy.shown = (async () => {
     tell(under, event.clientX, event.clientY);
     redraw();
   });
-  canvas.addEventListener("pointerdown", (event) => { held = { at: event.offsetX, from, to }; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointerdown", (event) => {
+    held = { at: event.offsetX, from, to };
+    canvas.setPointerCapture(event.pointerId);
+  });
   canvas.addEventListener("pointerup", (event) => {
     if (held && Math.abs(held.at - event.offsetX) < 3) pick(under === picked ? -1 : under);
     held = null;
@@ -195,31 +184,25 @@ window.opanatomy.shown = (async () => {
     const here = at(event.offsetX), times = Math.exp((event.deltaY || event.deltaX) / 400);
     show(here - (here - from) * times, here + (to - here) * times);
   }, { passive: false });
-  const by = (low, high) => () => show(from + (to - from) * low, to + (to - from) * high);
-  const ways = {
-    closer: by(0.25, -0.25), farther: by(-0.5, 0.5), earlier: by(-0.25, -0.25), later: by(0.25, 0.25),
-    "whole step": () => show(0, wall),
-  };
-  figure.querySelectorAll("[data-way]").forEach((button) => button.addEventListener("click", ways[button.dataset.way]));
-  const step = (by_) => {
-    const lane = lanes[picked < 0 ? 0 : numberOf(picked)];
-    pick(picked < 0 ? rowsIn(lane, from, to)[0] : Math.max(lane.first, Math.min(picked + by_, lane.last - 1)));
-  };
-  const change = (by_) => {
-    const lane = lanes[picked < 0 ? 0 : numberOf(picked) + by_];
-    if (lane) pick(Math.min(rowsIn(lane, Math.max(from, picked < 0 ? 0 : begin[picked]), wall)[0], lane.last - 1));
+  const WAYS = { closer: [0.25, -0.25], farther: [-0.5, 0.5], earlier: [-0.25, -0.25], later: [0.25, 0.25], "whole step": [-1e9, 1e9] };
+  const move = (way) => show(from + (to - from) * WAYS[way][0], to + (to - from) * WAYS[way][1]);
+  figure.querySelectorAll("[data-way]").forEach((button) => button.addEventListener("click", () => move(button.dataset.way)));
+  const go = (along, down) => {  // to the next span, or to the lane below
+    const lane = lanes[picked < 0 ? 0 : numberOf(picked) + down];
+    const row = picked < 0 || down ? rowsIn(lane || lanes[0], Math.max(from, begin[picked] || 0), wall)[0] : picked + along;
+    if (lane) pick(Math.max(lane.first, Math.min(row, lane.last - 1)));
   };
   const keys = {
-    ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: () => change(1), ArrowUp: () => change(-1),
+    ArrowRight: () => go(1, 0), ArrowLeft: () => go(-1, 0), ArrowDown: () => go(0, 1), ArrowUp: () => go(0, -1),
     Enter: () => picked >= 0 && show(begin[picked] - length[picked], end(picked) + length[picked]),
     l: () => picked >= 0 && sourceOf(picked) >= 0 && pick(sourceOf(picked)),
-    "+": ways.closer, "-": ways.farther, Escape: () => pick(-1),
+    "+": () => move("closer"), "-": () => move("farther"), Escape: () => pick(-1),
   };
   canvas.addEventListener("keydown", (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } });
 
-  const search = figure.querySelector("[data-find]");
+  const search = figure.querySelector("[data-find]"), fields = ["name", "operator", "module"];
   search.addEventListener("input", () => {
-    const wanted = search.value.trim().toLowerCase(), fields = ["name", "operator", "module"];
+    const wanted = search.value.trim().toLowerCase();
     const fits = fields.map((name) => texts[name].map((one) => one.toLowerCase().includes(wanted)));
     const rows = wanted ? [...begin.keys()].filter((row) => fields.some((name, at) => fits[at][codes[name][row]])) : [];
     found = new Set(rows);
@@ -239,8 +222,7 @@ window.opanatomy.shown = (async () => {
   draw();
   figure.dataset.live = "1";
   window.opanatomy.timeline = {
-    lanes, describe, show, pick, time, view: () => [from, to], picked: () => picked,
-    sums: (number, low, high) => sums(lanes[number], low, high),
+    lanes, show, pick, rowsIn, begin, length, word, view: () => [from, to], picked: () => picked,
     pixel: (row) => [x(begin[row] + length[row] / 2), TOP + ROW * numberOf(row) + TALL / 2],
   };
 })();
