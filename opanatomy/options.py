@@ -626,8 +626,8 @@ ANALYZE: Final = (
            help="say how long a step takes after a change, by replaying the trace, such as 'aten::mm x0.5',"
            " 'elementwise x0.8', 'synchronization 0' or 'host 0'; repeatable, then also for all together"),
     Option(name="timeline", choices=(Choice("full"),), python=("analyze",),
-           help="keep every event of the step that the page draws, however many (default: up to 30,000 spans; beyond,"
-           " sums of parts of the step)"),
+           help="keep every event of the step that the page draws, however many (default: 100,000 kernels and 30,000"
+           " others; beyond, sums of parts of the step)"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a second source disagrees"),
     FAIL_IF,
     SUMMARIES,

@@ -82,6 +82,16 @@ def _nothing_left() -> Iterator[None]:
     assert sys.gettrace() is None
 
 
+def loaded(name: str, file: Path) -> Any:
+    """The module that a file is."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Script:
     """A file of Python, with a mark on each line that a test asks for, others beside it, and its recordings."""
 
@@ -99,12 +109,7 @@ class Script:
 
     def run(self) -> Any:
         """Run the file as a module, and return it."""
-        spec = importlib.util.spec_from_file_location("made_script", self.file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        return loaded("made_script", self.file)
 
     def record(self, **options: Any) -> api.Anatomy:
         """The anatomy of a recording of the script's loop, line by line."""
@@ -947,6 +952,23 @@ def test_profile(tmp_path: Path) -> None:
     rows = rows_of(anatomy, here("profiled"))
     assert flops_of(rows, anatomy) == {FORWARD: 2 * 16 * 24 * 40, BACKWARD: 2 * 16 * 24 * 40}  # of the weight alone
     assert sum(part.bytes for part in anatomy.memory.parts if part.of == "line") == anatomy.memory.peak_bytes
+
+
+@pytest.mark.usefixtures("one_timed_step")
+def test_profile_has_the_lines_of_an_installed_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+        from torch import nn
+        class Installed(nn.Linear):
+            def forward(self, h):
+                return super().forward(h)  # @ installed
+    """
+    script = Script(tmp_path, "", beside={"site-packages/made_installed.py": source}, loop="")
+    module = loaded("made_installed", tmp_path / "site-packages" / "made_installed.py")
+    monkeypatch.setitem(sys.modules, "made_installed", module)
+    net = module.Installed(24, 40)
+    anatomy = opanatomy.profile(net, torch.randn(16, 24), lines=True, warmup=1)
+    place = script.line("installed").rpartition("/")[2]
+    assert flops_of(rows_of(anatomy, place), anatomy) == {FORWARD: 2 * 16 * 24 * 40, BACKWARD: 2 * 16 * 24 * 40}
 
 
 def test_run(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ from opanatomy.records.table import concatenated, figure
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass, Phase
 from opanatomy.trace.read import Trace
 
-#: Spans that a report keeps, over all lanes; a lane that is too much has its times in so many parts at most.
+#: Work of streams that a report keeps, and spans of the other lanes; a lane that is too much has its times in so many
+#: parts at most.
+MOST_WORK: Final = 100_000
 MOST_SPANS: Final = 30_000
 _MOST_BINNED: Final = 1200
 #: Streams, devices and threads with a lane of their own, those with most work.
@@ -76,7 +78,7 @@ def lanes_of(
     made = [lane for lane in made if len(lane.spans)]
     shown = [lane for kind in LaneKind for lane in [lane for lane in made if lane.of is kind][:_MOST_LANES]]
     every = _together(shown, counted[place].number, step)
-    return fewer(replace(every, hidden=len(made) - len(shown)), most)
+    return fewer(replace(every, hidden=len(made) - len(shown)), most, MOST_WORK)
 
 
 class _OneLane(Struct, frozen=True):
@@ -437,19 +439,22 @@ def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Seque
 # ----- as many spans as a report or a picture holds
 
 
-def fewer(lanes: Lanes, most: int | None, binned: int = _MOST_BINNED) -> Lanes:
-    """Return the lanes with at most so many spans in all, and in one that is too much of at most `binned` parts.
+def fewer(lanes: Lanes, most: int | None, work: int = 0, binned: int = _MOST_BINNED) -> Lanes:
+    """Return the lanes with at most so many spans, of streams so many more; one that is too much has `binned` parts.
 
     The first lanes are kept whole as far as there is room.
     """
-    left = len(lanes.spans) if most is None else most
+    left, left_of_work = (len(lanes.spans), 0) if most is None else (most, work)
     made, tables = [], []
     titles = lanes.spans.keys["lane"]
     for lane in lanes.lanes:
         spans = lanes.spans.where(titles.equals(lane.name))
-        if len(spans) > left:
-            lane, spans = _binned(lane, spans, lanes.wall_ns, min(binned, max(left, 2)))
-        left -= len(spans)
+        if lane.of is LaneKind.STREAM and len(spans) <= left_of_work:
+            left_of_work -= len(spans)
+        else:
+            if len(spans) > left:
+                lane, spans = _binned(lane, spans, lanes.wall_ns, min(binned, max(left, 2)))
+            left -= len(spans)
         made.append(lane)
         tables.append(spans)
     return replace(lanes, lanes=tuple(made), spans=concatenated((NO_SPANS, *tables)).compact())

@@ -449,7 +449,7 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
     import altair as alt
 
     drawn = _drawn(anatomy)
-    drawn = lanes.fewer(drawn, most, most // max(len(drawn.lanes), 1))
+    drawn = lanes.fewer(drawn, most, binned=most // max(len(drawn.lanes), 1))
     rows: list[Datum] = []
     shown: dict[str, str] = {}
     for span in drawn.spans.rows():

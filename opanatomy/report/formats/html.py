@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -101,6 +102,8 @@ class _Figure(Struct, frozen=True):
     beside: int | None = None
     legend: tuple[tuple[str, str], ...] = ()
     said: tuple[str, ...] = ()
+    #: A command that shows more.
+    command: str = ""
     why_not: str = ""
 
 
@@ -275,7 +278,9 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
         "drag to move, turn the wheel with shift to zoom, a click keeps a span, arrow keys go from one to the next"
     )
     description = f"{picture.title}: {title_of_lanes(report)}"
-    return _Figure(name, picture.title, still, description, legend=legend, said=tuple(said))
+    trace = report.provenance.trace if len(report.ranks) < 2 else None
+    command = f"opanatomy analyze {shlex.quote(trace)} --trace annotated.json.gz" if trace else ""
+    return _Figure(name, picture.title, still, description, legend=legend, said=tuple(said), command=command)
 
 
 # ----- the page
