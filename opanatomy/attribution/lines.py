@@ -2,12 +2,13 @@
 
 A backward comes from the line of its forward. The times of a step that ran line by line are the recording's own: what
 it tells goes to the other steps by the order of their calls. Calls that are alike (operator, arguments, phase, module)
-have the lines of the first, the second, ... call of that step, if there are as many of them, and none if not.
+have the lines of the first, the second, ... call of that step, if there are as many of them, and none if not. Calls
+whose arguments that step has nowhere, numbers that change from step to step, are told apart without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     at,
+    isin,
     joined,
     unique,
 )
@@ -170,11 +172,24 @@ def with_lines(
     theirs = call_table(trace, by_line, their_kernels)
     stack = stacks.of_row.take(_rows_of(theirs, trace, by_line, their_kernels))
     their_ns, own_ns = _moments(theirs, trace, by_line, their_kernels), _moments(table, trace, calls, kernels)
-    made = _by_order(theirs, stack, table, their_ns, own_ns, steps)
-    if (made.codes < 0).any():  # numbers among the arguments change from step to step, such as an optimizer's
-        coarse = _by_order(theirs, stack, table, their_ns, own_ns, steps, without="signature")
-        made = replace(made, codes=np.where(made.codes >= 0, made.codes, coarse.codes))
+    key = _keys(theirs, table, _ALIKE)
+    made = _by_order(key, stack, their_ns, own_ns, steps)
+    left = [np.flatnonzero(~isin(key[here], unique(key[there]).values)) for here, there in _sides(len(their_ns))]
+    if len(left[1]):
+        rest = _keys(_rows(theirs, left[0]), _rows(table, left[1]), _ALIKE_BUT_FOR_ARGUMENTS)
+        told = _by_order(rest, stack.take(left[0]), their_ns[left[0]], own_ns[left[1]], steps)
+        made.codes[left[1]] = told.codes
     return replace(table, stack=made)
+
+
+def _sides(count: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Return the places of their rows, which come first, and of our own: each with those of the other side."""
+    theirs, own = slice(None, count), slice(count, None)
+    return (theirs, own), (own, theirs)
+
+
+def _rows(table: CallTable, rows: Int64) -> dict[str, Categorical[Any]]:
+    return {name: getattr(table, name).take(rows) for name in _ALIKE}
 
 
 def _alone(calls: TraceCalls, kernels: KernelTable | None) -> Int64:
@@ -202,21 +217,33 @@ def _moments(table: CallTable, trace: Trace, calls: TraceCalls, kernels: KernelT
 
 
 #: What calls have in common that are told apart by their order alone.
-_ALIKE: Final = ("operator", "signature", "phase", "module", "part_of", "operator_class")
+_ALIKE_BUT_FOR_ARGUMENTS: Final = ("operator", "phase", "module", "part_of", "operator_class")
+_ALIKE: Final = (*_ALIKE_BUT_FOR_ARGUMENTS, "signature")
+
+
+def _keys(
+    theirs: CallTable | Mapping[str, Categorical[Any]], table: CallTable | Mapping[str, Categorical[Any]],
+    names: Sequence[str],
+) -> Int64:  # fmt: skip
+    """Return a number for each row, theirs first, that is the same for rows that are alike in these columns."""
+    columns = [
+        [each[name] if isinstance(each, Mapping) else getattr(each, name) for each in (theirs, table)] for name in names
+    ]
+    key = np.zeros(sum(len(column.codes) for column in columns[0]), dtype=np.int64)
+    for pair in columns:
+        column: Categorical[Any] = joined(*pair)
+        key = unique(key * (len(column.values) + 1) + column.codes + 1).inverse
+    return key
 
 
 def _by_order(
-    theirs: CallTable, stack: Categorical[str], table: CallTable, their_ns: Int64, own_ns: Int64,
-    steps: tuple[Int64, Int64], without: str = "",
-) -> Categorical[str]:  # fmt: skip
-    """Return the stack of each call of the table: that of the call of the same order among those that are like it."""
+    key: Int64, stack: Categorical[str], their_ns: Int64, own_ns: Int64, steps: tuple[Int64, Int64]
+) -> Categorical[str]:
+    """Return the stack of each of our calls: that of the call of the same order among theirs that are like it.
+
+    `key` numbers what is alike, their calls first; `stack` is that of theirs.
+    """
     count = len(their_ns)
-    key = np.zeros(count + len(own_ns), dtype=np.int64)
-    for name in _ALIKE:
-        if name == without:
-            continue
-        column: Categorical[Any] = joined(getattr(theirs, name), getattr(table, name))
-        key = unique(key * (len(column.values) + 1) + column.codes + 1).inverse
     begins, ends = steps
     step = np.searchsorted(begins, own_ns, side="right") - 1
     step = np.where((step >= 0) & (own_ns <= at(ends, step)), step, -1)

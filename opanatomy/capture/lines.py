@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from traceback import walk_stack
 from types import CodeType, FrameType
@@ -68,16 +69,28 @@ def line_ranges(device: str, own: Collection[str] = (), most: int = MOST_EVENTS)
         if lines.is_own(frame.f_code):
             frame.f_trace = main.enter(frame, resumed=True)
     _in_autograd(device, lambda: sys.settrace(_Thread(lines, main).trace))
-    os.register_at_fork(after_in_child=lines.forked)
+    _stops_in_forks()
+    _TRACING.append(lines)
     sys.settrace(main.trace)
     try:
         yield frames
     finally:
-        lines.traces = False
-        sys.settrace(None)
+        _TRACING.remove(lines)
+        if sys.gettrace() == main.trace:  # else the program has set one of its own
+            sys.settrace(None)
         main.close()
         _in_autograd(device, lambda: sys.settrace(None))
         frames += lines.frames()
+
+
+#: What runs line by line in this process.
+_TRACING: Final[list[_Lines]] = []
+
+
+@cache
+def _stops_in_forks() -> None:
+    """Stop in processes that are forked in the step, such as a loader's workers."""
+    os.register_at_fork(after_in_child=lambda: sys.settrace(None) if _TRACING else None)
 
 
 def _in_autograd(device: str, act: Callable[[], None]) -> None:
@@ -102,7 +115,6 @@ class _Lines:
         here = os.path.dirname(os.path.dirname(__file__))
         libraries = (paths["stdlib"], paths["platstdlib"], os.path.dirname(torch.__file__), here)
         self.most = most
-        self.traces = True
         #: Line events by the identity of a code object, which `_codes` keeps alive.
         self.seen: dict[int, int] = {}
         self._libraries = tuple(os.path.realpath(path) + os.sep for path in libraries)
@@ -130,17 +142,15 @@ class _Lines:
             self._codes.append(code)
         return self._stacks.setdefault(stack, len(self._stacks))
 
-    def forked(self) -> None:
-        """Stop in a process that was forked in the step, such as a loader's worker."""
-        if self.traces:
-            sys.settrace(None)
-
     def frames(self) -> list[LineFrame]:
         """Return the stacks, each file as far up as tells it from the others."""
         short = _short({file for file, *_ in self._stacks})
-        made = []
+        made: list[LineFrame] = []
         for file, line, function, parent in self._stacks:
-            name = _RESUMED.sub(r"\1", function).replace("<locals>.", "")
+            name = _RESUMED.sub(r"\1", function)
+            if name != function and parent >= 0:  # in place of the frame that it goes on with
+                parent = made[parent].parent
+            name = name.replace("<locals>.", "")
             made.append(LineFrame(line=f"{short[file]}:{line}" if line else short[file], function=name, parent=parent))
         return made
 

@@ -253,7 +253,7 @@ class LineRow(Record, frozen=True, kw_only=True):
     stack: the lines, the outermost first: `train.py:31 main;model.py:12 forward`; a backward is of the line of its
         forward. It is `""` for what no line is known of.
     phase: the phase, and `operator_class` the class.
-    calls: operator calls; `kernels` the kernels, copies and fills.
+    calls: operator calls, parts of calls too; `kernels` the kernels, copies and fills.
     time_ns: device work; on the CPU self time.
     flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
     """

@@ -132,12 +132,17 @@ _OF_PYTHON: Final = regex(
     r"[\\/]lib[\\/]python[\d.]+[\\/](?!(?:site|dist)-)|-packages[\\/](?:torch|functorch|triton|opanatomy)[\\/]"
 )
 #: Packages that run a model, as the profiler writes their files: without the folder that they are installed in.
-_TORCH: Final = frozenset(("torch", "functorch", "triton", "opanatomy", *sys.stdlib_module_names))
+_TORCH: Final = frozenset(("torch", "functorch", "triton", "opanatomy", *sys.stdlib_module_names)) - {
+    "cmd", "code", "profile", "sched", "statistics", "test", "trace",  # names that a program's own file may have
+}  # fmt: skip
 _LIBRARIES: Final = frozenset((
-    "accelerate", "apex", "bitsandbytes", "datasets", "deepspeed", "diffusers", "einops", "fairscale", "flash_attn",
-    "lightning", "lightning_fabric", "numpy", "peft", "pytorch_lightning", "ray", "timm", "tokenizers", "torchaudio",
-    "torchmetrics", "torchvision", "tqdm", "transformer_engine", "transformers", "trl", "unsloth", "vllm", "wandb",
-    "xformers",
+    "IPython", "PIL", "_distutils_hack", "_pytest", "absl", "accelerate", "apex", "bitsandbytes", "click", "coverage",
+    "cv2", "datasets", "debugpy", "deepspeed", "diffusers", "einops", "fairscale", "flash_attn", "fsspec",
+    "huggingface_hub", "hydra", "ipykernel", "lightning", "lightning_fabric", "networkx", "numpy", "omegaconf",
+    "packaging", "pandas", "peft", "pkg_resources", "pluggy", "pydantic", "pytest", "pytorch_lightning", "ray",
+    "requests", "rich", "safetensors", "scipy", "setuptools", "sklearn", "sympy", "tensorboard", "timm", "tokenizers",
+    "torchaudio", "torchmetrics", "torchvision", "tornado", "tqdm", "traitlets", "transformer_engine", "transformers",
+    "trl", "typing_extensions", "unsloth", "urllib3", "vllm", "wandb", "xformers", "yaml", "zmq",
 ))  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from opanatomy.capture.loop.recording import (
 from opanatomy.capture.run.profiled import STEP_RANGE, StepProfiler
 from opanatomy.capture.run.restore import quiet_kineto
 from opanatomy.options import RunOptions
-from opanatomy.records.workload import MemoryObservations
+from opanatomy.records.workload import LINES_STEP, MemoryObservations
 
 if TYPE_CHECKING:
     import torch
@@ -185,13 +185,15 @@ class NumberedSteps(LoopRecording):
 
     def _cut(self) -> dict[bytes, bytes]:
         whole, planned = self.whole_steps, self.plan.steps
-        if self.options.lines and self._profiled is not None and not self._profiled.profiler.frames:
+        by_line = self._profiled is not None and self._profiled.profiler.ran_by_line
+        if self.options.lines and not by_line:
             self.session.warnings.append("the training ended before the step that was to say which line runs what")
         if whole < planned:
             self.session.warnings.append(f"{whole} of {planned} steps were profiled: the training ended after that")
         if self.options.memory and self.session.memory_step is None:
             self.session.warnings.append("the training ended before the step whose memory was to be followed")
-        return {f'"{STEP_RANGE}{whole}"'.encode(): b'"opanatomy.cut"'}
+        cut = f"{STEP_RANGE}{whole}" if whole < planned or by_line or not self.options.lines else LINES_STEP
+        return {f'"{cut}"'.encode(): b'"opanatomy.cut"'}
 
     def _unlike(self, profiled: Profiled) -> str | None:
         if not self.plan.follows and accelerators.is_accelerator(self.session.device) and len(profiled.logs) > 1:
@@ -270,7 +272,7 @@ class ProfiledSteps(Profiled):
         """End the step."""
         super().end()
         self._hooks.close()
-        more = len(self.logs) < self.steps or (self.lines and not self.profiler.frames)
+        more = len(self.logs) < self.steps or (self.lines and not self.profiler.ran_by_line)
         if self._can_pause and self.logs and more:
             toggled(self.profiler.profiler, False)
             self._is_paused = True

@@ -53,6 +53,7 @@ from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.taxonomy import OPTIMIZERS, Optimizer, Phase
 from opanatomy.records.workload import (
+    LINES_STEP,
     Capture,
     LineFrame,
     MachineLoad,
@@ -631,7 +632,10 @@ class LoopRecording:
 
     def _start_first(self) -> None:
         """Begin the first iteration, possibly the only one: profile it, and drop it if another follows."""
-        first = Profiled(self.session, self.options.steps if not self.warmup else 1, warm=False)
+        only = not self.warmup
+        first = Profiled(
+            self.session, self.options.steps if only else 1, warm=False, lines=only and self.options.lines
+        )  # fmt: skip
         self._profiled = None if self.warmup else first
         self._enter(first)
         self._begin()
@@ -744,7 +748,7 @@ class LoopRecording:
         begun = len(profiled.logs)
         if begun == profiled.steps:
             self.session.warnings.append("the loop ended before the iteration that was to say which line runs what")
-            return {}
+            return {f'"{LINES_STEP}"'.encode(): b'"opanatomy.cut"'}
         if not profiled.is_empty:
             profiled.end()
             self.session.warnings.append("the last profiled step was cut off: the recording ended inside of it")
@@ -850,6 +854,10 @@ class LoopRecording:
         yield from lone_process()
         if session.modules.outermost:
             yield from of_the_peak((session.device, *self._memory().other_devices))
+        if self.options.lines and not self.iterations:
+            yield "the lines of a block without step() are not told: they take an iteration of their own"
+        elif profiled.profiler.ran_by_line and profiled.profiler.why_no_lines is not None:
+            yield profiled.profiler.why_no_lines
         if self.options.memory and not self.iterations:
             yield "the memory of a block without step() is not followed: it takes an iteration of its own"
         if not self.iterations:

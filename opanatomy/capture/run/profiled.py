@@ -34,6 +34,8 @@ class StepProfiler:
         #: The stacks of lines by number, once the step that has them is done.
         self.frames: list[LineFrame] = []
         self._line_ranges = ExitStack()
+        #: Whether that step was run, and to its end.
+        self._begun_by_line = self.ran_by_line = False
         activities = accelerators.profiler_activities(device)
         self.profiler: Any = profile(activities=activities, record_shapes=True, schedule=plan)
         # With a schedule torch would write its own ranges, numbered from the warm-up on, around more than the step.
@@ -63,6 +65,7 @@ class StepProfiler:
         if number == self.steps:
             self._line_ranges.enter_context(record_function(LINES_STEP))
             self.frames = self._line_ranges.enter_context(line_ranges(self.device, self._own))
+            self._begun_by_line = True
             return
         self._begin_ns = time.perf_counter_ns()
         self._range = record_function(f"{STEP_RANGE}{number}")
@@ -70,6 +73,7 @@ class StepProfiler:
 
     def end(self) -> None:
         """End the step."""
+        self.ran_by_line = self.ran_by_line or self._begun_by_line
         self._line_ranges.close()
         if self._range is None:
             return
@@ -77,6 +81,15 @@ class StepProfiler:
         self.times_ns.append(time.perf_counter_ns() - self._begin_ns)
         self.compilations = compilations()
         self._range = None
+
+    @property
+    def why_no_lines(self) -> str | None:
+        """Return why the lines are not known that were asked for."""
+        if not self.lines or self.frames:
+            return None
+        if self._begun_by_line:
+            return "no line is known: something else traces Python in this process, a debugger or a coverage tool"
+        return "no line is known: it takes one more step, and there was none"
 
     def stop(self) -> None:
         """Stop the profiler, also in the middle of a step."""

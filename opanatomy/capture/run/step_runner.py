@@ -488,6 +488,8 @@ class StepRunner:
                 lines=self.options.lines, own=files_of(self.subject.module) if self.options.lines else (),
             )  # fmt: skip
         self.frames = profile.frames
+        if profile.why_no_lines is not None and profile.why_no_lines not in self.warnings:
+            self.warnings.append(profile.why_no_lines)
         return profile, modules
 
     def _begin_profiled(self, number: int | None, expected: int) -> None:
