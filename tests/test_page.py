@@ -93,6 +93,13 @@ def test_all_that_the_text_report_says_is_on_the_page(report: Report) -> None:
             assert section.title in words
 
 
+def test_what_stands_between_backticks_is_code() -> None:
+    page = page_of(opanatomy.analyze(BERT))
+    assert re.search(r"\(<code>--[a-z-]+", page)
+    assert "&lt;code" not in page
+    assert "&amp;lt;" not in page
+
+
 def test_the_policy_admits_the_scripts_of_the_page_and_nothing_else() -> None:
     page = page_of(bert_on_cpu())
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)

@@ -105,5 +105,5 @@ def text_of(cell: Cell, unit: str = "") -> Markup:
         whole = Markup('<span title="{}">{}</span>').format(printable(cell.name[:_TITLE_MOST]), shown)
         return escape(shown) if len(cell.name) <= _NAME_WIDTH else whole
     if isinstance(cell, str):
-        return Markup(_CODE.sub(r"<code>\1</code>", escape(printable(cell))))
+        return Markup(_CODE.sub(r"<code>\1</code>", str(escape(printable(cell)))))
     return escape(units.text_of(cell, unit))
