@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import torch
 from msgspec.structs import replace
 
 import opanatomy
@@ -16,6 +17,9 @@ from opanatomy.records.memory import MemoryFailure
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import Phase
 from tests.anatomies import nothing
+from tests.made_trace import GEMM, MAP, on_gpu
+from tests.test_graph_annotations import by_profiler, with_ids
+from tests.test_lanes import many_kernels
 
 ROOT: Final = Path(__file__).parent.parent.parent
 KEPT: Final = ROOT / "tests" / "traces"
@@ -38,6 +42,37 @@ def _damaged(folder: Path) -> Report:
     return opanatomy.analyze(folder / "damaged.json")
 
 
+def _by_line(folder: Path) -> Report:
+    """A recorded loop with the lines of its code, and what lives at its peak by line."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().sum()
+
+    with opanatomy.record(folder / "lines.json.gz", lines=True, memory=True, force=True) as recorder:
+        for _ in range(14):
+            loss(torch.randn(16, 64)).backward()
+            recorder.step()
+    return recorder.anatomy
+
+
+def _graphed(folder: Path) -> Report:
+    """Graphs whose kernels have modules by torch's annotations."""
+    return opanatomy.analyze(by_profiler(*with_ids(), folder))
+
+
+def _unequal(folder: Path) -> Report:
+    """Five steps, one of which is far longer and one of which makes other calls."""
+    trace, at = on_gpu(), 0
+    for number, kernels in enumerate((3, 3, 9, 3, 2)):
+        trace.step(at, 20 * kernels + 10, number)
+        for place in range(kernels):
+            trace.host("aten::mm", at + 20 * place + 2, 6)
+            trace.run((GEMM, MAP)[place % 2], at + 20 * place + 4, at + 20 * place + 8, 12)
+        at += 20 * kernels + 30
+    return trace.analyze(folder)
+
+
 #: Those that the project's own files make.
 OWN: Final[dict[str, Callable[[Path], Report]]] = {
     "bert_cpu": lambda _: opanatomy.analyze(KEPT / "bert_cpu.json.gz"),
@@ -48,6 +83,10 @@ OWN: Final[dict[str, Callable[[Path], Report]]] = {
     "snapshot": lambda _: opanatomy.analyze(ROOT / "tests" / "snapshots" / "training_warm.pickle.gz"),
     "failed": lambda _: _failed(),
     "damaged": _damaged,
+    "lines": _by_line,
+    "graphed": _graphed,
+    "unequal": _unequal,
+    "many_kernels": lambda folder: many_kernels().analyze(folder),
 }
 #: Those of shared traces.
 OTHERS: Final[dict[str, Callable[[Path], Report]]] = {

@@ -17,7 +17,17 @@ from tests.browser.test_page import Opened, browser, folder, page_of, pytestmark
 #: Pages with a step over time.
 TIMED: Final = [
     pytest.param(name, marks=() if name in FEW else pytest.mark.exhaustive)
-    for name in ("bert_cpu", "two_ranks", "schema_2021", "compiled_gpt", "vllm_graph", "dlrm", "mi300")
+    for name in (
+        "bert_cpu",
+        "two_ranks",
+        "schema_2021",
+        "graphed",
+        "many_kernels",
+        "compiled_gpt",
+        "vllm_graph",
+        "dlrm",
+        "mi300",
+    )
     if name in OWN or SHARED.is_dir()
 ]
 PLACES: Final = 40
