@@ -833,3 +833,30 @@ def test_a_category_takes_the_blocks_below_its_frames() -> None:
         opanatomy.analyze(path, categories={"a": "("})
     (note,) = [note for note in opanatomy.analyze(path, categories={"a": "nowhere"}).memory.notes if "category" in note]
     assert note == "category a: no block has a frame in which 'nowhere' is found"
+
+
+def test_blocks_of_compiled_code_are_told_apart(tmp_path: Path) -> None:
+    """The region that torch writes beside an allocation, `compile_context`: its bytes are those of its blocks."""
+
+    def event(action: str, address: int, size: int, region: str) -> dict[str, Any]:
+        return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": address, "frames": [],
+                "compile_context": region}  # fmt: skip
+
+    region = "Torch-Compiled Region: 0/0"
+    sizes = {512: region, 1024: region, 2048: "N/A"}
+    trace, at, blocks = [], 4096, []
+    trace.append({"action": "segment_alloc", "addr": at, "size": 2 << 20, "stream": 0, "time_us": 0, "frames": []})
+    for size, where in sizes.items():
+        trace.append(event("alloc", at, size, where))
+        blocks.append({"address": at, "size": size, "requested_size": size, "state": "active_allocated", "frames": []})
+        at += size
+    rest = (2 << 20) + 4096 - at
+    blocks.append({"address": at, "size": rest, "requested_size": 0, "state": "inactive", "frames": []})
+    segment = {"device": 0, "address": 4096, "total_size": 2 << 20, "stream": 0, "segment_type": "small",
+               "blocks": blocks}  # fmt: skip
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [trace]}))
+    memory = opanatomy.analyze(path).memory
+    found = {part.name: part.bytes for part in memory.parts if part.of == "compiled"}
+    assert found == {region: 1536, None: 2048}
+    assert "compiled region" in terminal_report(opanatomy.analyze(path), width=100)

@@ -308,6 +308,8 @@ class _Device(Struct, frozen=True, kw_only=True):
     stack: Int64
     module: Categorical[str]
     stream: Int64
+    #: The compiled region of each block.
+    compiled: Categorical[str]
     passes: Passes
     reserved: Int64
     notes: tuple[str, ...]
@@ -529,7 +531,8 @@ def _device(
         name=label, number=number, snapshot=snapshot, row=row, history=history, module=module, blocks=blocks,
         whole=whole, curve=curve, state=state, moment=moment, phase=None if history is None else phase_at(state),
         placing=placing, trains=unused.trains, scores=_scores(blocks, placing, stack, stacks), stack=stack,
-        stream=stream, passes=passes, reserved=reserved, failure=failure, pools=pools,
+        stream=stream, compiled=_compiled(snapshot, history, blocks, began), passes=passes, reserved=reserved,
+        failure=failure, pools=pools,
         notes=tuple(_notes(snapshot, history, row, blocks, of_device, stacks, label)),
     )  # fmt: skip
 
@@ -606,6 +609,14 @@ def _noted_modules(
     told = np.array([*(path is not None for path in noted), False])[place]
     values = (*by_stack.values, *(path or "the model" for path in noted))
     return categorical_of(values, np.where(told, place + len(by_stack.values), by_stack.codes))
+
+
+def _compiled(snapshot: Snapshot, history: History | None, blocks: Blocks, began: int) -> Categorical[str]:
+    """Return the compiled region that each block was allocated in, where that was recorded."""
+    place = np.full(max(began, blocks.events), -1, dtype=np.int64)
+    if history is not None:
+        place[began:] = history.compiled[_counted_rows(history)]
+    return Categorical(place[blocks.alloc], snapshot.metadata)
 
 
 def _counted_rows(history: History) -> Int64:
@@ -984,6 +995,8 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
         "phase": [PHASES[code].value for code in device.placing.phase[live].tolist()],
         "stream": [str(stream) for stream in device.stream[live].tolist()],
     }  # fmt: skip
+    if any(regions := device.compiled.take(live).decoded()):
+        columns["compiled"] = regions
     functions = {"line": stacks.functions, "attention": {}}
     if device.scores[live].any():
         columns["attention"] = [

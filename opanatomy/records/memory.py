@@ -203,10 +203,10 @@ class MemoryBlocks(Record, frozen=True, kw_only=True):
 class MemoryPart(Record, frozen=True, kw_only=True):
     """The part of the peak, or of a snapshot's moment, that a line, module, operator class, phase or stream allocated.
 
-    `of` says which of these `name` is, `None` what no stack tells; of each the parts sum to `Memory.shown_bytes`, of a
-    step that was followed with `memory` and `lines` (by line alone) to its peak. What
-    was given beyond the requests is a component of its own, `allocator_rounding`. Of "attention" a name is the line
-    that allocated scores of attention that is not fused, `None` all else; there are none of it without scores.
+    `of` says which of these (or compiled region) `name` is, `None` what no stack tells; of each the parts sum to
+    `Memory.shown_bytes`, of a step that was followed with `memory` and `lines` (by line alone) to its peak. What was
+    given beyond the requests is a component of its own, `allocator_rounding`. Of "attention" a name is the line that
+    allocated scores of attention that is not fused, `None` all else; there are none of it without scores.
     """
 
     of: str

@@ -44,7 +44,8 @@ class History(Struct, frozen=True, kw_only=True):
     """What the allocator of one device did, in order.
 
     `action` is a place in `ACTIONS`, -1 of one that is not known; sizes are requested bytes. `stack` and `metadata` are
-    places in the snapshot's, -1 for none. The address of an `oom` is the bytes that were free on the device.
+    places in the snapshot's, -1 for none, and `compiled` is one in its `metadata`: the compiled region. The address of
+    an `oom` is the bytes that were free on the device.
     """
 
     device: int
@@ -55,6 +56,7 @@ class History(Struct, frozen=True, kw_only=True):
     time_us: Int64
     stack: Int64
     metadata: Int64
+    compiled: Int64
 
 
 class Segments(Struct, frozen=True, kw_only=True):

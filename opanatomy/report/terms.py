@@ -1068,7 +1068,8 @@ SNAPSHOT: Final = Chapter(
     title="Terms of a memory snapshot",
     page="out-of-memory.md",
     sections=(
-        "memory-lines", "memory-modules", "memory-classes", "memory-phases", "memory-pools", "memory-changes",
+        "memory-lines", "memory-modules", "memory-classes", "memory-phases", "memory-compiled", "memory-pools",
+        "memory-changes",
     ),
     terms=(
         term("line of the program", "what the innermost line of the program's own inside a module allocated",
@@ -1077,6 +1078,7 @@ SNAPSHOT: Final = Chapter(
         term("module, by the lines that call it", "what modules allocated, by the lines that call one inside the other",
              "With opanatomy.snapshot(module=...) by the paths of modules.", paths="memory.parts[].name"),
         term("operator class", "what operators of a class allocated", paths="memory.parts[].name"),
+        term("compiled region", "the compiled code that allocated it", paths="memory.parts[].name"),
         term("allocated in", "the phase of the allocation", paths="memory.parts[].name"),
         term("component", "what the blocks are, each with its reason in `inferred`", paths="memory.parts[].component"),
         term("of it", "part of what is allocated then", formula="memory.parts[].bytes / memory.shown_bytes",

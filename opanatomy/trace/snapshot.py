@@ -256,6 +256,7 @@ class _Tables:
                 "time_us": _packed([one.get("time_us", place) for place, one in enumerate(part, begin)]),
                 "stack": _packed([self._stack(one.get("frames")) for one in part]),
                 "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
+                "compiled": _packed([self._compiled(one.get("compile_context")) for one in part]),
             })  # fmt: skip
             trace[begin : begin + _PART] = [{}] * len(part)
         return {"device": device, **{name: b"".join(part[name] for part in parts) for name in parts[0]}}
@@ -301,6 +302,10 @@ class _Tables:
 
     def _text(self, text: object) -> int:
         return self.metadata.setdefault(text, len(self.metadata)) if isinstance(text, str) and text else -1
+
+    def _compiled(self, region: object) -> int:
+        """Return the number of the compiled region that an event ran in; torch writes N/A outside of one."""
+        return -1 if region == "N/A" else self._text(region)
 
     def _stack(self, frames: Sequence[dict[str, Any]] | None) -> int:
         """Return the number of a stack; frames are shared between stacks, so that they are known by their place."""

@@ -142,6 +142,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("memory-modules", _of(partial(memory.parts, "module")), "memory", "memory"),
         Part("memory-classes", _of(partial(memory.parts, "operator_class")), "memory", "memory"),
         Part("memory-phases", _of(partial(memory.parts, "phase")), "memory", "memory"),
+        Part("memory-compiled", _of(partial(memory.parts, "compiled")), "memory", "memory"),
         Part("memory-pools", _of(memory.pools), "memory", "memory"),
         Part("saved-activations", _of(memory.activations), "memory", "memory"),
         Part("snapshots", _of(memory.snapshots), "memory", "memory"),

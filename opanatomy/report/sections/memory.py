@@ -148,7 +148,7 @@ def blocks(anatomy: Anatomy) -> Section | None:
 #: The parts of a snapshot's moment that have a table each: the heading of its first column, and rows shown.
 _PARTS: Final = {
     "line": ("line of the program", 12), "module": ("module, by the lines that call it", 8),
-    "operator_class": ("operator class", 8), "phase": ("allocated in", 8),
+    "operator_class": ("operator class", 8), "phase": ("allocated in", 8), "compiled": ("compiled region", 8),
 }  # fmt: skip
 
 
