@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -20,10 +21,12 @@ from typing import Any, Final, TypeAlias
 import pytest
 import torch
 from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
 from opanatomy import api
+from opanatomy.analysis.ranks import step_over
 from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.run import profiled
 from opanatomy.records.anatomy import Anatomy
@@ -1064,3 +1067,22 @@ def test_lines_that_could_not_be_told_are_missed_aloud(tmp_path: Path) -> None:
         sys.settrace(before)
     assert traced.lines == ()
     assert [warning for warning in traced.warnings if "something else traces Python" in warning]
+
+
+def test_a_step_without_a_line_of_the_users_says_so(tmp_path: Path) -> None:
+    """A compiled model under `profile`: all its own code is compiled, the rest is the tool's."""
+    anatomy = loop(14, tmp_path)
+    assert anatomy.step.by_line_ns is not None
+    over = step_over([anatomy.step, replace(anatomy.step, by_line_ns=3 * anatomy.step.by_line_ns)])
+    assert over.by_line_ns == 3 * anatomy.step.by_line_ns
+    script = """
+        import torch
+        from functools import partial
+        from opanatomy.capture.run.profiled import profile_steps
+        made = profile_steps(
+            partial(torch.mm, torch.ones(4, 4), torch.ones(4, 4)), steps=1, device="cpu", begin=int, lines=True
+        )
+        print(made.why_no_lines)
+    """
+    said = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, check=True).stdout
+    assert "nothing of the step runs in a line of your code" in said

@@ -71,6 +71,7 @@ def step_over(records: Sequence[Step]) -> Step:
         framework = (step.wall_ns or 0) - (step.busy_ns or 0) - (step.profiler_ns or 0)
     return replace(
         step, count=sum(record.count for record in records), framework_ns=framework,
+        by_line_ns=_known(max, [record.by_line_ns for record in records]),
         wall_min_ns=_known(min, [record.wall_min_ns for record in records]),
         wall_max_ns=_known(max, [record.wall_max_ns for record in records]),
         unprofiled_wall_min_ns=_known(min, [record.unprofiled_wall_min_ns for record in records]),

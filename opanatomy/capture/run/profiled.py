@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -34,8 +35,8 @@ class StepProfiler:
         #: The stacks of lines by number, once the step that has them is done.
         self.frames: list[LineFrame] = []
         self._line_ranges = ExitStack()
-        #: Whether that step was run, and to its end.
-        self._begun_by_line = self.ran_by_line = False
+        #: Whether that step was run, and to its end; whether something else traced Python then.
+        self._begun_by_line = self.ran_by_line = self._traced_by_other = False
         activities = accelerators.profiler_activities(device)
         self.profiler: Any = profile(activities=activities, record_shapes=True, schedule=plan)
         # With a schedule torch would write its own ranges, numbered from the warm-up on, around more than the step.
@@ -63,6 +64,7 @@ class StepProfiler:
             with kineto.listening(self.device):
                 self.profiler.step()
         if number == self.steps:
+            self._traced_by_other = sys.gettrace() is not None
             self._line_ranges.enter_context(record_function(LINES_STEP))
             self.frames = self._line_ranges.enter_context(line_ranges(self.device, self._own))
             self._begun_by_line = True
@@ -87,9 +89,11 @@ class StepProfiler:
         """Return why the lines are not known that were asked for."""
         if not self.lines or self.frames:
             return None
-        if self._begun_by_line:
+        if not self._begun_by_line:
+            return "no line is known: it takes one more step, and there was none"
+        if self._traced_by_other:
             return "no line is known: something else traces Python in this process, a debugger or a coverage tool"
-        return "no line is known: it takes one more step, and there was none"
+        return "no line is known: nothing of the step runs in a line of your code; what is compiled runs in none"
 
     def stop(self) -> None:
         """Stop the profiler, also in the middle of a step."""
