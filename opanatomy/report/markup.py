@@ -52,10 +52,10 @@ def templates() -> Environment:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )  # fmt: skip
-    made.filters |= {
+    made.filters.update({
         "shown": printable, "cell": text_of, "number": number_of, "depth": _depth, "colour": COLOUR.__getitem__,
         "sha256": _sha256,
-    }  # fmt: skip
+    })  # fmt: skip
     made.globals.update(with_options=WITH, title=None)
     return made
 
