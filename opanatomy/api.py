@@ -206,7 +206,8 @@ def profile(
     one, from the only single number that requires a gradient; without that, from every output that does, with a
     gradient of ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in
     a new file of that name; `force` overwrites an old one. `steps` are profiled, after `warmup` ones that are not.
-    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module, and with `inference` the step
+    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module (in
+    `compile_mode`, such as "reduce-overhead"), and with `inference` the step
     is a forward alone. With `accumulate` the batch, the first dimension of each input, is cut into that many micro-
     batches, whose gradients go into one update; `clip` is the norm to which they are scaled down before it. With
     `generate` the step is `module.generate(**inputs)` with that many new tokens for each sample, by beam search with
@@ -1110,8 +1111,8 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # 
     def to_pandas(self, table: str = "operators") -> Any:
         """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
 
-        Tables: work, of which the next five are sums, operators, kernels, modules, classes, ratios, steps, memory (its
-        components), curve (allocated bytes), blocks (at the peak), activations, snapshots, devices, streams,
+        Tables: work, of which the next six are sums, operators, kernels, modules, lines, classes, ratios, steps, memory
+        (its components), curve (allocated bytes), blocks (at the peak), activations, snapshots, devices, streams,
         collectives, communication, ranks, spread, waiting, advice, host, chains, lanes, spans, checks, batches,
         tokenizers, metrics; others as the JSON report has them ("memory.terms"). Raises `UsageError` with all names for
         another one, `OpanatomyError` without pandas (the extra `data`).

@@ -55,6 +55,7 @@ def state() -> dict[str, Any]:
         },
         "bars": transformers.utils.logging.is_progress_bar_enabled(),
         "streams": (sys.stdout, sys.stderr, sys.excepthook, sys.unraisablehook, sys.getrecursionlimit()),
+        "tracing": sys.gettrace(),
         "path": list(sys.path),
         "folder": Path.cwd(),
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
@@ -91,13 +92,15 @@ def state() -> dict[str, Any]:
         {"amp": "fp16", "steps": 2},
         {"inference": True, "redact": True},
         {"compile": True},
+        {"compile": True, "compile_mode": "reduce-overhead"},
+        {"lines": True},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_process_is_as_it_was(options: dict[str, Any], fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    monkeypatch.setattr(torch, "compile", lambda module: module)  # what it compiles with is set all the same
+    monkeypatch.setattr(torch, "compile", lambda module, mode: module)  # what it compiles with is set all the same
     opanatomy.profile(torch.nn.Linear(8, 4), X)  # the first of a process imports modules with loggers of their own
     model, before = Model(fails=fails), state()
     if fails:

@@ -235,7 +235,8 @@ before = process()
 from opanatomy.script import Script
 import torch
 settings = dict(folder=".", trace=str(Path("step.json").absolute()), numbered=False, command="opanatomy run", steps=1,
-                after=6, stop=False, memory=False, check=True, redact=False, force=False, words=["--brief"])
+                after=6, stop=False, memory=False, lines=False, check=True, redact=False, force=False,
+                words=["--brief"])
 script = Script(settings)
 script.torch_is_there()
 model = torch.nn.Linear(4, 4)
