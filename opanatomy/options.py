@@ -547,8 +547,8 @@ REPORT: Final = (
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: by the ending of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
-           help="with -o FILE.svg or FILE.png: this picture of the report (step, advice, lanes, classes, roofline,"
-           " modules, memory, components, ranks; difference; techniques)"),
+           help="with -o FILE.svg or FILE.png: this picture of the report (step, advice, lanes, steps, classes,"
+           " roofline, modules, lines, memory, segments, components, ranks; difference; techniques)"),
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="write every table of the report into this folder too, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,

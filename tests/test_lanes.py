@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import opanatomy
-from opanatomy.analysis.lanes import MOST_SPANS
+from opanatomy.analysis.lanes import MOST_SPANS, fewer
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.lanes import LaneKind
 from tests.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
@@ -160,6 +160,23 @@ def test_of_many_spans_the_times_stay_exact(tmp_path: Path) -> None:
         check(spans, anatomy.lanes.wall_ns)
         assert spent(spans) == spent(spans_of(whole, each.name))
         assert each.bin_ns is None or all(span["name"] is None for span in spans)
+
+
+def test_a_picture_has_room_for_every_lane(tmp_path: Path) -> None:
+    """Of lanes that are too much together each has so many parts: the last one's begin is where it was."""
+    many_kernels().write(tmp_path / "trace.json")
+    whole = opanatomy.analyze(tmp_path / "trace.json", timeline="full").lanes
+    assert whole is not None
+    binned = 400 // len(whole.lanes)
+    drawn = fewer(whole, 400, binned=binned)
+    assert len(drawn.spans) <= 400
+    for each in drawn.lanes:
+        rows = [row for row in drawn.spans.rows() if row["lane"] == each.name]
+        true = [row for row in whole.spans.rows() if row["lane"] == each.name]
+        assert spent(rows) == spent(true)
+        assert each.bin_ns is None or each.bin_ns <= whole.wall_ns / (binned // 8)
+        room = each.bin_ns or 0
+        assert true[0]["begin_ns"] - room <= rows[0]["begin_ns"] <= true[0]["begin_ns"]
 
 
 def test_a_span_has_its_names_and_what_it_comes_from(tmp_path: Path) -> None:

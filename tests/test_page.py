@@ -172,6 +172,12 @@ def test_the_step_after_changes_without_a_replay() -> None:
         "now": [(NOW, 0, 1_000)], "gap": [(BOUND, 0, 400)], "gap (2)": [(BOUND, 0, 500)], "together": [(BOUND, 0, 0)],
     }  # fmt: skip
     assert list(bars_of(replace(anatomy, advice=(gap,)))) == ["now", "gap"]
+    # Of a step without the profiler, or of one rank: each by its share of its own step, and so are both together.
+    other = replace(gap, id="pages", gain_ns=100, step_ns=500)
+    mixed = bars_of(replace(anatomy, advice=(replace(gap, gain_ns=300), other)))
+    assert mixed == {
+        "now": [(NOW, 0, 1_000)], "gap": [(BOUND, 0, 700)], "pages": [(BOUND, 0, 800)], "together": [(BOUND, 0, 500)],
+    }  # fmt: skip
     with pytest.raises(NoChart, match="no advice says by how much the step gets shorter"):
         chart_of(replace(anatomy, advice=anatomy.advice[2:]), "advice")
 

@@ -442,18 +442,20 @@ def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Seque
 def fewer(lanes: Lanes, most: int | None, work: int = 0, binned: int = _MOST_BINNED) -> Lanes:
     """Return the lanes with at most so many spans, of streams so many more; one that is too much has `binned` parts.
 
-    The first lanes are kept whole as far as there is room.
+    The first lanes are kept whole as far as there is room beside so many parts of each of the others.
     """
     left, left_of_work = (len(lanes.spans), 0) if most is None else (most, work)
     made, tables = [], []
     titles = lanes.spans.keys["lane"]
-    for lane in lanes.lanes:
-        spans = lanes.spans.where(titles.equals(lane.name))
+    spans_of = [lanes.spans.where(titles.equals(lane.name)) for lane in lanes.lanes]
+    others = sum(min(len(spans), binned) for spans in spans_of)
+    for lane, spans in zip(lanes.lanes, spans_of, strict=True):
+        others -= min(len(spans), binned)
         if lane.of is LaneKind.STREAM and len(spans) <= left_of_work:
             left_of_work -= len(spans)
         else:
-            if len(spans) > left:
-                lane, spans = _binned(lane, spans, lanes.wall_ns, min(binned, max(left, 2)))
+            if len(spans) > left - others:
+                lane, spans = _binned(lane, spans, lanes.wall_ns, min(binned, max(left - others, 2)))
             left -= len(spans)
         made.append(lane)
         tables.append(spans)

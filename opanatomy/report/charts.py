@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from msgspec import Struct
 
 from opanatomy.analysis import lanes
-from opanatomy.analysis.costs import costs_of, steps_of, steps_of_window
+from opanatomy.analysis.costs import costs_of, nothing_recorded, steps_of, steps_of_window
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.io.files import cache_folder, replacing
 from opanatomy.options import instead_of
@@ -259,7 +259,7 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
     """
     costs, steps = costs_of(anatomy), steps_of_window(anatomy)
     communication = COLOUR[OperatorClass.COMMUNICATION]
-    for item, ns in costs.classes.items():
+    for item, ns in costs.classes.items() if not nothing_recorded(anatomy) else ():  # else it is the host's work
         yield {"part": LABEL[item], "ns": ns / steps, "colour": COLOUR[item]}
     waiting = costs.waiting_ns or 0
     for name, ns, colour in (("exposed communication", costs.exposed_ns - waiting, communication),
@@ -302,26 +302,29 @@ def _advice(anatomy: Anatomy) -> Any:
     if not timed:
         raise NoChart("no advice says by how much the step gets shorter")
     now = max(each.step_ns or 0 for each in timed)
-    gains = [(word_of(each), each.replayed_ns, each.gain_ns or 0) for each in timed]
+    gains = [(word_of(each), each.replayed_ns, each.gain_ns or 0, each.step_ns or 0) for each in timed]
     if (together := gain_together(first, anatomy.replay)) is not None:
-        gains.append(("together", *together[:2]))
-    whole = units.duration(now)
+        gains.append(("together", *together))
+    whole = " or ".join(dict.fromkeys(units.duration(each.step_ns or 0) for each in timed))
     rows: list[Datum] = [{"step": "now", "kind": _NOW, "from": 0, "to": now, "text": whole, "label": whole}]
     times: Counter[str] = Counter()
-    for word, replayed, most in gains:
+    for word, replayed, most, step in gains:
         times[word] += 1  # two pieces of advice may be by one rule
         name = word if times[word] == 1 else f"{word} ({times[word]})"
-        least, longest = now - most, now - (most if replayed is None else replayed)
-        text = f"{units.duration(least)} ({units.change(least, now)})"
+        least, longest = step - most, step - (most if replayed is None else replayed)
+        text = f"{units.duration(least)} ({units.change(least, step)})"
         if replayed is None:
             text = f"at least {text}"
         elif units.duration(longest) != units.duration(least):
-            text += f" to {units.duration(longest)} ({units.change(longest, now)})"
+            text += f" to {units.duration(longest)} ({units.change(longest, step)})"
+        if step != now:  # that of another rank, or without the profiler
+            text += f" of {units.duration(step)}"
         kind = _BOUND if replayed is None else _REPLAYED
-        rows.append({"step": name, "kind": kind, "from": 0, "to": least, "text": text, "label": text})
-        if longest > least:  # the text is behind the last bar
+        low, high = (round(one * now / step) for one in (least, longest))
+        rows.append({"step": name, "kind": kind, "from": 0, "to": low, "text": text, "label": text})
+        if high > low:  # the text is behind the last bar
             rows[-1]["label"] = ""
-            rows.append({"step": name, "kind": _RANGE, "from": least, "to": longest, "text": text, "label": text})
+            rows.append({"step": name, "kind": _RANGE, "from": low, "to": high, "text": text, "label": text})
     names = list(dict.fromkeys(row["step"] for row in rows))
     looks = {kind: colour for kind, colour in _OF_AFTER.items() if any(row["kind"] == kind for row in rows)}
     base = alt.Chart(_values(rows)).encode(
@@ -329,7 +332,9 @@ def _advice(anatomy: Anatomy) -> Any:
         tooltip=[alt.Tooltip("step:N", title="after"), alt.Tooltip("text:N", title="the step takes"), "kind:N"],
     )  # fmt: skip
     bars = base.mark_bar(stroke=_INK, strokeOpacity=0.6, strokeWidth=0.8).encode(
-        x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, now)), scale=alt.Scale(domain=[0, now], nice=False)),
+        x=alt.X("from:Q", scale=alt.Scale(domain=[0, now], nice=False),
+                axis=alt.Axis(title="share of the step", values=[now * part / 5 for part in range(6)],
+                              labelExpr=f"format(datum.value / {now}, '.0%')")),
         x2="to:Q", color=_coloured("kind", looks, symbolType="square"), description="text:N",
     )  # fmt: skip
     labels = base.mark_text(align="left", dx=4, fontSize=11).encode(x="to:Q", text="label:N")
@@ -352,6 +357,8 @@ def _steps(anatomy: Anatomy) -> Any:
     import altair as alt
 
     steps = anatomy.step.steps
+    if len(anatomy.ranks) > 1:
+        raise NoChart("the steps of several ranks are in the picture of ranks")
     if len(steps) < 2:
         raise NoChart("the recording has one step" if steps else "the steps are not known one by one")
     rows: list[Datum] = []
@@ -362,7 +369,7 @@ def _steps(anatomy: Anatomy) -> Any:
         for part in parts_of_row(step):
             rows.append({**part, "from": at, "to": at + part["ns"], "top": top + 2, "bottom": top + _BAR - 2,
                          "step": str(step.number), "text": units.duration(part["ns"]),
-                         "share": units.share(part["ns"], step.wall_ns), "aside": step.set_aside or ""})  # fmt: skip
+                         "share": units.share(part["ns"], step.wall_ns)})  # fmt: skip
             at += part["ns"]
         if step.set_aside is not None:
             slant = longest / 120
@@ -380,8 +387,8 @@ def _steps(anatomy: Anatomy) -> Any:
     bars = alt.Chart(_values(rows)).mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.4).encode(
         x=x, x2="to:Q", y=alt.Y("top:Q", **down), y2="bottom:Q",
         color=_coloured("part", looks, columns=4, symbolType="square"),
-        tooltip=["step:N", "part:N", alt.Tooltip("text:N", title="time"), alt.Tooltip("share:N", title="of the step"),
-                 alt.Tooltip("aside:N", title="set aside")], description="part:N",
+        tooltip=["step:N", "part:N", alt.Tooltip("text:N", title="time"), alt.Tooltip("share:N", title="of the step")],
+        description="part:N",
     )  # fmt: skip
     hatch = alt.Chart(_values(lines)).mark_rule(
         color="white", opacity=0.75, strokeWidth=1.5, clip=True, aria=False,
@@ -393,7 +400,7 @@ def _steps(anatomy: Anatomy) -> Any:
         x=alt.value(0), y=alt.Y("middle:Q", **down), text="label:N",
     )  # fmt: skip
     ends = base.mark_text(align="left", dx=5, fontSize=10.5, limit=300).encode(
-        x="end:Q", y=alt.Y("middle:Q", **down), text="says:N",
+        x="end:Q", y=alt.Y("middle:Q", **down), text="says:N", tooltip=["label:N", "says:N"],
     )  # fmt: skip
     counted = sum(step.set_aside is None for step in steps)
     said = f"{counted} of {len(steps)} steps count" + ("; the hatched ones are set aside" if lines else "")
@@ -776,6 +783,7 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
     steps, joint = steps_of(anatomy), "." if what == "module" else " > "
     phases_of = {**PHASES_OF, Phase.OTHER.value: (Phase.OTHER,)}
     rows: list[Datum] = []
+    wholes = {"memory": units.size(sum(row.bytes for row in anatomy.memory.activations))}
     amounts: tuple[tuple[str, Callable[[float], str], Callable[[Amount], float]], ...] = (
         ("time", units.duration, lambda amount: amount.time_ns / steps),
         ("FLOPs", units.flops, lambda amount: (amount.flops or 0) / steps),
@@ -783,6 +791,7 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
     for measure, text, value_of in amounts:
         at = 0.0
         whole = sum(value_of(root.sum(phases)) for phases in phases_of.values())
+        wholes[measure] = text(whole)
         for phase, phases in phases_of.items():
             wide = _Width(phases, value_of, whole, joint)
             for datum in _rectangles(root, name, "", 0, at, wide):
@@ -792,7 +801,7 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
     rows += _activations(anatomy) if what == "module" else ()
     if not rows:
         raise NoChart(f"no time is known of any {what}")
-    rows = _largest(rows)
+    rows = [row | {"ink": _ink_on(_OF_PHASE.get(Phase(row["phase"]), _GREY))} for row in _largest(rows)]
     measures = [measure for measure in ("time", "FLOPs", "memory") if any(row["measure"] == measure for row in rows)]
     deepest = max(row["depth"] for row in rows) + 1
     shown = [phase for phase in PHASES if any(row["phase"] == phase.value for row in rows)]
@@ -801,28 +810,37 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
     wanted, picked = alt.param(name="wanted", value=""), alt.param(name="picked", value="")
     x = alt.X("from:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False),
               axis=None)  # fmt: skip
-    said = f"without {what}s of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
-    base = alt.Chart(_values(rows), title=said).transform_filter("datum.measure == measure")
-    tip = [alt.Tooltip("path:N", title=what), alt.Tooltip("kind:N", title="kind"), "phase:N",
+    said = f"the whole width is {' or '.join(map(wholes.__getitem__, measures))}"
+    said += f"; without {what}s of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
+    base = alt.Chart(_values(rows)).transform_filter("datum.measure == measure")
+    kind = [alt.Tooltip("kind:N", title="kind")] if what == "module" else []
+    tip = [alt.Tooltip("path:N", title=what), *kind, "phase:N",
            alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title=f"of all {what}s")]  # fmt: skip
     found = "wanted == '' || indexof(lower(datum.path), lower(wanted)) >= 0"
     boxes = base.mark_rect(stroke="white", strokeOpacity=0.7, strokeWidth=0.7, clip=True, cursor="pointer").encode(
         x=x, x2="to:Q",
         y=alt.Y("depth:Q", scale=alt.Scale(domain=[0, deepest], reverse=True, nice=False), axis=None), y2="below:Q",
         color=_by_phase(shown),
-        opacity=alt.condition(found, alt.value(0.85), alt.value(0.2)),
+        opacity=alt.condition(found, alt.value(1), alt.value(0.25)),
         tooltip=tip, description="path:N",
     )  # fmt: skip
     across = "(datum.to - datum.from) / (high - low) * width"
+    cut_off = f"slice(datum.name, 0, floor({across} / 8))"
+    if what == "line":  # its number comes last
+        place = "split(datum.name, ' ')[0]"
+        cut_off = f"slice({place}, max(0, length({place}) - floor({across} / 8)))"
     names = base.transform_calculate(
         middle="(max(datum.from, low) + min(datum.to, high)) / 2", row="datum.depth + 0.5",
         label=f"{across} < 34 || datum.to <= low || datum.from >= high ? '' : {across} < 7 * length(datum.name)"
-              f" ? slice(datum.name, 0, floor({across} / 8)) : datum.name",
-    ).mark_text(fontSize=11, color="white", clip=True).encode(
+              f" ? {cut_off} : datum.name",
+    ).mark_text(fontSize=11, clip=True).encode(
+        color=alt.condition("datum.ink == 'black'", alt.value("black"), alt.value("white")),
         x=alt.X("middle:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), zero=False)),
         y=alt.Y("row:Q", scale=alt.Scale(domain=[0, deepest], reverse=True)), text="label:N", tooltip=tip,
     )  # fmt: skip
-    return (boxes + names).add_params(low, high, switch, wanted, picked).properties(width=_WIDTH, height=24 * deepest)
+    return (boxes + names).add_params(low, high, switch, wanted, picked).properties(
+        width=_WIDTH, height=24 * deepest, title=said,
+    )  # fmt: skip
 
 
 class _Width(Struct, frozen=True):
@@ -926,16 +944,17 @@ def _memory(anatomy: Anatomy) -> Any:
         for point in points
         for place, name in enumerate(components)
     ]  # fmt: skip
+    lines = [f"line {place}" for place in range(1, max(len(point.lines) for point in points) + 1)]
     moments = [
         {"ns": point.time_ns, "until": until.time_ns, "all": point.allocated_bytes,
          "time": units.duration(point.time_ns), "phase": point.phase.value,
          "allocated": units.size(point.allocated_bytes),
-         **{shown[name]: units.size(size) for name, size in point.components.items() if size},
+         **{shown[name]: units.size(point.components.get(name, 0)) for name in components},
+         **dict.fromkeys(lines, ""),
          **{f"line {place}": f"{name}: {units.size(size)}"
             for place, (name, size) in enumerate(point.lines.items(), 1)}}
         for point, until in zip(points, (*points[1:], points[-1]), strict=True)
     ]  # fmt: skip
-    lines = [f"line {place}" for place in range(1, max(len(point.lines) for point in points) + 1)]
     end = points[-1].time_ns
     phases = list(_bands(points))
     known = [phase for phase in PHASES if any(band["phase"] == phase.value for band in phases)]
@@ -1088,7 +1107,7 @@ _MOST_STEPS: Final = 60
 
 
 def _ranks(anatomy: Anatomy) -> Any:
-    """Return the time of each rank and step, and the part of it spent waiting for another rank."""
+    """Return the time of each rank and step, the part of it spent waiting for another rank, and who is waited for."""
     import altair as alt
 
     if len(anatomy.ranks) < 2:
@@ -1101,6 +1120,8 @@ def _ranks(anatomy: Anatomy) -> Any:
                 for figure, ns in (("step", step.wall_ns), ("waiting for other ranks", step.waiting_ns)):
                     rows.append({"rank": name, "step": str(step.number), "figure": figure, "ns": ns,
                                  "text": units.duration(ns), "share": units.share(ns, step.wall_ns)})  # fmt: skip
+            rows.append({"rank": name, "step": "all", "figure": "the others waited for it", "ns": rank.charged_ns,
+                         "text": units.duration(rank.charged_ns), "share": ""})  # fmt: skip
     else:
         known = _spread_out(
             [rank for rank in anatomy.ranks if rank.wall_ns], _MOST_RANKS, lambda rank: rank.wall_ns or 0
@@ -1111,28 +1132,29 @@ def _ranks(anatomy: Anatomy) -> Any:
     if not rows:
         raise NoChart("no rank's step is known")
     names = list(dict.fromkeys(row["rank"] for row in rows))
-    steps = list(dict.fromkeys(row["step"] for row in rows))
+    steps = list(dict.fromkeys(row["step"] for row in rows if row["step"] != "all"))
     said = []
     if len(names) < len(anatomy.ranks):
         said.append(f"{len(names)} of {len(anatomy.ranks):,} ranks: the slowest, and others evenly spread")
     if len(steps) == _MOST_STEPS:
         said.append(f"the first {_MOST_STEPS} steps")
     panels = []
-    for figure, scheme in (("step", "blues"), ("waiting for other ranks", "oranges")):
+    for figure, scheme in (("step", "blues"), ("waiting for other ranks", "oranges"),
+                           ("the others waited for it", "reds")):  # fmt: skip
         own = [row for row in rows if row["figure"] == figure]
         if not own:
             continue
         longest = max(row["ns"] for row in own)
         panels.append(
             alt.Chart(_values(own), title=figure).mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.5).encode(
-                x=alt.X("step:O", sort=steps, title="step", axis=alt.Axis(labelAngle=0)),
+                x=alt.X("step:O", sort=[*steps, "all"], title="step", axis=alt.Axis(labelAngle=0)),
                 y=alt.Y("rank:N", sort=names, title=None),
                 color=alt.Color("ns:Q", scale=alt.Scale(scheme=scheme, zero=True),
                                 legend=alt.Legend(orient="bottom", **_time_axis(None, longest))),
                 tooltip=["rank:N", "step:N", alt.Tooltip("text:N", title="time" if figure == "step" else figure),
                          alt.Tooltip("share:N", title="of the step")],
                 description="text:N",
-            ).properties(width=380, height=max(14 * len(names), 60))
+            ).properties(width=300, height=max(14 * len(names), 60))
         )  # fmt: skip
     made = alt.hconcat(*panels, spacing=40).resolve_scale(color="independent")
     return made.properties(title="; ".join(said)) if said else made
@@ -1202,7 +1224,7 @@ def _difference(comparison: Comparison) -> Any:
     begin = max(0, least - (most - least) // 2) if least > 2 * (most - least) else 0
     said = [f"the axis begins at {text(begin)}"] if begin else []
     said += [] if claimed else [f"not claimed: {comparison.no_claim}"]
-    base = alt.Chart(_values(rows), title="; ".join(said))
+    base = alt.Chart(_values(rows))
     y = alt.Y("what:N", sort=names, title=None, axis=alt.Axis(labelLimit=360))
     shown = _time_axis(None, most) if axis is None else axis(None)
     x = alt.X("from:Q", axis=alt.Axis(**shown), scale=alt.Scale(domain=[begin, most], nice=False))
@@ -1215,7 +1237,7 @@ def _difference(comparison: Comparison) -> Any:
     )  # fmt: skip
     ends_at = base.transform_calculate(end="max(datum.from, datum.to)")
     labels = ends_at.mark_text(align="left", dx=4, fontSize=11).encode(y=y, x="end:Q", text="text:N")
-    return (bars + labels).properties(width=_WIDTH - 300, height=24 * len(rows))
+    return (bars + labels).properties(width=_WIDTH - 300, height=24 * len(rows), title="; ".join(said))
 
 
 # ----- techniques

@@ -161,10 +161,30 @@ def test_the_keyboard_goes_from_span_to_span(browser: Any, folder: Path) -> None
 def test_a_name_is_found(browser: Any, folder: Path) -> None:  # noqa: F811
     rows = rows_of("bert_cpu", folder)
     wanted = [row for row in rows if "addmm" in f"{row['name']} {row['operator']} {row['module']}".lower()]
+    spent: dict[str, int] = {}
+    for row in wanted:
+        where = "phases" if row["lane"] == "phases" else "threads"
+        spent[where] = spent.get(where, 0) + row["length_ns"]
     with Opened(browser, page_of("bert_cpu", folder)) as opened:
         opened.page.fill("[data-find]", "addmm")
         told = opened.page.text_content("#chart-lanes output")
-        assert told.startswith(f"{len(wanted)} spans, {units.duration(sum(row['length_ns'] for row in wanted))};")
+        assert told.startswith(f"{len(wanted)} spans: {units.duration(spent['threads'])} in threads; Enter")
         opened.page.focus("[data-find]")
         opened.page.keyboard.press("Enter")
         assert rows[opened.page.evaluate("opanatomy.timeline.picked()")] == wanted[0]
+        opened.page.fill("[data-find]", "nothing has this name")
+        assert opened.page.text_content("#chart-lanes output") == "nothing in the lanes is called so"
+        assert not opened.page.is_visible("#span")
+        opened.page.fill("[data-find]", "forward")
+        forward = [row for row in rows if row["kind"] == "forward"]
+        told = opened.page.text_content("#chart-lanes output")
+        assert f"{units.duration(sum(row['length_ns'] for row in forward))} in phases" in told
+
+
+def test_moments_are_told_apart_at_every_zoom(browser: Any, folder: Path) -> None:  # noqa: F811
+    """The ends of what is shown have the digits that tell them from each other."""
+    with Opened(browser, page_of("bert_cpu", folder)) as opened:
+        for _ in range(30):
+            opened.page.click("[data-way=closer]")
+            low, high = (opened.page.text_content("#chart-lanes output") or "").split(" to ")
+            assert low != high

@@ -53,6 +53,7 @@
       if (!one || typeof one !== "object" || Array.isArray(one.values)) return;
       if (one.columns > 2) one.columns = 2;
       if (one.labelLimit) one.labelLimit = 0.4 * room;
+      if (one.orient === "bottom" && !one.columns) Object.assign(one, { columns: 1, labelLimit: 0.85 * room });
       if (one.labels === false) one.labels = true;
       if (one.tickCount > 4) one.tickCount = 4;
       if (one.limit > 95) one.limit = 95;
@@ -109,13 +110,13 @@
       const { text, family, phase } = form.elements;
       const wanted = text.value.trim().toLowerCase();
       let shown = 0;
-      each("tbody > tr", (row) => {
+      [...table.tBodies[0].rows].forEach((row) => {
         const fits = (!wanted || row.textContent.toLowerCase().includes(wanted))
           && (!family || !family.value || row.dataset.class === family.value)
           && (!phase || !phase.value || (row.dataset.key || "").split("/")[1] === phase.value);
         row.hidden = !fits;
         if (fits) shown += 1;
-      }, table);
+      });
       form.querySelector("output").textContent = `${shown} rows`;
     };
     form.addEventListener("input", apply);
@@ -124,7 +125,8 @@
 
   // Sorting by a column: numbers by their exact values, the sums stay at the end.
   const sorted = (table, place, head) => {
-    const descending = head.getAttribute("aria-sort") !== "descending";
+    const [first, then] = head.classList.contains("n") ? ["descending", "ascending"] : ["ascending", "descending"];
+    const descending = (head.getAttribute("aria-sort") === first ? then : first) === "descending";
     each("th[aria-sort]", (other) => other.removeAttribute("aria-sort"), table);
     head.setAttribute("aria-sort", descending ? "descending" : "ascending");
     const body = table.tBodies[0];

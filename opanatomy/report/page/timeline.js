@@ -34,6 +34,10 @@ window.opanatomy.shown = (async () => {
     const shown = three(ns / UNITS[unit][1]);
     return next && shown * UNITS[unit][1] >= next[0] ? `${three(next[0] / next[1])} ${next[2]}` : `${shown} ${UNITS[unit][2]}`;
   };
+  const moment = (ns, apart) => {  // with the digits that tell it from one that is so far away
+    const [, size, name] = UNITS[Math.max(0, Math.min(3, UNITS.findLastIndex(([least]) => ns >= least)))];
+    return `${(ns / size).toFixed(Math.max(0, Math.ceil(Math.log10(size / apart) - 1e-9)))} ${name}`;
+  };
 
   const ROW = 26, TALL = 20, TOP = 22, canvas = document.createElement("canvas"), ink = canvas.getContext("2d");
   const view = figure.querySelector(".view"), told = figure.querySelector("output"), tip = document.getElementById("span");
@@ -115,7 +119,8 @@ window.opanatomy.shown = (async () => {
     const tick = Math.max(1, power * [1, 2, 5, 10].find((times) => times * power >= about));
     for (let ns = Math.ceil(from / tick) * tick; ns <= to; ns += tick) {
       ink.globalAlpha = 0.15; ink.fillRect(x(ns), 0, 1, high); ink.globalAlpha = 1;
-      ink.fillText(time(ns), Math.min(x(ns) + 3, wide - 50), 8);
+      const label = moment(ns, tick);
+      if (x(ns) + 3 + ink.measureText(label).width < wide) ink.fillText(label, x(ns) + 3, 8);
     }
     lanes.forEach((lane, number) => {
       const y = TOP + ROW * number;
@@ -141,7 +146,7 @@ window.opanatomy.shown = (async () => {
     const span = Math.min(Math.max(high - low, 20), wall);
     from = Math.max(0, Math.min(low, wall - span));
     to = from + span;
-    told.textContent = `${time(Math.round(from))} to ${time(Math.round(to))}`;
+    told.textContent = [from, to].map((ns) => moment(Math.round(ns), Math.max(1, span / 1000))).join(" to ");
     redraw();
   };
   const tell = (row, across, down) => {
@@ -200,14 +205,19 @@ window.opanatomy.shown = (async () => {
   };
   canvas.addEventListener("keydown", (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } });
 
+  const WHERE = { phases: "phases", device: "devices", stream: "streams", host: "threads" };
   const search = figure.querySelector("[data-find]"), fields = ["name", "operator", "module"];
   search.addEventListener("input", () => {
     const wanted = search.value.trim().toLowerCase();
     const fits = fields.map((name) => texts[name].map((one) => one.toLowerCase().includes(wanted)));
-    const rows = wanted ? [...begin.keys()].filter((row) => fields.some((name, at) => fits[at][codes[name][row]])) : [];
+    const kindFits = kinds.map(([one]) => one.toLowerCase().includes(wanted));
+    const fit = (row) => kindFits[kind[row]] || fields.some((name, at) => fits[at][codes[name][row]]);
+    const rows = wanted ? [...begin.keys()].filter(fit) : [], sums = {};
+    rows.forEach((row) => { const { of } = lanes[numberOf(row)]; sums[of] = (sums[of] || 0) + length[row]; });
     found = new Set(rows);
-    told.textContent = wanted && `${rows.length} spans, ${time(rows.reduce((sum, row) => sum + length[row], 0))}; Enter goes to the next`;
-    redraw();
+    const parts = Object.entries(sums).map(([of, sum]) => `${time(sum)} in ${WHERE[of]}`).join(", ");
+    told.textContent = wanted && (rows.length ? `${rows.length} spans: ${parts}; Enter goes to the next` : "nothing in the lanes is called so");
+    pick(-1);
   });
   search.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !found.size) return;

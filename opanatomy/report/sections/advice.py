@@ -98,23 +98,23 @@ def gain_together(
     """Return what advice gains together, as `replayed_ns`, `gain_ns` and `step_ns` of one; `None` for less than two of
     time.
 
-    It is what a replay says if that has all of them, else at most the sum.
+    It is what a replay says if that has all of them, else at most the sum of their shares of the step, which may be
+    recorded or not, or that of one rank.
     """
     timed = [each for each in advice if each.gain_ns is not None and each.step_ns]
     if len(timed) < 2:
         return None
     whole = max(each.step_ns or 0 for each in timed)
+    limit = sum(round((each.gain_ns or 0) * whole / (each.step_ns or whole)) for each in timed)
     made = replay.together if replay is not None else None
     if replay is not None and made is not None and len(made.changes) == sum(len(each.changes) for each in timed):
         parts = [1 - made.step_ns / max(replay.step_ns, 1)]
         if made.least_ns is not None and replay.least_ns is not None:
             parts.append(1 - made.least_ns / max(replay.least_ns, 1))
         is_bound = any(each.is_bound for each in timed)
-        limit = sum(each.gain_ns or 0 for each in timed)
         least, most = (min(max(round(part * whole), 0), limit) for part in (min(parts), max(parts)))
         return None if is_bound else least, most, whole
-    most = sum(each.gain_ns or 0 for each in timed)
-    return None, min(most, whole), whole
+    return None, min(limit, whole), whole
 
 
 def fact_of(advice: Advice, *, of_profile: bool, brief: bool = False) -> Fact:
