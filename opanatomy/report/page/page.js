@@ -52,7 +52,7 @@
     const fit = (one) => {
       if (!one || typeof one !== "object" || Array.isArray(one.values)) return;
       if (one.columns > 2) one.columns = 2;
-      if (one.labelLimit) one.labelLimit = 0.4 * room;
+      if (one.labelLimit) Object.assign(one, { labelLimit: 0.4 * room, labelFontSize: 11 });
       if (one.orient === "bottom" && !one.columns) Object.assign(one, { columns: 1, labelLimit: 0.85 * room });
       if (one.labels === false) one.labels = true;
       if (one.tickCount > 4) one.tickCount = 4;
