@@ -601,13 +601,14 @@ def _classes(anatomy: Anatomy) -> Any:
                   scale=alt.Scale(domain=classes))  # fmt: skip
         tip = ["class:N", "figure:N", alt.Tooltip("text:N", title="backward / forward"),
                alt.Tooltip("expected:N", title="theory")]  # fmt: skip
-        base = alt.Chart(_values(ratios), title="backward / forward, | by theory")
+        with_theory = any(ratio["theory"] is not None for ratio in ratios)
+        base = alt.Chart(_values(ratios), title=f"backward / forward{', | by theory' if with_theory else ''}")
         points = base.mark_point(filled=True, size=60, color="#0072b2").encode(
             y=y, x=alt.X("measured:Q", title=None, scale=alt.Scale(zero=True)),
             shape=alt.Shape("figure:N", legend=alt.Legend(title=None, orient="bottom")), tooltip=tip,
             description="text:N",
         )  # fmt: skip
-        if any(ratio["theory"] is not None for ratio in ratios):
+        if with_theory:
             ticks = base.mark_tick(thickness=2, color="#d55e00", height=18).encode(y=y, x="theory:Q", tooltip=tip)
             points = ticks + points
         panels.append(points.properties(width=220, height=26 * len(classes)))
@@ -1331,7 +1332,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "lines": Picture(_lines, "Lines of code by what they call: forward on the left, backward on the right"),
         "memory": Picture(_memory, "Allocated memory over the step, by component"),
         "segments": Picture(_segments, "Memory that the allocator held at the moment shown, by component"),
-        "components": Picture(_components, "Components of the memory, measured and by theory"),
+        "components": Picture(_components, "Components of the memory"),
         "ranks": Picture(_ranks, "Time of each rank and step"),
     },
     Comparison: {"difference": Picture(_difference, "From the step before to the step after")},
