@@ -1465,13 +1465,13 @@ def _optimizer(view: View) -> Iterator[Advice]:
     if not tries:
         return
     step = view.anatomy.step
-    spent = view.per_step(sum(row.time_ns for row in rows))
+    spent, when = view.per_step(sum(row.time_ns for row in rows)), ""
     if view.on_cpu:  # with what the host needs between them, in the update and in the plain step
         update = view.per_step(sum(row.total_ns for row in view.anatomy.host if _UPDATE.match(row.name)))
         phase = update or step.phase_ns.get(Phase.OPTIMIZER) or 0
         spent = max(spent, phase)
-        if step.unprofiled_wall_ns and step.wall_ns:
-            spent = min(spent, round(spent * step.unprofiled_wall_ns / step.wall_ns))
+        if step.unprofiled_wall_ns and step.wall_ns and step.unprofiled_wall_ns < step.wall_ns:
+            spent, when = round(spent * step.unprofiled_wall_ns / step.wall_ns), ", without the profiler,"
     calls = view.per_step(sum(row.calls for row in rows))
     least, idle = _update_ns(view, rows), _idle_of_update(view)
     gain = view.host_bound(idle) if idle else spent - least
@@ -1482,7 +1482,7 @@ def _optimizer(view: View) -> Iterator[Advice]:
         id="", gain_ns=gain, changes=(f"optimizer x{_ONE_PASS}",),
         why=(
             "the device idles {idle} a step in the update, {calls}" if idle
-            else "the optimizer takes {spent} in {calls}"
+            else f"the optimizer takes {{spent}}{when} in {{calls}}"
         ) + (", one for each operation" if listed else ", tensor by tensor"),
         figures={
             "spent": ns(spent), "calls": count(calls, "operator call"), "least": ns(least), "idle": ns(idle),
