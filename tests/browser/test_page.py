@@ -257,7 +257,7 @@ def test_the_tree_zooms_and_is_searched(browser: Any, folder: Path) -> None:
         opened.page.click("button[data-whole=modules]")
         opened.until("opanatomy.views.modules.signal('high') === 1")
         opened.page.fill("[data-search=modules]", "attention")
-        faint = "document.querySelectorAll('#chart-modules g.mark-rect.role-mark path[opacity=\"0.2\"]').length"
+        faint = "document.querySelectorAll('#chart-modules g.mark-rect.role-mark path[opacity=\"0.25\"]').length"
         opened.until(f"{faint} > 0")
         assert opened.page.evaluate(faint) < len(boxes)
 
