@@ -206,16 +206,15 @@ def profile(
     one, from the only single number that requires a gradient; without that, from every output that does, with a
     gradient of ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in
     a new file of that name; `force` overwrites an old one. `steps` are profiled, after `warmup` ones that are not.
-    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module (in
-    `compile_mode`, such as "reduce-overhead"), and with `inference` the step
-    is a forward alone. With `accumulate` the batch, the first dimension of each input, is cut into that many micro-
-    batches, whose gradients go into one update; `clip` is the norm to which they are scaled down before it. With
-    `generate` the step is `module.generate(**inputs)` with that many new tokens for each sample, by beam search with
-    `beams` above 1. `memory` traces the memory of one more step, block by block; `lines` runs one more line by line
-    (`Anatomy.lines`). Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree
-    raises `GateError`. With `redact` paths, arguments, hosts and users are left out of the report and the trace;
-    secrets always are. With `oom="report"` the history of the CUDA allocator is recorded; where memory runs out, it is
-    written, with a page of what filled it, and the error goes its way.
+    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module (in `compile_mode`, such as
+    "reduce-overhead"), and with `inference` the step is a forward alone. With `accumulate` the batch, the first
+    dimension of each input, is cut into that many micro-batches, whose gradients go into one update; `clip` is the norm
+    to which they are scaled down before it. With `generate` the step is `module.generate(**inputs)` with that many new
+    tokens for each sample, by beam search with `beams` above 1. `memory` traces the memory of one more step, block by
+    block; `lines` runs one more line by line (`Anatomy.lines`). Every run is counted a second time (`Anatomy.checks`);
+    with `check` a count that does not agree raises `GateError`. With `redact` paths, arguments, hosts and users are
+    left out of the report and the trace; secrets always are. With `oom="report"` the history of the CUDA allocator is
+    recorded; where memory runs out, it is written, with a page of what filled it, and the error goes its way.
 
     With `processes` the module is trained on that many processes, forks of this one started by Accelerate's
     `notebook_launcher`; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view`
@@ -1082,8 +1081,8 @@ class _Report:
     def chart(self, name: str) -> Any:
         """Return a picture of the report as a chart of `altair`, which a notebook shows offline and `save` writes.
 
-        Of an anatomy: step, advice, lanes, steps, classes, roofline, modules, memory, segments, components, ranks; of a
-        comparison: difference; of an experiment: techniques.
+        Of an anatomy: step, advice, lanes, steps, classes, roofline, modules, lines, memory, segments, components,
+        ranks; of a comparison: difference; of an experiment: techniques.
         Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
         """
         from opanatomy.report.charts import chart_of, for_a_notebook

@@ -33,10 +33,10 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import LineRow, OperatorRow
 from opanatomy.records.workload import LINE_RANGE, LINES_STEP
-from opanatomy.report.section import Time
+from opanatomy.report.section import Bytes, Flops, Time
 from opanatomy.report.sections import sections_of
 from opanatomy.trace.read import Functions
-from tests.made_trace import MATRICES, TraceBuilder
+from tests.made_trace import MATRICES, US, TraceBuilder
 from tests.test_run import UNDER, python
 
 CONTRACTION: Final = OperatorClass.TENSOR_CONTRACTION
@@ -729,6 +729,30 @@ def test_functions_of_libraries_count_where_no_others_are(with_users: bool, tmp_
     trace.host("aten::mm", 10, 20, **MATRICES)
     anatomy = trace.analyze(tmp_path)
     assert [row.stack for row in anatomy.lines] == ["train.py:12 main" if with_users else "modeling_bert.py:9 forward"]
+
+
+@pytest.mark.parametrize(("known", "unknown"), [(20, 0), (20, 10), (10, 20)])
+def test_an_amount_that_is_known_of_a_part_is_a_lower_bound(known: int, unknown: int, tmp_path: Path) -> None:
+    """Of two products, one without its shapes, of lines and of modules: below half of the time nothing is said."""
+    trace = TraceBuilder()
+    trace.step(0, 100)
+    trace.event("python_function", "train.py(12): main", 2, 96, {})
+    trace.annotation("opanatomy.module/layer", 4, 90)
+    trace.host("aten::mm", 10, known, **MATRICES)
+    if unknown:
+        trace.host("aten::mm", 50, unknown)
+    anatomy = trace.analyze(tmp_path)
+    (line,), (module,) = anatomy.lines, anatomy.modules
+    uncosted = sum(row.uncosted_ns for row in anatomy.operators)
+    assert line.uncosted_ns == module.uncosted_ns == uncosted == unknown * US
+    told = {section.name: section for section in sections_of(anatomy)}
+    flops, moved = told["lines"].rows[0].cells["FLOP"], told["lines"].rows[0].cells["bytes"]
+    assert isinstance(flops, Flops)
+    assert isinstance(moved, Bytes)
+    assert (flops.flops, moved.bytes) == (
+        (2 * 8 * 4 * 2, 4 * (8 * 4 + 4 * 2 + 8 * 2)) if known > unknown else (None, None)
+    )
+    assert flops.at_least == moved.at_least == (0 < unknown < known)
 
 
 VARYING: Final = """

@@ -234,7 +234,8 @@ class ModuleRow(Record, frozen=True, kw_only=True):
     kind: the name of its class.
     phase: the phase, and `operator_class` the class.
     time_ns: device work; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move; `uncosted_ns` is
+        the time of the others.
     """
 
     module: str
@@ -245,6 +246,7 @@ class ModuleRow(Record, frozen=True, kw_only=True):
     flops: int | None
     read_bytes: int | None
     written_bytes: int | None
+    uncosted_ns: int = 0
 
 
 class LineRow(Record, frozen=True, kw_only=True):
@@ -255,7 +257,8 @@ class LineRow(Record, frozen=True, kw_only=True):
     phase: the phase, and `operator_class` the class.
     calls: operator calls, parts of calls too; `kernels` the kernels, copies and fills.
     time_ns: device work; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move; `uncosted_ns` is
+        the time of the others.
     """
 
     stack: str
@@ -267,6 +270,7 @@ class LineRow(Record, frozen=True, kw_only=True):
     flops: int | None
     read_bytes: int | None
     written_bytes: int | None
+    uncosted_ns: int = 0
 
 
 # The breakdown of like steps, from which two runs are compared.

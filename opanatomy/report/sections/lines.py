@@ -88,19 +88,16 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
         Column(header="with calls", drop_order=5): lambda line: Time(line.whole_ns / steps),
         **{Column(header=name, drop_order=place): time_in(name) for place, name in enumerate(phases, start=1)},
         Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: known_of(line.own, steps),
-        Column(header="bytes", drop_order=8): lambda line: Bytes(None if line.bytes is None else line.bytes / steps),
+        Column(header="bytes", drop_order=8): lambda line: _moved(line, steps),
     }
     rows = []
     shown = list(working.items())[: page.top]
     for name, line in shown:
         place, _, function = name.partition(" ")
         rows.append(Row(key=f"line/{name}", cells={"line": place, "function": function} | cells_of(columns, line)))
-    rest = whole - sum(line.own.time_ns for _, line in shown)
     known = sum(line.own.time_ns for line in working.values())
-    for text, ns in (
-        (f"and {len(working) - len(shown):,} more", rest - (whole - known)),
-        ("no line known", whole - known),
-    ):
+    rest = known - sum(line.own.time_ns for _, line in shown)
+    for text, ns in ((f"and {len(working) - len(shown):,} more", rest), ("no line known", whole - known)):
         if ns > 0:
             rows.append(Row(cells={"line": text, "time": Time(ns / steps), "share": Share(ns, whole)}))
     return Section(
@@ -108,6 +105,12 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
         columns=(Column(header="line", holds=ColumnKind.NAMES, least=14),
                  Column(header="function", holds=ColumnKind.NAMES, drop_order=6), *columns),
     )  # fmt: skip
+
+
+def _moved(line: OfLine, steps: int) -> Bytes:
+    """Return the bytes of a step: known of as much of its time as the FLOPs are."""
+    flops = known_of(line.own, steps)
+    return Bytes(None if flops.flops is None or line.bytes is None else line.bytes / steps, at_least=flops.at_least)
 
 
 def _notes(anatomy: Anatomy) -> Iterator[Note]:

@@ -46,7 +46,8 @@ class Amount(Struct, kw_only=True):
         self.time_ns += other.time_ns
         if other.flops is not None:
             self.flops = (self.flops or 0) + other.flops
-            self.costed_ns += other.costed_ns if isinstance(other, Amount) else other.time_ns
+            costed_ns = other.costed_ns if isinstance(other, Amount) else other.time_ns - other.uncosted_ns
+            self.costed_ns += costed_ns
 
 
 class Node(Struct, kw_only=True):
