@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -610,6 +611,7 @@ class Recorder:
         if error is None:
             self.stop()
             return
+        atexit.unregister(self._stop_at_exit)
         self._oom.__exit__(kind, error, traceback)
         hint = None if self._recording is None else self._recording.blames(error)
         self._abort()
@@ -617,8 +619,8 @@ class Recorder:
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
 
-    def start(self) -> None:
-        """Begin the first iteration."""
+    def start(self) -> Recorder:
+        """Begin the first iteration, and return this recorder; it ends with `stop()`, or with the program."""
         if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was started already - make another one")
         if running:
@@ -638,6 +640,17 @@ class Recorder:
             self._abort()
             self._stop_clock()
             raise
+        atexit.register(self._stop_at_exit)
+        return self
+
+    def _stop_at_exit(self) -> None:
+        """End a loop that nobody has ended; what goes wrong then is a line."""
+        if self._is_over and self._clock is None:
+            return
+        try:
+            self.stop()
+        except Exception as error:
+            print(f"opanatomy: {error}", file=sys.stderr, flush=True)
 
     def step(self) -> None:
         """End an iteration of the loop."""
@@ -661,6 +674,7 @@ class Recorder:
 
     def stop(self) -> None:
         """End the loop; write the trace if that has not been done."""
+        atexit.unregister(self._stop_at_exit)
         if not self._is_over:
             recording = self._started()
             try:

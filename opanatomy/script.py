@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.util
+import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import threading
@@ -16,10 +17,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+from opanatomy.capture.loop.imports import when_imported
 
+if TYPE_CHECKING:
     from opanatomy.api import StepRecorder
+    from opanatomy.capture.loop.calls import Calls
     from opanatomy.capture.loop.clock import Clock
     from opanatomy.capture.loop.numbered_steps import StepPlan
     from opanatomy.capture.loop.updates import Updates
@@ -44,10 +46,40 @@ def follow(settings: dict[str, Any]) -> None:
     atexit.register(script.end)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=script.leave_alone)
-    if "torch" in sys.modules:
-        script.torch_is_there()
-    else:
-        _after_import("torch", script.torch_is_there)
+    for name in ("execv", "execve"):
+        setattr(os, name, _followed_by(script, settings, getattr(os, name)))
+    when_imported(ExitStack(), "torch", script.torch_is_there)
+
+
+def _followed_by(script: Script, settings: dict[str, Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a script that replaces itself by a Python be followed there, once; end what is recorded before."""
+
+    @functools.wraps(original)
+    def exec(path: Any, args: Any, env: Any = None) -> Any:  # the function's name
+        if script.is_here:
+            env = os.environ if env is None else env
+            if script.trace is not None:
+                script.end()
+            elif settings.get("replaced") or not _is_python(path):
+                say(f"nothing is recorded: the script replaced itself by {os.fsdecode(path)}, which is not followed")
+            else:
+                start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "loop", "start")
+                paths = os.pathsep.join(filter(None, (start, env.get("PYTHONPATH"))))
+                again = json.dumps({**settings, "path": env.get("PYTHONPATH"), "replaced": True})
+                env = {**env, "PYTHONPATH": paths, "OPANATOMY_RUN": again}
+        return original(path, args) if env is None else os_execve(path, args, env)
+
+    os_execve = _EXECVE
+    return exec
+
+
+#: What replaces a process, before it is wrapped.
+_EXECVE: Final = os.execve
+
+
+def _is_python(path: Any) -> bool:
+    name = os.path.basename(os.fsdecode(path))
+    return name.startswith("python") or os.path.realpath(os.fsdecode(path)) == os.path.realpath(sys.executable)
 
 
 def say(text: str) -> None:
@@ -63,11 +95,15 @@ class Script:
         self._settings = settings
         self._environment = dict(os.environ)
         self._stack = ExitStack()
-        self._process = os.getpid()
+        self._process, self._has_ended = os.getpid(), False
         self._began_s = time.time()
         self._clock: Clock | None = None
         self._updates: Updates | None = None
+        self._calls: Calls | None = None
         self._recorder: StepRecorder | None = None
+        #: What was recorded of other steps before, and the optimizers that make each one's updates.
+        self._earlier: list[StepRecorder] = []
+        self._optimizers: dict[StepRecorder, set[str]] = {}
         self._plan: StepPlan | None = None
         self._steps = 0
         #: The first step whose end was known.
@@ -92,16 +128,30 @@ class Script:
         with self._harmless(), self._ours():
             import torch
 
+            from opanatomy.capture.loop.calls import Calls
             from opanatomy.capture.loop.clock import Clock
             from opanatomy.capture.loop.phases import replaced
             from opanatomy.capture.loop.updates import Updates
 
-            self._clock, self._updates = Clock(), Updates(self._step_ended, self._steps_changed)
-            self._clock.install(self._stack)
-            self._updates.install(self._stack)
+            calls = self._calls = Calls(self._step_ended, self._steps_changed)
+            updates = self._updates = Updates(self._update_ended, self._steps_changed, calls.stop)
+            self._clock = Clock(lambda: updates.update_ns)
+            self._clock.on_backward = self._backward_ended
+            for followed in (self._clock, updates, calls):
+                followed.install(self._stack)
             replaced(self._stack, torch.profiler.profiler._KinetoProfile, "prepare_trace", self._of_profiler)
             replaced(self._stack, torch.autograd.profiler.profile, "_prepare_trace", self._of_profiler)
             replaced(self._stack, torch.cuda.CUDAGraph, "replay", self._of_replay)
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether this process is the script's, and nothing has ended it for us."""
+        return self._process == os.getpid() and not self._has_ended
+
+    @property
+    def trace(self) -> Path | None:
+        """Return the trace, once steps are recorded."""
+        return next((recorder.trace for recorder in (self._recorder, *self._earlier) if recorder is not None), None)
 
     def leave_alone(self) -> None:
         """Do nothing in a process that the script forks."""
@@ -152,15 +202,33 @@ class Script:
 
     # --------------------------------------------------------------------------------------------------- recording them
 
+    def _update_ended(self) -> None:
+        """End a step by an update, which is what ends steps from now on."""
+        assert self._calls is not None
+        if self._calls.what is not None:
+            self._calls.stop()
+        self._step_ended()
+
+    def _backward_ended(self) -> None:
+        """End a step by a backward, if no optimizer of torch's updates outside of it."""
+        assert self._calls is not None
+        assert self._updates is not None
+        if not self._updates.count:
+            self._calls.backward(updates=self._updates.inside_backward > 0)
+
     def _step_ended(self) -> None:
         """End a step of the script's, and begin the next; every error of ours ends the recording alone."""
         clock, updates, recorder = self._clock, self._updates, self._recorder
         assert clock is not None
         assert updates is not None
         is_recorded = recorder is not None and not recorder.is_over()
-        self._steps = max(self._steps + 1, updates.count // updates.length)
+        self._steps = max(self._steps + 1, updates.count // (updates.length or 1))
         self._known_at = self._known_at or self._steps
-        took = clock.step_ended(self._steps, counted=not is_recorded)
+        plan, last = self._plan, updates.last
+        is_profiled = is_recorded and plan is not None and plan.first <= self._steps <= plan.last
+        took = clock.step_ended(self._steps, counted=not is_recorded, optimizer=last)
+        if recorder is not None and is_profiled:
+            self._optimizers.setdefault(recorder, set()).update(updates.of_step)
         if self._is_writing and recorder is not None and recorder.being_written is None:
             with self._harmless():
                 self._say_recorded(recorder)
@@ -185,16 +253,26 @@ class Script:
             self._stop()
 
     def _steps_changed(self) -> None:
-        """Begin again: an optimizer that stands for itself has stepped, and the steps so far were parts of longer ones.
+        """Begin again: the steps so far were parts of longer ones, of another network, or calls before a training.
 
-        What is profiled already is kept.
+        What is recorded already is kept, and nothing more is of an optimizer that is in it.
         """
-        recorder = self._recorder
-        if self._clock is not None and not (recorder is not None and recorder.is_recorded):
-            self._clock.forget()
+        recorder, updates = self._recorder, self._updates
+        recorded = set[str]().union(*self._optimizers.values())
+        if recorder is not None and recorder.is_recorded and updates is not None and updates.last in recorded:
+            return
         self._times.clear()
+        if self._clock is not None:
+            self._clock.forget()
         if recorder is None:
             self._plan = None
+        elif recorder.is_recorded:
+            if self._is_writing:
+                self._say_recorded(recorder)
+            self._earlier.insert(0, recorder)
+            self._recorder = self._plan = self._warning = None
+            if self._is_first():
+                say("the script's steps are other ones from now on: they are recorded again")
         elif not recorder.is_over():
             with self._harmless(), self._ours():
                 if recorder.whole_steps < self._settings["steps"]:
@@ -252,6 +330,10 @@ class Script:
         )  # fmt: skip
         self._recorder = recorder
         assert self._updates is not None
+        assert self._calls is not None
+        self._calls.settle()
+        if self._calls.what is not None:
+            self._warning = f"no optimizer of torch updates: each step ends with {self._calls.what}"
         self._before = self._seen(self._updates)
         return recorder
 
@@ -348,8 +430,9 @@ class Script:
 
     def end(self) -> None:
         """Write what is recorded, and show it; the last thing that the script's process does."""
-        if self._process != os.getpid():
+        if not self.is_here:
             return
+        self._has_ended = True
         try:
             self._end()
         except KeyboardInterrupt:
@@ -367,32 +450,44 @@ class Script:
         if recorder is not None and self._is_writing:
             with self._harmless():
                 self._say_recorded(recorder)
-        if recorder is None or recorder.trace is None:
+        shown = list(self._shown())
+        if not shown:
             if self._reason is None and self._is_first():
                 say(f"nothing is recorded: {self._why_nothing()}")
             return
-        self._add_run(recorder)
-        if self._is_first():
-            traces = self._traces(recorder)
-            _analyze(traces, self._settings, self._environment)
+        for recorder in shown:
+            self._add_run(recorder)
+            if self._is_first():
+                _analyze(self._traces(recorder, wait=recorder is shown[0]), self._settings, self._environment)
+
+    def _shown(self) -> Iterator[StepRecorder]:
+        """Yield the last recorder, and those before it of optimizers that are in none after them."""
+        recorded: set[str] = set()
+        for recorder in (self._recorder, *self._earlier):
+            if recorder is None or recorder.trace is None:
+                continue
+            optimizers = self._optimizers.get(recorder, set())
+            if not recorded or optimizers - recorded:
+                yield recorder
+            recorded |= optimizers or {""}
 
     def _add_run(self, recorder: StepRecorder) -> None:
         """Put the clock of the whole run into the trace."""
         from opanatomy.capture.run.export import with_run
 
         assert self._clock is not None
-        run = self._clock.read()
+        run = self._clock.read(self._optimizers.get(recorder, ()))
         if run is not None and recorder.trace is not None:
             with_run(recorder.trace, run, everything=self._settings["redact"])
 
-    def _traces(self, recorder: StepRecorder) -> list[Path]:
-        """Return the trace, or those of all ranks of this machine as far as they are written."""
+    def _traces(self, recorder: StepRecorder, *, wait: bool) -> list[Path]:
+        """Return the trace, or those of all ranks of this machine as far as they are written, if they are to `wait`."""
         from opanatomy.capture.distributed.launched import launched
         from opanatomy.io.files import name_of_rank
 
         place, own = launched(), recorder.trace
         assert own is not None
-        if place is None:
+        if place is None or not wait:
             return [own]
         target = Path(self._settings["trace"])
         found: dict[int, Path] = {place.rank: own}
@@ -421,7 +516,9 @@ class Script:
         if updates is None:
             return "the script did not import torch in this process"
         if not updates.count:
-            reason = "no torch optimizer made a step in the script's own process"
+            if self._steps:
+                return f"{self._too_few()}: each ends with {self._calls.what if self._calls else 'a call'}"
+            reason = "no torch optimizer made a step in the script's own process, and no module was called"
             if updates.inside_backward:
                 reason = "its optimizers step in the middle of backward, where no step of the training ends"
             elif self._replayed:
@@ -443,6 +540,11 @@ class Script:
             return f"{made} of its optimizers are too few to tell its steps - {around}"
         if not updates.length:
             return f"the order of its optimizers' {made} repeats in no regular steps - {around}"
+        return self._too_few()
+
+    def _too_few(self) -> str:
+        """Return how many steps there were, and how many had to be."""
+        last = self._steps - 1 - self._warms()
         first = self._plan.first if self._plan is not None else None
         needed = f"number {first} is the first to be recorded" if first else "they were not steady yet"
         fits = max(min(self._steps - self._settings["steps"], last), self._known_at)
@@ -467,6 +569,7 @@ def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict
     root, folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), settings["folder"]
     paths = [os.path.relpath(trace, folder) for trace in traces]
     words = [sys.executable, "-m", "opanatomy", "analyze", *paths, *settings["words"]]
+    is_log = not settings["words"] and not (sys.__stderr__ is not None and _is_terminal(sys.__stderr__))
     environment = {**environment, "PYTHONSAFEPATH": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root)))
     try:
@@ -475,8 +578,17 @@ def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict
     except (OSError, ValueError):
         stream = subprocess.DEVNULL
     subprocess.run(
-        words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False
-    )
+        [*words, *["--brief"] * is_log], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream,
+        stderr=stream, check=False,
+    )  # fmt: skip
+    if is_log:
+        say(f"the whole report: opanatomy analyze {shlex.join(paths)}")
+
+
+def _is_terminal(stream: Any) -> bool:
+    with suppress(OSError, ValueError):
+        return bool(stream.isatty())
+    return False
 
 
 def _let_threads_end() -> None:
@@ -508,35 +620,3 @@ def _had_children() -> bool:
     except ImportError:
         return False
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > resource.getrusage(resource.RUSAGE_SELF).ru_utime
-
-
-def _after_import(name: str, done: Callable[[], None]) -> None:
-    """Call `done` once a module was imported, before its importer goes on.
-
-    Whoever only asks whether there is such a module changes nothing.
-    """
-
-    class Finder:
-        is_asking = False
-
-        def find_spec(self, wanted: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-            if wanted != name or self.is_asking:
-                return None
-            self.is_asking = True
-            try:
-                spec = importlib.util.find_spec(name)
-            finally:
-                self.is_asking = False
-            if spec is not None and spec.loader is not None:
-                run: Any = spec.loader.exec_module
-
-                def exec_module(module: Any) -> None:
-                    sys.meta_path.remove(finder)
-                    run(module)
-                    done()
-
-                spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-            return spec
-
-    finder: Any = Finder()
-    sys.meta_path.insert(0, finder)

@@ -15,7 +15,8 @@ from opanatomy.__main__ import main
 from opanatomy.analysis.advice import RULES, ordered, with_advice
 from opanatomy.records.anatomy import Advice, Anatomy
 from opanatomy.records.communication import Straggler
-from opanatomy.records.workload import CompilerEvent, RunClock, SlowStep, TextFigures
+from opanatomy.records.run import CompilerEvent, RunClock, SlowStep
+from opanatomy.records.workload import TextFigures
 from tests.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
 from tests.test_report_verdict import of_ranks
 from tests.test_snapshots import BACKWARD, MIB, SHARED, WITH_SHARED, Made, a_step, forward_stack, frame

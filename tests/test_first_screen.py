@@ -24,7 +24,7 @@ from opanatomy.records.anatomy import Advice, Anatomy, Evidence, HostRow
 from opanatomy.records.estimate import Fits
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.records.workload import RunClock
+from opanatomy.records.run import RunClock
 from opanatomy.report import terminal_report
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page

@@ -20,7 +20,7 @@ import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.analysis.advice import with_advice
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.workload import RunClock
+from opanatomy.records.run import RunClock
 from tests.command import run_code
 
 MS = 1_000_000

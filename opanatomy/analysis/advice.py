@@ -34,10 +34,11 @@ from opanatomy.records.anatomy import (
     Situation,
 )
 from opanatomy.records.patterns import regex
+from opanatomy.records.run import RunClock
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase, StrEnum
 from opanatomy.records.work import COMPUTE, OperatorRow
-from opanatomy.records.workload import RunClock, Workload
+from opanatomy.records.workload import Workload
 
 CLASS: Final = OperatorClass
 _NS: Final = 1e9

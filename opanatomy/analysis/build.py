@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.aggregate import chain_rows
 from opanatomy.analysis.breakdown import LikeSteps, like_steps, step_kinds
 from opanatomy.analysis.intervals import LaunchedWork
+from opanatomy.analysis.run import caveats_of, trends_of
 from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_calls, step_of_rows, why_set_aside, without_pauses
 from opanatomy.analysis.timeline import (
     DeviceTime,
@@ -42,6 +43,7 @@ from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, at
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
+from opanatomy.records.run import RunTrends
 from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import KEYS, ClassRow, TheoryRow
@@ -316,6 +318,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         window = timeline.window_ns
         timeline = Timeline(window_ns=window, busy_ns=0, idle_ns=0, unrecorded_ns=window)
         step = replace(step, busy_ns=None, kernel_time_ns=None, framework_ns=None, profiler_ns=None)
+    trends = _trends(capture) if capture else None
     anatomy = Anatomy(
         provenance=inputs.provenance,
         environment=inputs.environment,
@@ -333,12 +336,20 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS | STEPS_BY_UPDATES if steps.window.by_updates else CONVENTIONS,
         run=capture.run if capture else None,
+        trends=trends,
+        device_state=capture.device_state if capture else None,
         compilation=capture.compilation if capture else None,
-        caveats=inputs.caveats,
+        caveats=(*inputs.caveats, *caveats_of(trends)),
         warnings=(*inputs.warnings, *_of_lost_work(timeline)),
     )
     check_conservation(anatomy)
     return replace(anatomy, generation=generation_of(capture, anatomy.classes, step.count))
+
+
+def _trends(capture: Capture) -> RunTrends | None:
+    """Return what the run shows over its length, beside the recorded steps: as they are without the profiler."""
+    batch = capture.workload.samples_together or capture.workload.batch
+    return trends_of(capture.run, capture.unprofiled_step_ns or capture.profiled_step_ns, batch)
 
 
 def _work(inputs: AnatomyInputs) -> Table:

@@ -44,10 +44,11 @@ from opanatomy.records.anatomy import (
 from opanatomy.records.communication import Collective, Rank, Spread, numbers_in_short, span_in_short
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
+from opanatomy.records.run import DeviceState, Growth, RunClock, RunTrends
 from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.records.work import Ratio, TheoryRow
-from opanatomy.records.workload import Environment, RunClock, Workload
+from opanatomy.records.workload import Environment, Workload
 
 # ----- steps, timelines, device figures and their spread over several ranks
 
@@ -562,7 +563,25 @@ class _Kept(Struct, frozen=True, kw_only=True):
     timeline: Timeline
     device: DeviceFigures
     run: RunClock | None = None
+    trends: RunTrends | None = None
+    device_state: DeviceState | None = None
     spans: tuple[Span, ...] = ()
+
+
+def _of_its_clock(state: DeviceState) -> float:
+    """Return how much of its highest clock a device has; the lowest of several holds the others up."""
+    return (state.clock_mhz or 0) / state.clock_limit_mhz if state.clock_mhz and state.clock_limit_mhz else 1.0
+
+
+def _trends_over(kept: Sequence[_Kept], waits: _Kept | None) -> RunTrends | None:
+    """Return the trends of the rank whose run is shown, with the memory of the one in which it grows most."""
+    if waits is None or waits.trends is None:
+        return None
+    growth: dict[str, Growth] = {}
+    for grown in (grown for one in kept if one.trends is not None for grown in one.trends.growth):
+        if grown.kind not in growth or grown.bytes_per_step > growth[grown.kind].bytes_per_step:
+            growth[grown.kind] = grown
+    return replace(waits.trends, growth=tuple(growth.values()), samples_per_second=None)
 
 
 class _Best(Struct):
@@ -618,7 +637,7 @@ class RanksTogether:
             _Kept(
                 order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
                 timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
-                run=anatomy.run,
+                run=anatomy.run, trends=anatomy.trends, device_state=anatomy.device_state,
                 spans=tuple(replace(span, rank=rank.rank) for span in anatomy.spans),
             )
         )  # fmt: skip
@@ -658,6 +677,8 @@ class RanksTogether:
         first = candidates[0].provenance
         workload = self._with_samples(self._workload.record())
         work, kinds = self._work.sums()
+        clocked = [one for one in kept if one.run is not None]
+        waits = max(clocked, key=lambda one: 0.0 if one.run is None else one.run.input_share, default=None)
         together = Anatomy(
             provenance=Provenance(opanatomy=first.opanatomy, command=first.command, trace=name),
             environment=self._environment.record(),
@@ -671,7 +692,11 @@ class RanksTogether:
             situation=situation_over(self._situations),
             spans=longest_of_ranks(span for one in kept for span in one.spans),
             memory=self._memory.memory,
-            run=max((one.run for one in kept if one.run is not None), key=lambda run: run.input_share, default=None),
+            run=None if waits is None else waits.run,
+            trends=_trends_over(kept, waits),
+            device_state=min(
+                (one.device_state for one in kept if one.device_state is not None), key=_of_its_clock, default=None
+            ),
             timeline=timeline_over([one.timeline for one in kept]),
             device=figures_over(
                 [one.device for one in kept], [(one.step.wall_ns or 0) * one.step.count for one in kept]

@@ -15,6 +15,7 @@ from opanatomy.records.communication import Collective, Communication, Rank, Spr
 from opanatomy.records.estimate import Estimated
 from opanatomy.records.lanes import Lanes
 from opanatomy.records.memory import Memory
+from opanatomy.records.run import DeviceState, RunClock, RunTrends
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.table import Table
 from opanatomy.records.taxonomy import (
@@ -45,7 +46,7 @@ from opanatomy.records.work import (
     operator_rows,
     ratios_of,
 )
-from opanatomy.records.workload import Compilation, Environment, MachineLoad, RunClock, TextFigures, Workload
+from opanatomy.records.workload import Compilation, Environment, MachineLoad, TextFigures, Workload
 
 # --- timeline and ledger ---
 
@@ -1051,6 +1052,8 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     estimated: Estimated | None = None
     texts: TextFigures | None = None
     run: RunClock | None = None
+    trends: RunTrends | None = None
+    device_state: DeviceState | None = None
     compilation: Compilation | None = None
     replay: Replay | None = None
     schema: int = SCHEMA

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from opanatomy.records.codec import Record
 from opanatomy.records.memory import CacheShape, MemoryFailure, MemorySnapshot, ModelShape
+from opanatomy.records.run import DeviceState, RunClock
 from opanatomy.records.taxonomy import Phase
 
 # --- runs on real texts: tokenizers, batches and their figures ---
@@ -552,64 +553,6 @@ class Compilation(Record, frozen=True, kw_only=True):
     uncompiled_step_ns: tuple[int, ...] = ()
 
 
-class SlowStep(Record, frozen=True, kw_only=True):
-    """A step of the run that took far longer than the others, and what of it is known."""
-
-    #: From 1 on, as the loop runs them.
-    number: int
-    wall_ns: int
-    #: Parts of it: waiting for a loader, Python's garbage collection, compiling.
-    input_ns: int
-    collecting_ns: int
-    compiling_ns: int
-
-
-class CompilerEvent(Record, frozen=True, kw_only=True):
-    """Why `torch.compile` left a graph, or compiled code again: where in the user's code, and how often."""
-
-    #: `model.py:31 forward`.
-    place: str
-    reason: str
-    count: int
-
-
-class RunClock(Record, frozen=True, kw_only=True):
-    """The run around the recorded steps, on the clock of its own process: all its steps but those and the first.
-
-    Sums in nanoseconds. A wait for input is the time in which a `DataLoader` had no batch ready for the loop.
-    """
-
-    steps: int
-    wall_ns: int
-    median_ns: int
-    input_ns: int
-    collections: int
-    collecting_ns: int
-    compiling_ns: int
-    #: Steps of more than twice the time that three quarters of all take at most: how many, and the longest of them.
-    slow_steps: int = 0
-    slow: tuple[SlowStep, ...] = ()
-    graph_breaks: tuple[CompilerEvent, ...] = ()
-    recompilations: tuple[CompilerEvent, ...] = ()
-
-    @property
-    def input_share(self) -> float:
-        """Return the part of the steps in which the loop waits for its input."""
-        return self._usual_share(self.input_ns, "input_ns")
-
-    @property
-    def collecting_share(self) -> float:
-        """Return the part of the steps in which Python collects garbage."""
-        return self._usual_share(self.collecting_ns, "collecting_ns")
-
-    def _usual_share(self, part_ns: int, name: str) -> float:
-        """Return a part's share of the steps but the few that it mostly fills: an evaluation is not the loop."""
-        mostly = [step for step in self.slow if 2 * getattr(step, name) > step.wall_ns]
-        few = mostly if self.slow_steps == len(self.slow) and len(mostly) <= self.steps // 20 else []
-        wall = self.wall_ns - sum(step.wall_ns for step in few)
-        return max(part_ns - sum(getattr(step, name) for step in few), 0) / wall if wall > 0 else 0.0
-
-
 class SystemUse(Record, frozen=True, kw_only=True):
     """What a process used of its system: CPU time spent there by all threads, and pages of memory that it was given."""
 
@@ -673,6 +616,8 @@ class Capture(Record, frozen=True, kw_only=True):
     lines: tuple[LineFrame, ...] = ()
     #: The run around the steps, where a loop was recorded.
     run: RunClock | None = None
+    #: The device while steps ran without the profiler.
+    device_state: DeviceState | None = None
     #: Of a step that was compiled for this run.
     compilation: Compilation | None = None
     warnings: tuple[str, ...] = ()

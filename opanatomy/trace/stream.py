@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from opanatomy.errors import TraceError
 from opanatomy.records.columns import Bool, DeviceWork, HostEvents, Int64, Launches, isin
 from opanatomy.records.patterns import regex
+from opanatomy.records.run import RunClock
 from opanatomy.records.workload import (
     Capture,
     Compilation,
     Environment,
     MemoryObservations,
-    RunClock,
     StepObservations,
     Workload,
 )
@@ -299,8 +299,12 @@ def _possible_memory(memory: MemoryObservations, wrong: list[str]) -> MemoryObse
 
 def _run_is_possible(run: RunClock) -> bool:
     """Return whether the sums of a run are those of steps; of none there is no mean."""
-    parts = (run, *run.slow, *run.graph_breaks, *run.recompilations)
-    return run.steps > 0 and 0 <= run.input_ns <= run.wall_ns and all(map(_all_possible, parts))
+    ends = [end for end in (run.start, run.end) if end is not None]
+    parts = (run, *run.slow, *ends, *run.graph_breaks, *run.recompilations, *run.lengths, *run.updated_by)
+    columns = [] if run.series is None else [getattr(run.series, name) for name in run.series.__struct_fields__]
+    numbers = all(0 <= number <= _MAX_COUNTED for column in columns for number in column)
+    alike = len(set(map(len, columns))) <= 1 and not (columns and (not columns[0] or min(columns[1]) < 1))
+    return run.steps > 0 and 0 <= run.input_ns <= run.wall_ns and numbers and alike and all(map(_all_possible, parts))
 
 
 def _compilation_is_possible(made: Compilation) -> bool:

@@ -11,9 +11,9 @@ of the MIG instance if the device is one (before CUDA 12 that of the whole GPU).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -66,6 +66,85 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     device: NvmlDevice | None = None
     why_not: str | None = None
+
+
+class Reading(NamedTuple):
+    """What a device reports now, in MHz, W, degrees Celsius and J since the driver was loaded; `None` if it does not.
+
+    `reasons` are the words of `REASONS` for a lower clock.
+    """
+
+    clock_mhz: int | None
+    memory_clock_mhz: int | None
+    power_w: float | None
+    temperature_c: int | None
+    energy_j: float | None
+    reasons: tuple[str, ...]
+
+
+class Limits(NamedTuple):
+    """The highest clocks of a device, the power that is enforced, and the temperature that slows it down."""
+
+    clock_mhz: int | None
+    memory_clock_mhz: int | None
+    power_w: float | None
+    slowdown_c: int | None
+
+
+#: Bits of `nvmlDeviceGetCurrentClocksEventReasons` (nvml.h): why the clock is lower than it could be.
+REASONS: Final = {
+    0x1: "idle", 0x2: "set clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
+    0x20: "heat", 0x40: "heat", 0x80: "power brake", 0x100: "display clocks",
+}  # fmt: skip
+
+
+@contextmanager
+def readable(torch_device_index: int) -> Iterator[tuple[Limits, Callable[[], Reading]]]:
+    """Give the limits of `cuda:<index>` and what reads it; of a MIG instance the GPU is read, without its power.
+
+    Raises an error whose text says why where NVML does not answer.
+    """
+    import torch
+
+    properties: Any = torch.cuda.get_device_properties(torch_device_index)
+    with _library() as nvml:
+        handle, mig = _handle(nvml, str(properties.uuid), properties.total_memory)
+        if mig:
+            handle = _ask(nvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
+
+        def asked(function: str, *arguments: Any, per: int = 1) -> Any:
+            answer = _ask(nvml, function, handle, *arguments)
+            return None if answer is None else answer / per if per > 1 else int(answer)
+
+        def read() -> Reading:
+            held = asked("nvmlDeviceGetCurrentClocksEventReasons")
+            if held is None:  # before driver 535
+                held = asked("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+            return Reading(
+                clock_mhz=asked("nvmlDeviceGetClockInfo", _SM),
+                memory_clock_mhz=asked("nvmlDeviceGetClockInfo", _MEMORY),
+                power_w=None if mig else asked("nvmlDeviceGetPowerUsage", per=1000),
+                temperature_c=asked("nvmlDeviceGetTemperature", 0),
+                energy_j=None if mig else asked("nvmlDeviceGetTotalEnergyConsumption", per=1000),
+                reasons=tuple(dict.fromkeys(name for bit, name in REASONS.items() if held & bit)),
+            )  # fmt: skip
+
+        limits = Limits(
+            clock_mhz=asked("nvmlDeviceGetMaxClockInfo", _SM),
+            memory_clock_mhz=asked("nvmlDeviceGetMaxClockInfo", _MEMORY),
+            power_w=None if mig else asked("nvmlDeviceGetEnforcedPowerLimit", per=1000),
+            slowdown_c=asked("nvmlDeviceGetTemperatureThreshold", 1),
+        )  # fmt: skip
+        yield limits, read
+
+
+#: `nvmlClockType_t`.
+_SM, _MEMORY = 1, 2
+
+
+def why(error: Exception) -> str:
+    """Return why NVML did not answer, as a sentence."""
+    return _reason(error)
 
 
 def device(torch_device_index: int) -> NvmlDevice | None:

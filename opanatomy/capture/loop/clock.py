@@ -1,23 +1,25 @@
-"""Keep the clock of a whole run: its steps, their waits for input, garbage collections, and what torch.compile did."""
+"""Keep the clock of a whole run: its steps, what they wait for, evaluations, checkpoints, memory, compilations."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import heapq
 import os
 import sys
 import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from statistics import median
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from math import log2
 from typing import Any, Final
 
+from opanatomy.capture.loop.imports import when_imported
 from opanatomy.capture.loop.phases import replaced
 from opanatomy.capture.step.ranges import compiling_ns
-from opanatomy.records.workload import CompilerEvent, RunClock, SlowStep
+from opanatomy.records.run import CompilerEvent, RunClock, RunSeries, SlowStep, StepLengths, UpdatedBy
 
 #: A slow step takes more than so many times what this part of the steps take at most; so many of them are kept.
 _SLOW: Final = 2
@@ -26,98 +28,253 @@ _KEPT: Final = 5
 #: Reasons are sentences; torch adds hints, context and an address.
 _LONGEST_REASON: Final = 200
 
+#: The times of a step that are parts of it, and the figures of memory after it.
+_TIMES: Final = ("input", "backward", "optimizer", "collecting", "compiling", "evaluating", "checkpointing")
+_BYTES: Final = ("allocated", "reserved", "peak", "host")
+#: Of twice so many rows each two become one; a report has at most so many.
+_ROWS, _REPORTED = 1 << 15, 200
+#: Lengths of steps are told apart by this part of a power of two, about 9 %.
+_PARTS_OF_TWO: Final = 8
+#: Memory is read at most so often: a step of a millisecond is not to pay for it.
+_MEMORY_EVERY_NS: Final = 20_000_000
+
 
 class Clock:
     """The clock of a run. `install` begins it; after it, `step_ended` is called at the end of each step.
 
-    What it costs is two readings of the clock a batch, a step and a collection. Only the thread that ends the steps
-    waits for their input.
+    What it costs is a few readings of the clock a batch, a backward, a step and a collection. Only the thread that ends
+    the steps waits for their input, evaluates and saves.
     """
 
-    def __init__(self) -> None:
-        #: Of each counted step: its number, wall time, waits for input, collections, compilations.
-        self._numbers = array("q")
-        self._parts = tuple(array("q") for _ in range(4))
-        self._begin_ns: int | None = None
+    def __init__(self, updating_ns: Callable[[], int] = lambda: 0) -> None:
+        #: How long optimizers have updated so far.
+        self._updating_ns = updating_ns
+        self._rows = _Rows()
+        self._lengths: dict[int, list[int]] = {}
+        #: The longest steps beside evaluation and checkpoints: that time, number, wall time, times of the parts.
+        self._longest: list[tuple[int, int, int, tuple[int, ...]]] = []
+        self._by_optimizer: dict[str, list[int]] = {}
+        self._start: SlowStep | None = None
+        self._begin_ns = time.perf_counter_ns()
+        self._is_begun = False
         self._thread: int | None = None
-        self._input_ns = self._collecting_ns = 0
-        self._collections = self._collected = 0
-        self._compiling_ns = 0
-        self._waiting = False
+        self._collections = self._collected = self._number = 0
+        self._evaluations = self._checkpoints = self._evaluated = 0
+        self._input_ns = self._collecting_ns = self._backward_ns = self._evaluating_ns = self._saving_ns = 0
+        self._compiling_ns = self._updated_ns = 0
+        self._is_waiting = self._is_saving = self._in_backward = False
         self._collected_at = 0
+        self._evaluation: _Evaluation | None = None
+        self._memory, self._memory_ns = (0, 0, 0, 0), 0
+        #: Called at the end of each outermost backward.
+        self.on_backward: Callable[[], None] | None = None
 
     def install(self, stack: ExitStack) -> None:
         """Begin to measure, until the stack is closed."""
+        import torch
         from torch.utils.data import DataLoader, dataloader
 
         replaced(stack, dataloader._BaseDataLoaderIter, "__next__", self._of_loader)
         replaced(stack, DataLoader, "__iter__", self._of_loader)
+        replaced(stack, torch.nn.Module, "eval", self._of_eval)
+        replaced(stack, torch.autograd, "_engine_run_backward", self._of_backward)
+        replaced(stack, torch.serialization, "save", self._of_saving)
+        replaced(stack, torch, "save", lambda _: torch.serialization.save)
+        for name, functions in _SAVING.items():
+            when_imported(stack, name, functools.partial(self._follow_saving, stack, name, functions))
         gc.callbacks.append(self._collects)
         stack.callback(gc.callbacks.remove, self._collects)
+        stack.callback(self._forget_evaluation)
 
-    def step_ended(self, number: int, *, counted: bool) -> int | None:
-        """End the step with this number, and begin the next; return how long it took, if its begin is known."""
+    def step_ended(self, number: int, *, counted: bool, optimizer: str = "") -> int | None:
+        """End the step with this number, and begin the next; return how long it took, if it is not the first.
+
+        `optimizer` names the one that made its last update, if one did.
+        """
         now = time.perf_counter_ns()
-        begun, self._begin_ns = self._begin_ns, now
-        self._thread = threading.get_ident()
-        compiled = compiling_ns()
+        self._thread, self._number = threading.get_ident(), number
+        if self._evaluation is not None:
+            self._evaluation.ends(now, is_over=False)
+            self._forget_evaluation()
+        wall, self._begin_ns = now - self._begin_ns, now
+        compiled, updated = compiling_ns(), self._updating_ns()
         compiling, self._compiling_ns = compiled - self._compiling_ns, compiled
-        if counted and begun is not None:
-            self._numbers.append(number)
+        updating, self._updated_ns = updated - self._updated_ns, updated
+        collecting = 0 if compiling else self._collecting_ns  # the compiler's own, in its time
+        parts = (
+            self._input_ns, self._backward_ns, updating, collecting, compiling, self._evaluating_ns, self._saving_ns,
+        )  # fmt: skip
+        is_first, self._is_begun = not self._is_begun, True
+        if is_first and self._start is None:
+            self._start = _slow_step(number, wall, parts)
+        if counted and not is_first:
             self._collections += 0 if compiling else self._collected
-            collecting = 0 if compiling else self._collecting_ns  # the compiler's own, in its time
-            for kept, part in zip(self._parts, (now - begun, self._input_ns, collecting, compiling), strict=True):
-                kept.append(part)
-        self._input_ns = self._collecting_ns = self._collected = 0
-        return None if begun is None else now - begun
+            self._checkpoints += self._saving_ns > 0
+            self._evaluations += self._evaluated
+            self._keep(number, wall, parts, now)
+        if optimizer and counted and not is_first:
+            known = self._by_optimizer.setdefault(optimizer, [0, 0])
+            known[0] += 1
+            known[1] += wall
+        self._nothing_yet()
+        return None if is_first else wall
+
+    def _keep(self, number: int, wall: int, parts: tuple[int, ...], now: int) -> None:
+        alone = max(wall - sum(parts[5:]), 0)
+        usual = max(alone - parts[4], 0)
+        length = self._lengths.setdefault(int(_PARTS_OF_TWO * log2(usual + 1)), [0, 0])
+        length[0] += 1
+        length[1] += usual
+        if len(self._longest) < _KEPT:
+            heapq.heappush(self._longest, (alone, number, wall, parts))
+        elif alone > self._longest[0][0]:
+            heapq.heapreplace(self._longest, (alone, number, wall, parts))
+        if now - self._memory_ns >= _MEMORY_EVERY_NS:
+            self._memory_ns, self._memory = now, _memory_now()
+        self._rows.append((number, 1, wall, alone, usual, *parts, *self._memory))
 
     def goes_on(self) -> None:
         """Begin the step now: what was done since the last one's end is not the run's."""
         self._begin_ns = time.perf_counter_ns()
-        self._input_ns = self._collecting_ns = self._collected = 0
+        self._nothing_yet()
+
+    def _nothing_yet(self) -> None:
+        self._input_ns = self._collecting_ns = self._collected = self._backward_ns = 0
+        self._evaluating_ns = self._saving_ns = self._evaluated = 0
 
     def forget(self) -> None:
         """Leave out the steps so far: they were no whole ones."""
-        for part in (self._numbers, *self._parts):
-            del part[:]
-        self._begin_ns, self._collections = None, 0
+        self._rows, self._lengths, self._longest, self._by_optimizer = _Rows(), {}, [], {}
+        self._collections = self._evaluations = self._checkpoints = 0
+        self._is_begun = False
 
-    def read(self) -> RunClock | None:
-        """Return what was measured so far; `None` before a step was."""
-        walls, inputs, collecting, compiling = self._parts
-        if not walls:
+    def read(self, recorded: Container[str] = ()) -> RunClock | None:
+        """Return what was measured so far; `None` before a step was. `recorded` are optimizers of recorded steps."""
+        rows = self._rows
+        if not rows.columns[0]:
             return None
-        usual = sorted(walls)[int(_MOST * (len(walls) - 1))]
-        slow = [place for place, wall in enumerate(walls) if wall > _SLOW * usual]
-        longest = sorted(sorted(slow, key=lambda place: -walls[place])[:_KEPT])
+        sums = dict(zip(_TIMES, (sum(column) for column in rows.columns[5:]), strict=False))
+        slow_steps, usual = rows.slow()
         return RunClock(
-            steps=len(walls), wall_ns=sum(walls), median_ns=round(median(walls)), input_ns=sum(inputs),
-            collections=self._collections, collecting_ns=sum(collecting), compiling_ns=sum(compiling),
-            slow_steps=len(slow),
+            steps=sum(rows.columns[1]), wall_ns=sum(rows.columns[2]), median_ns=rows.median(),
+            input_ns=sums["input"], collections=self._collections, collecting_ns=sums["collecting"],
+            compiling_ns=sums["compiling"], evaluations=self._evaluations, evaluating_ns=sums["evaluating"],
+            checkpoints=self._checkpoints, checkpointing_ns=sums["checkpointing"], slow_steps=slow_steps,
             slow=tuple(
-                SlowStep(
-                    number=self._numbers[place], wall_ns=walls[place], input_ns=inputs[place],
-                    collecting_ns=collecting[place], compiling_ns=compiling[place],
-                )
-                for place in longest
+                _slow_step(number, wall, parts)
+                for alone, number, wall, parts in sorted(self._longest, key=lambda step: step[1])
+                if alone > _SLOW * usual
             ),
             graph_breaks=tuple(_events(_graph_breaks())), recompilations=tuple(_events(_recompilations())),
+            start=self._start, end=self._after_the_last(), series=rows.series(),
+            lengths=tuple(
+                StepLengths(from_ns=round(2 ** (number / _PARTS_OF_TWO)), steps=steps, usual_ns=usual_ns)
+                for number, (steps, usual_ns) in sorted(self._lengths.items())
+            ),
+            updated_by=tuple(
+                UpdatedBy(optimizer=name, steps=steps, wall_ns=wall, recorded=name in recorded)
+                for name, (steps, wall) in self._by_optimizer.items()
+            ) if len(self._by_optimizer) > 1 else (),
         )  # fmt: skip
 
+    def _after_the_last(self) -> SlowStep:
+        """Return what came after the last step: the last evaluation and checkpoint mostly."""
+        now = time.perf_counter_ns()
+        if self._evaluation is not None:
+            self._evaluation.ends(now, is_over=False)
+        parts = (self._input_ns, self._backward_ns, 0, self._collecting_ns, 0, self._evaluating_ns, self._saving_ns)
+        return _slow_step(self._number + 1, now - self._begin_ns, parts)
+
+    # ------------------------------------------------------------------------------------- what a step is made of
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self._thread is not None and self._thread != threading.get_ident()
+
     def _of_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from torch import is_grad_enabled
+
         @functools.wraps(original)
         def waited_for(loader: Any) -> Any:
-            if self._waiting or self._thread not in (None, threading.get_ident()):
+            if self._is_waiting or self._is_elsewhere:
                 return original(loader)
-            self._waiting = True
+            self._is_waiting = True
             begun = time.perf_counter_ns()
+            evaluation = self._evaluation
+            if evaluation is not None and is_grad_enabled() and evaluation.is_left():
+                evaluation.ends(begun, is_over=True)
+                evaluation = None
+            elif evaluation is None and not is_grad_enabled():
+                evaluation = self._evaluation = _Evaluation(self, None, begun)
+            is_over = True
             try:
-                return original(loader)
+                batch = original(loader)
+                is_over = False
+                return batch
             finally:
-                self._waiting = False
-                self._input_ns += time.perf_counter_ns() - begun
+                self._is_waiting = False
+                now = time.perf_counter_ns()
+                if evaluation is None:
+                    self._input_ns += now - begun
+                else:
+                    evaluation.has_waited(begun, now, is_over=is_over)
 
         return waited_for
+
+    def _of_eval(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def eval(module: Any) -> Any:  # the method's name
+            result = original(module)
+            if not self._is_elsewhere and not _is_compiling():
+                if self._evaluation is None:
+                    self._evaluation = _Evaluation(self, module, time.perf_counter_ns())
+                elif self._evaluation.module is None:
+                    self._evaluation.follows(module)
+            return result
+
+        return eval
+
+    def _of_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+            if self._in_backward or self._is_elsewhere:
+                return original(*args, **kwargs)
+            self._in_backward = True
+            begun = time.perf_counter_ns()
+            if self._evaluation is not None:
+                self._evaluation.ends(begun, is_over=False)
+                self._forget_evaluation()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._in_backward = False
+                self._backward_ns += time.perf_counter_ns() - begun
+                if self.on_backward is not None:
+                    self.on_backward()
+
+        return _engine_run_backward
+
+    def _of_saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if self._is_saving or self._is_elsewhere:
+                return original(*args, **kwargs)
+            self._is_saving = True
+            begun = time.perf_counter_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._is_saving = False
+                took = time.perf_counter_ns() - begun
+                self._saving_ns += took
+                if self._evaluation is not None:
+                    self._evaluation.other_ns += took
+
+        return save
+
+    def _follow_saving(self, stack: ExitStack, name: str, functions: Iterable[str]) -> None:
+        for function in functions:
+            replaced(stack, sys.modules[name], function, self._of_saving)
 
     def _collects(self, phase: str, _info: object) -> None:
         now = time.perf_counter_ns()
@@ -126,6 +283,185 @@ class Clock:
         elif self._collected_at:
             self._collected += 1
             self._collecting_ns += now - self._collected_at
+
+    # ----------------------------------------------------------------------------------------------- evaluations
+
+    def evaluated(self, took: int) -> None:
+        """Count an evaluation that is over."""
+        self._evaluating_ns += took
+        self._evaluated += 1
+        self._evaluation = None
+
+    def _forget_evaluation(self) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None:
+            self._input_ns += evaluation.waited_ns
+            evaluation.stack.close()
+
+
+#: Functions that save, of modules that a script may import.
+_SAVING: Final = {
+    "safetensors.torch": ("serialize_file", "save_file", "save_model"), "torch.distributed.checkpoint": ("save",),
+}  # fmt: skip
+
+
+#: So many batches without gradients before a backward are an evaluation that ended early.
+_SEVERAL: Final = 2
+
+
+class _Evaluation:
+    """A stretch that may be an evaluation: from `eval()` of a module, or from a batch that is loaded without gradients.
+
+    It ends where the module trains again, or where the loader has no more batches. Where a backward comes first, the
+    module was one that does not train.
+    """
+
+    def __init__(self, clock: Clock, module: Any, begun: int) -> None:
+        self.module = module
+        #: What the loop saved meanwhile, and what it waited for batches.
+        self.other_ns = self.waited_ns = 0
+        self._clock, self._begun, self._last, self._batches = clock, begun, 0, 0
+        self.stack = ExitStack()
+        if module is not None:
+            self.follows(module)
+
+    def follows(self, module: Any) -> None:
+        """Learn the module that evaluates; notice that it trains again."""
+        import torch
+
+        self.module = module
+
+        def of_train(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def train(trained: Any, mode: bool = True) -> Any:
+                if mode and trained is self.module:
+                    self.ends(time.perf_counter_ns(), is_over=True)
+                return original(trained, mode)
+
+            return train
+
+        replaced(self.stack, torch.nn.Module, "train", of_train)
+
+    def is_left(self) -> bool:
+        """Return whether the module trains again, as far as it is known."""
+        return self.module is None or bool(self.module.training)
+
+    def has_waited(self, begun: int, now: int, *, is_over: bool) -> None:
+        """Note a wait for a batch, or for the last one."""
+        self._last = now
+        self._batches += 1
+        self.waited_ns += now - begun
+        if is_over and self.module is None:
+            self.ends(now, is_over=True)
+
+    def ends(self, now: int, *, is_over: bool) -> None:
+        """Count the stretch if it was an evaluation; without `is_over` it is told by what the module does now."""
+        if not is_over and (not self.is_left() or (self.module is None and self._batches < _SEVERAL)):
+            return
+        self.stack.close()
+        end = now if is_over or self.module is not None else self._last
+        self._clock.evaluated(max(end - self._begun - self.other_ns, 0))
+
+
+class _Rows:
+    """Steps as columns: number, how many, wall time, longest, usual, parts, bytes. Old ones get coarser with time."""
+
+    def __init__(self) -> None:
+        self.columns = tuple(array("q") for _ in range(5 + len(_TIMES) + len(_BYTES)))
+        #: Slow steps among those that are no rows of their own any more, and what is slow.
+        self._slow_steps = 0
+
+    def append(self, row: tuple[int, ...]) -> None:
+        """Add a step."""
+        for column, value in zip(self.columns, row, strict=True):
+            column.append(value)
+        if len(self.columns[0]) >= 2 * _ROWS:
+            self._slow_steps = self.slow()[0]
+            for column, merged in zip(self.columns, _merged(self.columns, range(0, 2 * _ROWS, 2)), strict=True):
+                del column[:]
+                column.extend(merged)
+
+    def median(self) -> int:
+        """Return the median wall time of a step."""
+        _, steps, walls, *_ = self.columns
+        return self._quantile(0.5, [wall // count for wall, count in zip(walls, steps, strict=True)])
+
+    def slow(self) -> tuple[int, int]:
+        """Return how many steps are slow, and the time that most take at most."""
+        _, steps, _, longest, *_ = self.columns
+        usual = self._quantile(_MOST, longest)
+        alone = zip(steps, longest, strict=True)
+        return self._slow_steps + sum(count == 1 and wall > _SLOW * usual for count, wall in alone), usual
+
+    def _quantile(self, part: float, values: Iterable[int]) -> int:
+        ordered = sorted(zip(values, self.columns[1], strict=True))
+        left = part * (sum(self.columns[1]) - 1)
+        for value, steps in ordered:
+            left -= steps
+            if left < 0:
+                return value
+        return ordered[-1][0]
+
+    def series(self) -> RunSeries:
+        """Return the rows of a report."""
+        count = len(self.columns[0])
+        begins = sorted({place * count // min(count, _REPORTED) for place in range(min(count, _REPORTED))})
+        names = ("first", "steps", "wall_ns", "longest_ns", "usual_ns", *(f"{name}_ns" for name in _TIMES),
+                 *(f"{name}_bytes" for name in _BYTES))  # fmt: skip
+        return RunSeries(**dict(zip(names, map(tuple, _merged(self.columns, begins)), strict=True)))
+
+
+def _merged(columns: tuple[array[int], ...], begins: Iterable[int]) -> list[list[int]]:
+    """Return one row of each stretch of rows, by where these begin; what is usual is their median."""
+    import numpy as np
+
+    rows, at = np.array(columns, dtype=np.int64), np.array(list(begins))
+    ends = np.append(at[1:], rows.shape[1])
+    added, most, least = (ways.reduceat(rows, at, axis=1) for ways in (np.add, np.maximum, np.minimum))
+    usual = [int(np.median(rows[4, begin:end])) for begin, end in zip(at, ends, strict=True)]
+    host = len(columns) - 1
+    chosen = [least[0], added[1], added[2], most[3], usual, *added[5 : 5 + len(_TIMES)]]
+    return [list(map(int, row)) for row in (*chosen, least[host - 3], most[host - 2], most[host - 1], least[host])]
+
+
+def _slow_step(number: int, wall: int, parts: tuple[int, ...]) -> SlowStep:
+    input_ns, _, _, collecting, compiling, evaluating, saving = parts
+    return SlowStep(
+        number=number, wall_ns=wall, input_ns=input_ns, collecting_ns=collecting, compiling_ns=compiling,
+        evaluating_ns=evaluating, checkpointing_ns=saving,
+    )  # fmt: skip
+
+
+def _is_compiling() -> bool:
+    import torch
+
+    return bool(torch.compiler.is_compiling())
+
+
+def _memory_now() -> tuple[int, int, int, int]:
+    """Return bytes allocated and reserved on the device that is in use, their peak, and those of the host's own pages.
+
+    0 where there is no such figure.
+    """
+    import torch
+
+    allocated = reserved = peak = 0
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():
+        with suppress(Exception):  # a figure of torch's insides, which another version may not have
+            stats = cuda.memory_stats_as_nested_dict()
+            allocated, peak = (int(stats["allocated_bytes"]["all"][name]) for name in ("current", "peak"))
+            reserved = int(stats["reserved_bytes"]["all"]["current"])
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+        host = (int(resident) - int(shared)) * _PAGE
+    except (OSError, ValueError):
+        host = 0
+    return allocated, reserved, peak, host
+
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def _utils() -> Any:

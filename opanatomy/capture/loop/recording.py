@@ -19,6 +19,7 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.kineto import require_device_events
+from opanatomy.capture.device.state import DeviceWatch, watching
 from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 from opanatomy.capture.distributed.ranks import lone_process
 from opanatomy.capture.distributed.training import shared_weights
@@ -51,6 +52,7 @@ from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
+from opanatomy.records.run import DeviceState
 from opanatomy.records.taxonomy import OPTIMIZERS, Optimizer, Phase
 from opanatomy.records.workload import (
     LINES_STEP,
@@ -228,6 +230,27 @@ class Session:
     memory: MemoryObservations | None = None
     memory_step: StepObservations | None = None
     warnings: list[str] = field(default_factory=list)
+    #: What is taken back at the end of the recording.
+    until_end: ExitStack = field(default_factory=ExitStack)
+    #: What reads the device's clocks, how many spans it had before, and that of the steps on the clock.
+    watch: DeviceWatch | None = None
+    spans_before: int = 0
+    timed_span: tuple[int, int] | None = None
+
+    def watch_device(self) -> DeviceWatch | None:
+        """Begin to read the device's clocks, unless that is done; `None` where it has none."""
+        if self.watch is None:
+            self.watch = self.until_end.enter_context(watching(self.device))
+            self.spans_before = 0 if self.watch is None else len(self.watch.spans)
+        return self.watch
+
+    def device_state(self) -> DeviceState | None:
+        """Return what the device did while the recorded steps ran."""
+        if self.watch is None:
+            return None
+        return self.watch.over(
+            self.watch.spans[self.spans_before :], steps=len(self.unprofiled_ns), energy=self.timed_span or (0, 0)
+        )
 
     @property
     def device(self) -> str:
@@ -320,10 +343,22 @@ class Stage:
 class Timed(Stage):
     """Unmodified iterations on the clock."""
 
+    _watch: DeviceWatch | None = None
+
     def open(self) -> None:
         """Reset the peak of memory."""
         self.meter = PeakMeter(self.session.device)
         self.meter.reset()
+        self._watch = self.session.watch_device()
+        if self._watch is not None:
+            self.stack.enter_context(self._watch.around(reads=True))
+
+    def close(self) -> None:
+        """Restore everything, and note when the steps ran."""
+        super().close()
+        if self._watch is not None:
+            self.session.timed_span = self._watch.spans[-1]
+            self._watch = None
 
     def begin(self) -> None:
         """Start the clock."""
@@ -613,7 +648,6 @@ class LoopRecording:
         self._stages: Iterator[Stage] = iter(())
         self._profiled: Profiled | None = None
         self._compilations = 0
-        self._settings = ExitStack()
         self._cold = _COLD
         #: What other work took of the processor before the loop; the first use of a GPU is the loop's own.
         self._load_before: float | None = None
@@ -622,7 +656,7 @@ class LoopRecording:
         """Prepare the first stage, with the options that are settings of the process."""
         try:
             self._load_before = self._load() if self.session.device == "cpu" else None
-            self._settings.enter_context(step_settings(self.options))
+            self.session.until_end.enter_context(step_settings(self.options))
             self.session.points.take(WEIGHTS)
             self._stages = self._stages_after()
             self._start_first()
@@ -734,7 +768,7 @@ class LoopRecording:
         self.done = True
         self._stage.close()
         self._stages = iter(())
-        self._settings.close()
+        self.session.until_end.close()
 
     def _cut(self) -> dict[bytes, bytes]:
         """End a step cut off by the end of the loop; return the new name of a range that had just begun."""
@@ -802,6 +836,7 @@ class LoopRecording:
             modules=session.modules.kinds(),
             lines=tuple(profiled.profiler.frames),
             gradients=dict(session.gradients),
+            device_state=session.device_state(),
             shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),
             warnings=tuple(self._warnings(profiled)),
         )  # fmt: skip

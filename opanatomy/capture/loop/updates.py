@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -93,11 +94,21 @@ def _repeats(keys: list[int], length: int) -> bool:
 class Updates:
     """Call `ended` after each update that ends a step, in the thread that makes the updates.
 
-    `changed` is called when an update shows that the steps so far were no whole ones.
+    `changed` is called when an update shows that the steps so far were no whole ones, `made` when an optimizer is made.
     """
 
-    def __init__(self, ended: Callable[[], None], changed: Callable[[], None] = lambda: None) -> None:
-        self._ended, self._changed = ended, changed
+    def __init__(
+        self,
+        ended: Callable[[], None],
+        changed: Callable[[], None] = lambda: None,
+        made: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ended, self._changed, self._made = ended, changed, made
+        self._names: dict[int, str] = {}
+        #: What made the last update: an optimizer's class, and the tensors that it was made for.
+        self.last = ""
+        #: The same of the step that ends now.
+        self.of_step: set[str] = set()
         self._cycle = Cycle()
         self._alive: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: set[int] = set()
@@ -106,6 +117,9 @@ class Updates:
         self.is_over = False
         #: How many updates were seen, how many of them a scaler skipped, how many came in the middle of a backward.
         self.count = self.skipped = self.inside_backward = 0
+        #: How long the updates took so far.
+        self.update_ns = 0
+        self._begun_ns = 0
         self._ran = False
 
     @property
@@ -138,6 +152,7 @@ class Updates:
             original(optimizer, *args, **kwargs)
             if not self.is_over:
                 self._alive.add(optimizer)
+                self._made()
 
         return __init__
 
@@ -198,8 +213,16 @@ class Updates:
         self._thread = self._thread or here
         if here != self._thread:
             return False
+        if not self._depth:
+            self._begun_ns = time.perf_counter_ns()
         self._depth += 1
         return True
+
+    def _named(self, optimizer: Any) -> str:
+        tensors = sum(len(group["params"]) for group in optimizer.param_groups)
+        same = f"{type(optimizer).__name__} ({tensors} tensors)"
+        others = sum(name.startswith(same) for name in self._names.values())
+        return self._names.setdefault(id(optimizer), f"{same}, number {others + 1}" if others else same)
 
     def _end_update(self, optimizer: Any) -> None:
         from torch._C import _current_graph_task_id
@@ -207,10 +230,13 @@ class Updates:
         self._depth -= 1
         if self._depth:
             return
+        self.update_ns += time.perf_counter_ns() - self._begun_ns
         if _current_graph_task_id() != -1:
             self.inside_backward += 1
             return
         self.count += 1
+        self.last = self._names.get(id(optimizer)) or self._named(optimizer)
+        self.of_step.add(self.last)
         known, was_known = 0, bool(self._cycle.keys)
         if not was_known:
             self._stepped.add(id(optimizer))
@@ -220,6 +246,7 @@ class Updates:
             self._changed()
         if ended:
             self._ended()
+            self.of_step = set()
 
 
 def _evaluates_frames() -> Any:

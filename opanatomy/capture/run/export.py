@@ -30,7 +30,8 @@ from opanatomy.io.files import OutputFile, replacing
 from opanatomy.io.redact import NOT_DECODABLE, Redaction, know_secrets, of_process
 from opanatomy.options import as_asked
 from opanatomy.records.patterns import regex
-from opanatomy.records.workload import LINES_STEP, METADATA_KEY, Capture, GraphNode, MachineLoad, RunClock
+from opanatomy.records.run import RunClock
+from opanatomy.records.workload import LINES_STEP, METADATA_KEY, Capture, GraphNode, MachineLoad
 
 _END_BYTES: Final = 256
 #: Read this much text at once.

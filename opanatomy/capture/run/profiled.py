@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from opanatomy.capture.device import accelerators, kineto
+from opanatomy.capture.device.state import undisturbed
 from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.step.ranges import compilations
 from opanatomy.records.workload import LINES_STEP, LineFrame
@@ -34,7 +35,7 @@ class StepProfiler:
         self.steps, self.lines, self._own = steps, lines, own
         #: The stacks of lines by number, once the step that has them is done.
         self.frames: list[LineFrame] = []
-        self._line_ranges = ExitStack()
+        self._line_ranges, self._undisturbed = ExitStack(), ExitStack()
         #: Whether that step was run, and to its end; whether something else traced Python then.
         self._begun_by_line = self.ran_by_line = self._traced_by_other = False
         activities = accelerators.profiler_activities(device)
@@ -51,6 +52,7 @@ class StepProfiler:
 
     def start(self) -> None:
         """Start the profiler."""
+        self._undisturbed.enter_context(undisturbed(self.device))
         with kineto.listening(self.device):
             self.profiler.__enter__()
 
@@ -101,6 +103,7 @@ class StepProfiler:
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
+        self._undisturbed.close()
         begun_ns = time.perf_counter_ns()
         with kineto.listening(self.device):
             self.profiler.__exit__(None, None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +16,7 @@ from opanatomy.capture.ceilings import load_of, system_use
 from opanatomy.capture.device.accelerators import current_device, devices_of, of_the_peak
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.kineto import require_device_events
+from opanatomy.capture.device.state import watching
 from opanatomy.capture.distributed.ranks import lone_process
 from opanatomy.capture.lines import files_of
 from opanatomy.capture.memory.measurement import (
@@ -50,6 +51,7 @@ from opanatomy.capture.step.stepper import StepObserver, Stepper, Training, make
 from opanatomy.capture.subject import Subject
 from opanatomy.options import GENERATE, RunOptions, as_argument, as_flag
 from opanatomy.records.memory import is_out_of_memory
+from opanatomy.records.run import DeviceState
 from opanatomy.records.taxonomy import BY_NAME
 from opanatomy.records.workload import (
     Capture,
@@ -164,6 +166,9 @@ class StepRunner:
     compiles_always: bool = False
     #: Of an option to compile: what that took, and steps with and without it.
     compilation: Compilation | None = None
+    #: How many steps ran on the clock, and what the device did meanwhile.
+    clocked: int = 0
+    device_state: DeviceState | None = None
     #: The lines of a step that ran line by line.
     frames: list[LineFrame] = field(default_factory=list)
     #: The description of the run's texts, with the times of their batches.
@@ -217,12 +222,21 @@ class StepRunner:
 
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
+        with ExitStack() as watches:
+            self._record(trace, watches)
+
+    def _record(self, trace: Path, watches: ExitStack) -> None:
         self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
         compiled = compiling_ns()
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
         before = self._load()
-        unprofiled = self._timed(warm) if self.subject.texts is None else self._timed_texts(self.subject.texts, warm)
+        watch = watches.enter_context(watching(self.options.device))
+        self.clocked = 0
+        with nullcontext() if watch is None else watch.around(reads=True):
+            texts = self.subject.texts
+            unprofiled = self._timed(warm) if texts is None else self._timed_texts(texts, warm)
+        clocked = self.clocked
         if self.options.compile and not self.training.is_shared and self.subject.texts is None:
             self.compilation = self._beside_uncompiled(compiling_ns() - compiled, unprofiled)
         if self.options.memory:
@@ -238,6 +252,8 @@ class StepRunner:
                 f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are not"
                 " put back"
             )
+        if watch is not None:
+            self.device_state = watch.over(watch.spans, steps=clocked, energy=watch.spans[0])
         load = MachineLoad(before=before, after=self._load())
         capture = self._capture(unprofiled, profiled, modules, profiler, load)
         self.progress.stage("writing the trace")
@@ -291,6 +307,7 @@ class StepRunner:
         before = self.stepper.watch
         self.stepper.watch = watch or before
         synchronize(self.devices)
+        self.clocked += 1
         begin = time.perf_counter_ns()
         try:
             self._step()
@@ -526,6 +543,7 @@ class StepRunner:
             shared=self.training.shared_weights(self.subject.module),
             texts=self.texts,
             compilation=self.compilation,
+            device_state=self.device_state,
             warnings=(*self.instruments.warnings, *self.warnings),
         )  # fmt: skip
 

@@ -31,6 +31,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
+from opanatomy.report.sections.step import rate_of_run
 from opanatomy.report.units import noun
 
 #: The makers of devices by torch's names of their kinds.
@@ -78,12 +79,13 @@ def in_short(anatomy: Anatomy) -> Section | None:
         busy = (("busy", anatomy.timeline.busy_ns),)
     where = (phrase("{}", device), phrase("{}", Count(ranks, "rank")) if ranks > 1 else _rank(anatomy))
     shares = tuple(phrase("{} {}", name, Share(ns, costs.whole_ns)) for name, ns in busy if ns)
-    rate = step.samples_per_second
+    over = rate_of_run(anatomy)
+    rate, of_run = (step.samples_per_second, "") if over is None else (over, " over the run")
     text = joined(
         (
             long, phrase("{}{}", Count(steps, "step"), ends) if steps > 1 or ends else None,
             *((*shares, *where) if on_cpu and recorded else (*where, *shares)),
-            None if rate is None else phrase("{}", Rate(rate, "samples")),
+            None if rate is None else phrase("{}{}", Rate(rate, "samples"), of_run),
         )
     )  # fmt: skip
     return Section(title="In short", notes=(Note(text=text or "", tone=NoteStyle.PLAIN, most_lines=1),))

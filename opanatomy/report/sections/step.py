@@ -11,13 +11,14 @@ from typing import Final
 from opanatomy.analysis.costs import Costs, are_by_updates, costs_of, is_whole_trace, steps_of, steps_of_window
 from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
 from opanatomy.records.patterns import regex
+from opanatomy.records.run import DeviceState, Drift, Growth, RunClock, SlowStep, VaryingPeak
 from opanatomy.records.taxonomy import CAUSE_LABELS, PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
-from opanatomy.records.workload import SlowStep
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
     Change,
     Count,
+    Figure,
     FlopRate,
     Flops,
     Page,
@@ -28,6 +29,7 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
+    TimeChange,
     calls_of,
     facts_of,
     has_foreign_work,
@@ -284,10 +286,14 @@ def one_step(anatomy: Anatomy, page: Page) -> Section:
     """
     step, on_cpu = anatomy.step, anatomy.environment.device_kind == "cpu"
     facts = facts_of(
-        ("step", None if page.brief and step.samples_per_second is None else joined((_wall(anatomy), _samples(step)))),
+        (
+            "step",
+            None if page.brief and step.samples_per_second is None else joined((_wall(anatomy), _samples(anatomy))),
+        ),
         ("steps", _spread(anatomy)),
         ("torch.compile", _compiling(anatomy)),
         ("whole run", _whole_run(anatomy)),
+        ("clock", device_state(anatomy.device_state)),
         ("phases", phases_of(step) if on_cpu else None),
         ("framework", _framework(anatomy)),
         ("profiler", None if anatomy.environment.host_only else _profiler(step)),
@@ -320,11 +326,14 @@ _LEAST_OF_RUN: Final = 0.01
 
 
 def _whole_run(anatomy: Anatomy) -> Phrase | None:
-    """Return what the steps of the run around the recorded ones show: waits for input, slow steps, compilations."""
+    """Return what the steps of the run around the recorded ones show: waits, evaluations, slow steps, compilations."""
     run = anatomy.run
     if run is None:
         return None
-    parts = (("compiling", run.compiling_ns), ("garbage collection", run.collecting_ns))
+    times = (
+        ("evaluation", run.evaluating_ns, run.evaluations), ("checkpoints", run.checkpointing_ns, run.checkpoints),
+        ("compiling", run.compiling_ns, 0), ("garbage collection", run.collecting_ns, 0),
+    )  # fmt: skip
     events = (
         (run.slow_steps, "slow step"), (sum(event.count for event in run.graph_breaks), "graph break"),
         (sum(event.count for event in run.recompilations), "recompilation"),
@@ -334,15 +343,22 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
             phrase("mean of {} {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
             phrase("median {}", Time(run.median_ns)),
             phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
-            *(phrase("{} {}", name, Share(ns, run.wall_ns)) for name, ns in parts if ns >= _LEAST_OF_RUN * run.wall_ns),
+            *(
+                phrase("{} {}{}", name, Share(ns, run.wall_ns), _times(ns, count))
+                for name, ns, count in times if ns >= _LEAST_OF_RUN * run.wall_ns
+            ),
             *(phrase("{}", Count(number, what)) for number, what in events if number),
         )
-    )
+    )  # fmt: skip
+
+
+def _times(ns: int, count: int) -> Phrase | str:
+    return phrase(" ({} of {})", Count(count), Time(ns / count)) if count else ""
 
 
 def whole_run(anatomy: Anatomy) -> Section | None:
-    """Return the steps of the run that took far longer than others, and what torch.compile did: where and why."""
-    run = anatomy.run
+    """Return the run over its length: how it began, what drifts and grows, slow steps, and what torch.compile did."""
+    run, trends = anatomy.run, anatomy.trends
     if run is None:
         return None
     slow = ((f"step {step.number}", _slow(step, run.median_ns)) for step in run.slow)
@@ -351,18 +367,108 @@ def whole_run(anatomy: Anatomy) -> Section | None:
         for word, events in (("graph break", run.graph_breaks), ("recompiled", run.recompilations))
         for event in events
     )
-    return Section(title="The whole run", facts=facts_of(("whole run", _whole_run(anatomy)), *slow, *events))
+    rate = None if trends is None else trends.samples_per_second
+    facts = facts_of(
+        ("whole run", joined((_whole_run(anatomy), None if rate is None else phrase("{}", Rate(rate, "samples"))))),
+        ("first step", None if run.start is None else _apart("it ended {} after torch was imported", run.start)),
+        ("at the end", None if run.end is None else _apart("{} after the last step", run.end)),
+        ("drift", None if trends is None or trends.drift is None else _drift(trends.drift)),
+        *(("memory", _growth(grown)) for grown in (() if trends is None else trends.growth)),
+        ("memory", None if trends is None or trends.peak is None else _varies(trends.peak)),
+        ("host memory", _host_memory(run)), ("device", device_state(run.device)), *slow, *events,
+    )  # fmt: skip
+    return Section(title="The whole run", facts=facts)
+
+
+#: Parts of a step that are shown by name, in this order.
+_OF_STEP: Final = (
+    ("waiting for input", "input_ns"), ("evaluation", "evaluating_ns"), ("saving", "checkpointing_ns"),
+    ("compiling", "compiling_ns"), ("garbage collection", "collecting_ns"),
+)  # fmt: skip
+_OF_DRIFT: Final = (
+    ("waiting for input", "input"), ("backward", "backward"), ("optimizer", "optimizer"),
+    ("garbage collection", "collecting"), ("the rest", "rest"),
+)  # fmt: skip
+_KINDS: Final = {"allocated": "what is allocated", "reserved": "what is reserved", "host": "that of the host"}
+
+
+def _apart(said: str, step: SlowStep) -> Phrase | None:
+    """Say how long something took that is no step, with the parts that are known."""
+    parts = joined(phrase("{} {}", name, Time(ns)) for name, field in _OF_STEP if (ns := getattr(step, field)))
+    return phrase("{}{}", phrase(said, Time(step.wall_ns)), phrase(": {}", parts) if parts else "")
+
+
+def _drift(drift: Drift) -> Phrase:
+    """Return how much longer the last steps are than the first, and in which part of them."""
+    change = drift.last_ns - drift.first_ns
+    parts = joined(
+        phrase("{} {}", name, TimeChange(ns))
+        for name, field in _OF_DRIFT if abs(ns := drift.parts.get(field, 0)) >= _MUCH_OF_DRIFT * abs(change)
+    )  # fmt: skip
+    return phrase(
+        "the usual step from {} in the first tenth to {} in the last ({}); by the host's clock {}",
+        Time(drift.first_ns), Time(drift.last_ns), Change(drift.last_ns, drift.first_ns), parts or "not known",
+    )  # fmt: skip
+
+
+#: A part of a drift is named from this part of it on.
+_MUCH_OF_DRIFT: Final = 0.1
+
+
+def _growth(grown: Growth) -> Phrase:
+    said = "" if grown.confirmed else ": a trend so far"
+    return phrase(
+        "{} grows by {} a step, from {} to {} in {}{}", _KINDS.get(grown.kind, grown.kind),
+        Bytes(grown.bytes_per_step), Bytes(grown.first_bytes), Bytes(grown.last_bytes),
+        Count(grown.steps, "step"), said,
+    )  # fmt: skip
+
+
+def _varies(peak: VaryingPeak) -> Phrase:
+    return phrase(
+        "the peak rises from {} to {}, what stays after a step does not ({}): batches differ, nothing leaks",
+        Bytes(peak.first_bytes), Bytes(peak.last_bytes), Bytes(peak.base_bytes),
+    )  # fmt: skip
+
+
+def _host_memory(run: RunClock) -> Phrase | None:
+    """Return the host's memory at the end of the run, and the most of it."""
+    sizes = [size for size in run.series.host_bytes if size] if run.series is not None else []
+    return phrase("{} at the end, {} at most", Bytes(sizes[-1]), Bytes(max(sizes))) if sizes else None
+
+
+def device_state(state: DeviceState | None) -> Phrase | str | None:
+    """Return the clock of a device beside its highest, what held it down, power, temperature and energy of a step."""
+    if state is None:
+        return None
+    if state.why_not is not None:
+        return f"clock not known: {state.why_not}"
+    clock = None if state.clock_mhz is None else phrase("clock {}{} MHz", *_of(state.clock_mhz, state.clock_limit_mhz))
+    power = None if state.power_w is None else phrase("{}{} W", *_of(round(state.power_w), state.power_limit_w))
+    return joined(
+        (
+            clock,
+            *(phrase("{} in {} of the readings", name, Share(held, state.readings, decimals=0))
+              for name, held in state.reasons.items()),
+            power, None if state.temperature_c is None else phrase("{} degrees C at most", Count(state.temperature_c)),
+            phrase("{} a step", Figure(state.energy_j / state.steps, "J")) if state.energy_j and state.steps else None,
+        )
+    )  # fmt: skip
+
+
+def _of(value: int, limit: float | None) -> tuple[Count, Phrase | str]:
+    return Count(value), "" if limit is None else phrase(" of {}", Count(round(limit)))
 
 
 def _slow(step: SlowStep, median_ns: int) -> Phrase:
     """Return how much longer a step was than others, and the parts of it that are known."""
     more = step.wall_ns - median_ns
-    parts = (("waiting for input", step.input_ns), ("compiling", step.compiling_ns),
-             ("garbage collection", step.collecting_ns))  # fmt: skip
-    known = joined(phrase("{} {}", name, Time(ns)) for name, ns in parts if ns >= _MUCH * more)
+    known = joined(
+        phrase("{} {}", name, Time(ns)) for name, field in _OF_STEP if (ns := getattr(step, field)) >= _MUCH * more
+    )
     return phrase(
         "{}, {} times the median: {}", Time(step.wall_ns), Ratio(step.wall_ns / max(median_ns, 1)),
-        known or "not in its input, garbage collection or compiling",
+        known or "not in its input, evaluation, saving, garbage collection or compiling",
     )  # fmt: skip
 
 
@@ -389,8 +495,19 @@ def _wall(anatomy: Anatomy) -> Phrase | None:
     return both
 
 
-def _samples(step: Step) -> Phrase | None:
-    return None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
+def _samples(anatomy: Anatomy) -> Phrase | None:
+    step = anatomy.step
+    if step.samples_per_second is None:
+        return None
+    over = rate_of_run(anatomy)
+    rate = phrase("{}", Rate(step.samples_per_second, "samples"))
+    return rate if over is None else phrase("{}, over the run {}", rate, Rate(over, "samples"))
+
+
+def rate_of_run(anatomy: Anatomy) -> float | None:
+    """Return the samples a second of the whole run, if its recorded steps leave out much of it."""
+    trends = anatomy.trends
+    return trends.samples_per_second if trends is not None and trends.left_out else None
 
 
 def _framework(anatomy: Anatomy) -> Phrase | None:

@@ -1,0 +1,136 @@
+"""Find what the steps of a run show over its length: drift, memory that grows, peaks that vary, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from opanatomy.records.columns import Float64, Int64
+from opanatomy.records.run import Drift, Growth, LeftOut, RunClock, RunSeries, RunTrends, VaryingPeak
+
+#: A run of fewer steps has no trend: each tenth is to have ten.
+_LEAST_STEPS: Final = 100
+#: A drift is at least this part of a step, and so many times what a tenth differs from the next.
+_LEAST_DRIFT, _TIMES_NOISE = 0.05, 4
+#: Each of the first so many tenths is on one side of each of the last.
+_APART: Final = 3
+#: Memory that grows is named from the first on, and is no mere trend from the second on.
+_NAMED, _CONFIRMED = 512 << 20, 1 << 30
+#: It grows in all tenths but this many, and in the second half by at least this part of all: what fills up is no trend.
+_NOT_GROWING, _IN_SECOND_HALF = 1, 0.25
+#: A peak rises by at least this part and so many bytes, what stays after a step by at most this part of that.
+_PEAK_RISES, _PEAK_BYTES, _FLAT = 0.10, 64 << 20, 0.10
+#: Steps of so many times a recorded one, and the part of the run from which they are named.
+_UNLIKE, _NAMED_SHARE = 2.0, 0.10
+_PARTS: Final = ("input", "backward", "optimizer")
+
+
+def trends_of(run: RunClock | None, recorded_ns: Sequence[int], batch: int | None) -> RunTrends | None:
+    """Return what is known of a run over its length; `recorded_ns` are the recorded steps, `batch` their samples."""
+    if run is None:
+        return None
+    rate = batch * run.steps * 1e9 / run.wall_ns if batch and run.wall_ns else None
+    trends = RunTrends(left_out=tuple(_left_out(run, recorded_ns)), samples_per_second=rate)
+    if run.series is None or run.steps < _LEAST_STEPS:
+        return trends
+    tenths = _Tenths(run.series)
+    growth = tuple(grown for kind in ("allocated", "reserved", "host") if (grown := tenths.growth(kind)) is not None)
+    peak = tenths.peak()
+    if peak is not None:
+        growth = tuple(grown for grown in growth if grown.kind != "reserved")
+    return replace(trends, drift=tenths.drift(), growth=growth, peak=peak)
+
+
+def _left_out(run: RunClock, recorded_ns: Sequence[int]) -> Iterator[LeftOut]:
+    """Yield the steps that are unlike the recorded ones, if they take much of the run."""
+    for one in run.updated_by:
+        if not one.recorded and one.wall_ns >= _NAMED_SHARE * run.wall_ns:
+            yield LeftOut(
+                steps=one.steps, of_steps=run.steps, wall_ns=one.wall_ns, of_ns=run.wall_ns, optimizer=one.optimizer
+            )
+    if not recorded_ns:
+        return
+    limit = _UNLIKE * median(recorded_ns)
+    if max(recorded_ns) > limit:
+        return
+    longer = [length for length in run.lengths if length.from_ns >= limit]
+    steps, wall_ns = sum(length.steps for length in longer), sum(length.usual_ns for length in longer)
+    if wall_ns >= _NAMED_SHARE * run.wall_ns:
+        yield LeftOut(steps=steps, of_steps=run.steps, wall_ns=wall_ns, of_ns=run.wall_ns)
+
+
+def caveats_of(trends: RunTrends | None) -> Iterator[str]:
+    """Yield what the recorded steps leave out of the run."""
+    for out in trends.left_out if trends is not None else ():
+        steps = f"{out.steps:,} of the {out.of_steps:,} other steps"
+        by = f", which end with an update of {out.optimizer}," if out.optimizer else ""
+        longer = "" if out.optimizer else " and are more than twice as long as the recorded ones"
+        share = 100 * out.wall_ns / out.of_ns
+        yield f"{steps}{by} take {share:.1f} % of the run{longer}; they are not among the recorded"
+
+
+class _Tenths:
+    """The rows of a run, by tenths of its steps."""
+
+    def __init__(self, series: RunSeries) -> None:
+        self._series = series
+        self.steps = np.array(series.steps, dtype=np.int64)
+        ends = np.cumsum(self.steps)
+        self.all_steps = int(ends[-1])
+        self.tenth = np.minimum(10 * (ends - self.steps) // self.all_steps, 9)
+
+    def _column(self, name: str) -> Int64:
+        return np.array(getattr(self._series, name), dtype=np.int64)
+
+    def _medians(self, values: Int64) -> Float64:
+        """Return the median of a step in each tenth, of sums over the steps of a row."""
+        each = values / self.steps
+        return np.array([np.median(each[self.tenth == tenth]) for tenth in range(10)])
+
+    def drift(self) -> Drift | None:
+        """Return how the usual step changes from the first to the last tenth, beyond what it changes in between."""
+        medians = self._medians(self._column("usual_ns") * self.steps)
+        change = medians[-1] - medians[0]
+        noise = np.median(np.abs(np.diff(medians)))
+        first, last = medians[:_APART], medians[-_APART:]
+        is_apart = first.max() < last.min() or first.min() > last.max()
+        if not is_apart or abs(change) < max(_LEAST_DRIFT * medians[0], _TIMES_NOISE * noise):
+            return None
+        parts = {}
+        for name in (*_PARTS, "collecting"):
+            of_part = self._medians(self._column(f"{name}_ns"))
+            parts[name] = round(of_part[-1] - of_part[0])
+        parts["rest"] = round(change) - sum(parts[name] for name in _PARTS)
+        return Drift(first_ns=round(medians[0]), last_ns=round(medians[-1]), parts=parts)
+
+    def _floors(self, name: str) -> Int64:
+        """Return the least of each tenth but the first, in which memory is still being filled."""
+        values = self._column(name)
+        return np.array([values[self.tenth == tenth].min() for tenth in range(1, 10)])
+
+    def growth(self, kind: str) -> Growth | None:
+        """Return how memory grows, if it does so steadily."""
+        floors = self._floors(f"{kind}_bytes")
+        grown = int(floors[-1] - floors[0])
+        falls = int((np.diff(floors) <= 0).sum())
+        steady = floors[-1] - floors[len(floors) // 2] >= _IN_SECOND_HALF * grown
+        if not floors[0] or grown < _NAMED or falls > _NOT_GROWING or not steady:
+            return None
+        return Growth(
+            kind=kind, first_bytes=int(floors[0]), last_bytes=int(floors[-1]), steps=round(0.8 * self.all_steps),
+            confirmed=grown >= _CONFIRMED,
+        )  # fmt: skip
+
+    def peak(self) -> VaryingPeak | None:
+        """Return a peak that rises while what stays after a step does not."""
+        peaks, floors = self._column("peak_bytes"), self._floors("allocated_bytes")
+        first, last = int(peaks[self.tenth == 0].max()), int(peaks.max())
+        risen = last - first
+        flat = floors[-1] - floors[0] <= _FLAT * risen
+        if not first or risen < max(_PEAK_RISES * first, _PEAK_BYTES) or not flat:
+            return None
+        return VaryingPeak(first_bytes=first, last_bytes=last, base_bytes=int(floors[-1]))

@@ -1,0 +1,187 @@
+"""Watch a device while steps run: its clocks, power and temperature, and what holds the clock down.
+
+One thread reads at most 20 times a second, and never while steps are under the profiler: there a reading comes before
+them and one after. Nothing of the device is changed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from statistics import median
+from typing import Any, Final
+
+from opanatomy.capture.device import nvml
+from opanatomy.capture.device.nvml import Limits, Reading
+from opanatomy.records.run import DeviceState
+
+#: The time between two readings grows with the run up to a second, so that a day has less than 100,000.
+_SHORTEST_S, _LONGEST_S, _OF_RUN = 0.05, 1.0, 200
+#: A device's counter of energy is renewed some ten times a second: a shorter time says little.
+_LEAST_S: Final = 1.0
+IDLE: Final = "idle"
+#: A time on `time.perf_counter_ns`.
+_Span = tuple[int, int]
+
+
+class DeviceWatch:
+    """Readings of a device from its start on."""
+
+    def __init__(self, device: str) -> None:
+        self._index = int(device.partition(":")[2] or 0)
+        self._stack = ExitStack()
+        self._read: Callable[[], Reading] | None = None
+        self._limits = Limits(None, None, None, None)
+        self._why_not: str | None = None
+        self._readings: list[tuple[int, Reading]] = []
+        self._ended, self._resumed = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._resumed.set()
+        #: When steps ran that are recorded, on the clock or under the profiler.
+        self.spans: list[_Span] = []
+        self.users = 0
+
+    def start(self) -> None:
+        """Begin to read."""
+        try:
+            self._limits, self._read = self._stack.enter_context(_readable(self._index))
+        except Exception as error:  # pynvml's errors are its own classes, and it may be missing
+            self._why_not = nvml.why(error)
+            return
+        self.read()
+        thread = threading.Thread(target=self._run, name="opanatomy: device", daemon=True)
+        thread.start()
+        self._stack.callback(thread.join)
+        self._stack.callback(self._resumed.set)
+        self._stack.callback(self._ended.set)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stack.close()
+        self._read = None
+
+    def read(self) -> None:
+        """Read now."""
+        with self._lock:
+            if self._read is not None:
+                self._readings.append((time.perf_counter_ns(), self._read()))
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        while not self._ended.wait(min(max((time.monotonic() - begun) / _OF_RUN, _SHORTEST_S), _LONGEST_S)):
+            self._resumed.wait()
+            self.read()
+
+    @contextmanager
+    def around(self, *, reads: bool) -> Iterator[None]:
+        """Read before and after the block, whose steps are recorded; inside of it only if it `reads`."""
+        begun = time.perf_counter_ns()
+        if not reads:
+            self._resumed.clear()
+        self.read()
+        try:
+            yield
+        finally:
+            self.read()
+            self._resumed.set()
+            self.spans.append((begun, time.perf_counter_ns()))
+
+    def over(self, spans: Sequence[_Span] | None = None, *, steps: int = 0, energy: _Span | None = None) -> DeviceState:
+        """Return the state within the spans (of the whole time without); the energy is that of `steps` in one span."""
+        if self._why_not is not None:
+            return DeviceState(why_not=self._why_not)
+        readings = [
+            reading for at, reading in self._readings
+            if spans is None or any(begin <= at <= end for begin, end in spans)
+        ]  # fmt: skip
+        working = [reading for reading in readings if IDLE not in reading.reasons] or readings
+        held = Counter(reason for reading in working for reason in reading.reasons if reason != IDLE)
+        seconds, joules = self._energy(energy)
+        clocks = _known(working, "clock_mhz")
+        limits = self._limits
+        return DeviceState(
+            readings=len(working), seconds=seconds, steps=steps if joules is not None else 0, energy_j=joules,
+            clock_mhz=_median(clocks), lowest_clock_mhz=min(clocks, default=None), clock_limit_mhz=limits.clock_mhz,
+            memory_clock_mhz=_median(_known(working, "memory_clock_mhz")),
+            memory_clock_limit_mhz=limits.memory_clock_mhz,
+            power_w=_mean(_known(working, "power_w")), power_limit_w=limits.power_w,
+            temperature_c=max(_known(working, "temperature_c"), default=None), slowdown_c=limits.slowdown_c,
+            reasons=dict(held.most_common()),
+        )  # fmt: skip
+
+    def _energy(self, span: _Span | None) -> tuple[float, float | None]:
+        """Return between which readings the energy is known, in seconds, and how much it is."""
+        within = [
+            (at, reading.energy_j) for at, reading in self._readings
+            if reading.energy_j is not None and (span is None or span[0] <= at <= span[1])
+        ]  # fmt: skip
+        seconds = (within[-1][0] - within[0][0]) / 1e9 if within else 0.0
+        if seconds < _LEAST_S:
+            return 0.0, None
+        return round(seconds, 3), round((within[-1][1] or 0) - (within[0][1] or 0), 3)
+
+
+def _known(readings: Sequence[Reading], name: str) -> list[Any]:
+    return [value for reading in readings if (value := getattr(reading, name)) is not None]
+
+
+def _median(values: Sequence[int]) -> int | None:
+    return round(median(values)) if values else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), 1) if values else None
+
+
+@contextmanager
+def _readable(index: int) -> Iterator[tuple[Limits, Callable[[], Reading]]]:
+    """Give what reads a device: NVML, on AMD what torch asks of amdsmi."""
+    import torch
+
+    if not torch.version.hip:
+        with nvml.readable(index) as found:
+            yield found
+        return
+
+    def read() -> Reading:
+        return Reading(
+            clock_mhz=int(torch.cuda.clock_rate(index)) or None, memory_clock_mhz=None,
+            power_w=float(torch.cuda.power_draw(index)) or None,
+            temperature_c=int(torch.cuda.temperature(index)), energy_j=None, reasons=(),
+        )  # fmt: skip
+
+    read()
+    yield Limits(None, None, None, None), read
+
+
+_watches: dict[str, DeviceWatch] = {}
+
+
+@contextmanager
+def watching(device: str) -> Iterator[DeviceWatch | None]:
+    """Give the process's watch of a device, which runs as long as anyone uses it; `None` where it is no GPU."""
+    if not device.startswith("cuda"):
+        yield None
+        return
+    watch = _watches.setdefault(device, DeviceWatch(device))
+    watch.users += 1
+    if watch.users == 1:
+        watch.start()
+    try:
+        yield watch
+    finally:
+        watch.users -= 1
+        if not watch.users:
+            _watches.pop(device, None)
+            watch.stop()
+
+
+@contextmanager
+def undisturbed(device: str) -> Iterator[None]:
+    """Keep a watch of the device, if there is one, from reading inside the block; it reads before and after."""
+    watch = _watches.get(device)
+    with nullcontext() if watch is None else watch.around(reads=False):
+        yield

@@ -1,0 +1,200 @@
+"""Find the steps of a script in which no optimizer of torch's makes any: by its backwards, else by calls of its models.
+
+A step then lasts from the end of one backward to the end of the next, or from the end of one call of an outermost
+module to the end of the next; of several modules that are called in turn (an encoder and a decoder, a network 50 times
+and another once) it has a call of each.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final
+
+from opanatomy.capture.loop.modules import LoopModules, hooked
+from opanatomy.capture.loop.phases import replaced, unseen_by_warnings
+from opanatomy.capture.loop.updates import Cycle
+
+#: After so many calls no more outermost modules are looked for.
+_LOOKED_FOR: Final = 64
+
+
+class Calls:
+    """Call `ended` after each backward or call that ends a step, until an optimizer is made.
+
+    `changed` is called when the steps so far were no whole ones: another module, the first backward, an optimizer.
+    """
+
+    def __init__(self, ended: Callable[[], None], changed: Callable[[], None]) -> None:
+        self._ended, self._changed = ended, changed
+        self._cycle = Cycle()
+        #: What looks for outermost modules, and what notices the calls of those that are known.
+        self._looking, self._noticing = ExitStack(), ExitStack()
+        self._thread: int | None = None
+        self._depth, self._is_inside = 0, False
+        self._modules: dict[int, Any] = {}
+        self._classes: set[type] = set()
+        self._count = self._backwards = 0
+        #: Whether `Tensor.backward` runs; whether a backward that it does not run has ended, and the step with it.
+        self._in_backward = self._is_due = False
+        self._is_over = False
+
+    def install(self, stack: ExitStack) -> None:
+        """Look for modules from now on."""
+        import torch
+
+        for own in (self._looking, self._noticing):
+            stack.enter_context(own)
+        replaced(stack, torch.Tensor, "backward", self._of_backward)
+        replaced(self._looking, torch, "compile", self._of_compile)
+        self._looking.enter_context(hooked(LoopModules(), self._enters, self._leaves))
+
+    def stop(self) -> None:
+        """Leave the steps to an optimizer that was made now, or that steps now."""
+        if not self._is_over or self._backwards:
+            self._is_over = True
+            self._change()
+            self._backwards = 0
+
+    @property
+    def what(self) -> str | None:
+        """Return what ends a step; `None` while nothing has, or optimizers do."""
+        if self._backwards:
+            return "a backward"
+        if self._is_over:
+            return None
+        names = dict.fromkeys(type(self._modules[key]).__name__ for key in self._cycle.keys)
+        return f"a call of {' and of '.join(names)}" if names else None
+
+    def backward(self, *, updates: bool) -> None:
+        """Note the end of an outermost backward, inside of which optimizers may `update`.
+
+        The step ends with it, but outside of all that runs it: behind `Tensor.backward`, else at the next call.
+        """
+        self._is_due = not self._is_over or updates
+        if self._is_due and not self._in_backward and not self._modules:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_due = False
+        if not self._backwards:
+            self._change()
+        self._backwards += 1
+        self._ended()
+
+    def _of_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._in_backward or self._is_elsewhere:
+                return original(*args, **kwargs)
+            self._in_backward = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._in_backward = False
+            if self._is_due:
+                self._end()
+            return result
+
+        return backward
+
+    def settle(self) -> None:
+        """Look for no more modules: the recorder does so itself."""
+        self._looking.close()
+
+    def _change(self) -> None:
+        self._looking.close()
+        if self._is_over:
+            self._noticing.close()
+        if self._cycle.keys or self._backwards:
+            self._changed()
+
+    # ---------------------------------------------------------------------------------------------------- the modules
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self._thread not in (None, threading.get_ident())
+
+    def _enters(self, _module: Any) -> None:
+        if not self._is_elsewhere:
+            self._thread = threading.get_ident()
+            self._depth += 1
+
+    def _leaves(self, module: Any, *_: Any) -> None:
+        if not self._is_elsewhere and self._depth:
+            self._depth -= 1
+            if not self._depth:
+                self._notice(module)
+
+    def _of_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Take everything off what is compiled: its calls are noticed from outside."""
+
+        @functools.wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:  # torch's name
+            import torch
+
+            self._looking.close()
+            self._noticing.close()
+            self._classes.clear()
+            compiled = original(*args, **kwargs)
+            given = getattr(args[0], "__self__", None) if args else None  # `module.compile()` gives its method
+            for module in (compiled, given):
+                if isinstance(module, torch.nn.Module):
+                    self._notice(module)
+            return compiled
+
+        return compile
+
+    def _notice(self, module: Any) -> None:
+        """Notice the calls of a module from now on."""
+        kind = type(module)
+        if self._is_over or (id(module) in self._modules and kind in self._classes):
+            return
+        self._modules[id(module)] = module
+        if kind in self._classes:
+            return
+        self._classes.add(kind)
+        own, before = vars(kind).get("__call__"), kind.__call__
+
+        @functools.wraps(before)
+        def __call__(called: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_inside or id(called) not in self._modules or self._is_elsewhere:
+                return before(called, *args, **kwargs)
+            if self._is_due:
+                self._end()
+            self._is_inside = True
+            try:
+                output = before(called, *args, **kwargs)
+            finally:
+                self._is_inside = False
+            self._called(called)
+            return output
+
+        def restore() -> None:
+            self._classes.discard(kind)
+            if own is not None:
+                kind.__call__ = own
+            elif "__call__" in vars(kind):
+                del kind.__call__
+
+        unseen_by_warnings(__call__)
+        kind.__call__ = __call__
+        self._noticing.callback(restore)
+
+    def _called(self, module: Any) -> None:
+        import torch
+
+        if torch._C._is_tracing() or self._backwards:
+            return
+        self._thread = threading.get_ident()
+        self._count += 1
+        if self._count == _LOOKED_FOR:
+            self._looking.close()
+        was_known = bool(self._cycle.keys)
+        ended = self._cycle.ends_with(id(module), len(self._modules))
+        if was_known and ended is None:
+            self._changed()
+        if ended:
+            self._ended()

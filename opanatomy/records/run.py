@@ -1,0 +1,215 @@
+"""Define what is known of a whole run: its steps on the clock, their trends, and the state of the device."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from opanatomy.records.codec import Record
+
+
+class SlowStep(Record, frozen=True, kw_only=True):
+    """A step of the run that took far longer than the others, and what of it is known."""
+
+    #: From 1 on, as the loop runs them.
+    number: int
+    wall_ns: int
+    #: Parts of it: waiting for a loader, Python's garbage collection, compiling, evaluating, saving.
+    input_ns: int
+    collecting_ns: int
+    compiling_ns: int
+    evaluating_ns: int = 0
+    checkpointing_ns: int = 0
+
+
+class CompilerEvent(Record, frozen=True, kw_only=True):
+    """Why `torch.compile` left a graph, or compiled code again: where in the user's code, and how often."""
+
+    #: `model.py:31 forward`.
+    place: str
+    reason: str
+    count: int
+
+
+class RunSeries(Record, frozen=True, kw_only=True):
+    """The steps of the clock in order, as columns of one length; a row is of `steps` steps from number `first` on.
+
+    Times are sums over them in nanoseconds, but `longest_ns`, the longest beside evaluation and checkpoints, and
+    `usual_ns`, the median of what a step takes beside these and compiling. `backward_ns` and `optimizer_ns` are the
+    host's. Bytes are read after steps: of those allocated and of the host's the least, of those reserved the most, and
+    the peak so far; 0 if not read.
+    """
+
+    first: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    wall_ns: tuple[int, ...] = ()
+    longest_ns: tuple[int, ...] = ()
+    usual_ns: tuple[int, ...] = ()
+    input_ns: tuple[int, ...] = ()
+    backward_ns: tuple[int, ...] = ()
+    optimizer_ns: tuple[int, ...] = ()
+    collecting_ns: tuple[int, ...] = ()
+    compiling_ns: tuple[int, ...] = ()
+    evaluating_ns: tuple[int, ...] = ()
+    checkpointing_ns: tuple[int, ...] = ()
+    allocated_bytes: tuple[int, ...] = ()
+    reserved_bytes: tuple[int, ...] = ()
+    peak_bytes: tuple[int, ...] = ()
+    host_bytes: tuple[int, ...] = ()
+
+
+class StepLengths(Record, frozen=True, kw_only=True):
+    """Steps that take this long and up to 9 % longer, beside evaluation, checkpoints and compiling, and their sum."""
+
+    from_ns: int
+    steps: int
+    usual_ns: int
+
+
+class UpdatedBy(Record, frozen=True, kw_only=True):
+    """Steps that end with an update of one optimizer, where a run has several; whether some of them are recorded."""
+
+    optimizer: str
+    steps: int
+    wall_ns: int
+    recorded: bool
+
+
+class DeviceState(Record, frozen=True, kw_only=True):
+    """Clocks, power and temperature of a device over a time, as its driver reports them; `None` is not reported.
+
+    `clock_mhz`, `memory_clock_mhz` and `power_w` are medians over the readings in which it worked, `temperature_c` is
+    the highest. `reasons` counts the readings in which the driver named a reason for a lower clock. `energy_j` is by
+    the device's own counter over `seconds`, over `steps` steps.
+    """
+
+    readings: int = 0
+    seconds: float = 0.0
+    steps: int = 0
+    clock_mhz: int | None = None
+    lowest_clock_mhz: int | None = None
+    clock_limit_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_limit_mhz: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    slowdown_c: int | None = None
+    energy_j: float | None = None
+    reasons: dict[str, int] = field(default_factory=dict)
+    #: Why nothing is known.
+    why_not: str | None = None
+
+
+class RunClock(Record, frozen=True, kw_only=True):
+    """Wall-clock statistics of every step that was not recorded, except the first.
+
+    Sums in nanoseconds. A wait for input is the time in which a `DataLoader` had no batch ready for the loop, outside
+    of evaluations.
+    """
+
+    steps: int
+    wall_ns: int
+    median_ns: int
+    input_ns: int
+    collections: int
+    collecting_ns: int
+    compiling_ns: int
+    #: Stretches in which the model was in evaluation mode, or batches were loaded without gradients.
+    evaluations: int = 0
+    evaluating_ns: int = 0
+    #: Steps in which something was saved, and the time in the calls that save.
+    checkpoints: int = 0
+    checkpointing_ns: int = 0
+    #: Steps of more than twice the time that three quarters of all take at most: how many, and the longest of them.
+    slow_steps: int = 0
+    slow: tuple[SlowStep, ...] = ()
+    graph_breaks: tuple[CompilerEvent, ...] = ()
+    recompilations: tuple[CompilerEvent, ...] = ()
+    #: From the import of torch, or the recorder's start, to the end of the first step.
+    start: SlowStep | None = None
+    #: From the end of the last step on.
+    end: SlowStep | None = None
+    lengths: tuple[StepLengths, ...] = ()
+    updated_by: tuple[UpdatedBy, ...] = ()
+    series: RunSeries | None = None
+    device: DeviceState | None = None
+
+    @property
+    def input_share(self) -> float:
+        """Return the part of the steps in which the loop waits for its input."""
+        return self._usual_share(self.input_ns, "input_ns")
+
+    @property
+    def collecting_share(self) -> float:
+        """Return the part of the steps in which Python collects garbage."""
+        return self._usual_share(self.collecting_ns, "collecting_ns")
+
+    def _usual_share(self, part_ns: int, name: str) -> float:
+        """Return a part's share of the steps without evaluations, but the few that it mostly fills."""
+        mostly = [step for step in self.slow if 2 * getattr(step, name) > step.wall_ns]
+        few = mostly if self.slow_steps == len(self.slow) and len(mostly) <= self.steps // 20 else []
+        wall = self.wall_ns - self.evaluating_ns - sum(step.wall_ns - step.evaluating_ns for step in few)
+        return max(part_ns - sum(getattr(step, name) for step in few), 0) / wall if wall > 0 else 0.0
+
+
+class Drift(Record, frozen=True, kw_only=True):
+    """Steps that take longer, or shorter, at the end of a run: the usual step of its first and of its last tenth.
+
+    `parts` has the change of each part of a step that is known, the host's time in it, and `rest`: what is in none.
+    """
+
+    first_ns: int
+    last_ns: int
+    parts: dict[str, int]
+
+
+class Growth(Record, frozen=True, kw_only=True):
+    """Memory that grows steadily over a run: `allocated`, `reserved` or `host`.
+
+    `first_bytes` and `last_bytes` are the least of the second and of the last tenth of the steps, `steps` how many lie
+    between them. It is confirmed from 1 GiB on.
+    """
+
+    kind: str
+    first_bytes: int
+    last_bytes: int
+    steps: int
+    confirmed: bool
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Return how much a step adds."""
+        return (self.last_bytes - self.first_bytes) / self.steps
+
+
+class VaryingPeak(Record, frozen=True, kw_only=True):
+    """A peak that rises during a run while what stays allocated after a step does not: batches differ, no leak."""
+
+    first_bytes: int
+    last_bytes: int
+    base_bytes: int
+
+
+class LeftOut(Record, frozen=True, kw_only=True):
+    """Steps of a run that are unlike the recorded ones: how many of how many, and their part of its time.
+
+    They take more than twice the time of a recorded step beside evaluation, checkpoints and compiling, or end with an
+    update of an `optimizer` that no recorded step ends with.
+    """
+
+    steps: int
+    of_steps: int
+    wall_ns: int
+    of_ns: int
+    optimizer: str | None = None
+
+
+class RunTrends(Record, frozen=True, kw_only=True):
+    """What the steps of a run show over its length; nothing of a steady one."""
+
+    drift: Drift | None = None
+    growth: tuple[Growth, ...] = ()
+    peak: VaryingPeak | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    #: Of the run as a whole, evaluations and checkpoints included, where the steps' batch is known.
+    samples_per_second: float | None = None
