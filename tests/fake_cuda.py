@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -69,6 +70,15 @@ class FakeGpu(Struct, frozen=True, kw_only=True):
     compute_mode: int = 0
     mig: bool = False
     instances: tuple[FakeInstance, ...] = ()
+    #: Its clocks in MHz, power in W, temperature, bits of the reasons for a lower clock; `None` is not reported.
+    sm_clock: int | None = 1755
+    sm_clock_limit: int | None = 1980
+    power: float | None = 610.0
+    power_limit: float | None = 700.0
+    temperature: int | None = 58
+    reasons: int = 0
+    #: Cools by so many degrees each time it is asked.
+    cools: int = 0
     #: What CUDA gives as the UUID where it is another: on CUDA 12 that of the MIG instance.
     cuda_uuid: str | None = None
     cuda_total_bytes: int | None = None
@@ -94,6 +104,8 @@ class FakeMachine:
     kernel_error: str | None = None
     #: What was called, in order.
     calls: list[str] = field(default_factory=list)
+    #: How often NVML was asked for a clock.
+    readings: int = 0
 
     def visible(self) -> tuple[FakeGpu, ...]:
         return tuple(self.gpus[place] for place in self.cuda_order)
@@ -232,7 +244,41 @@ def _install_nvml(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return named[pid]
 
+    def known(value: Any) -> Any:
+        if value is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return value
+
+    def sensor(name: str, per: int = 1) -> Any:
+        def read(handle: Any, *_: Any) -> Any:
+            if not isinstance(handle, FakeGpu):  # NVML has none of these for a MIG instance
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return round(known(getattr(handle, name)) * per)
+
+        return read
+
+    def clock(handle: Any, kind: int) -> int:
+        machine.readings += kind == 1
+        return 2619 if kind == 2 else int(sensor("sm_clock")(handle))
+
+    def temperature(handle: Any, _: int) -> int:
+        return max(int(sensor("temperature")(handle)) - machine.readings * handle.cools, 30)
+
+    def energy(handle: Any) -> int:
+        """Millijoules since some time ago, at the power of the device."""
+        return round(sensor("power", 1000)(handle) * time.monotonic())
+
+    def whole(instance: Any) -> FakeGpu:
+        return next(gpu for gpu in machine.gpus if instance in gpu.instances)
+
     answers: dict[str, Any] = {
+        "nvmlDeviceGetClockInfo": clock, "nvmlDeviceGetTemperature": temperature,
+        "nvmlDeviceGetMaxClockInfo": lambda one, kind: 2619 if kind == 2 else sensor("sm_clock_limit")(one),
+        "nvmlDeviceGetPowerUsage": sensor("power", 1000), "nvmlDeviceGetTotalEnergyConsumption": energy,
+        "nvmlDeviceGetEnforcedPowerLimit": sensor("power_limit", 1000),
+        "nvmlDeviceGetTemperatureThreshold": lambda one, kind: 87,
+        "nvmlDeviceGetCurrentClocksEventReasons": sensor("reasons"),
+        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": whole,
         "nvmlInit": start, "nvmlShutdown": lambda: None, "nvmlDeviceGetCount": lambda: len(machine.gpus),
         "nvmlDeviceGetHandleByIndex": lambda place: machine.gpus[place], "nvmlDeviceGetHandleByUUID": by_uuid,
         "nvmlDeviceGetUUID": lambda one: f"{'GPU' if isinstance(one, FakeGpu) else 'MIG'}-{one.uuid}",

@@ -269,6 +269,7 @@ SCHEMA_3 = {
     "workload": "model architecture parameters task batch sequence_length dtype amp attention optimizer steps",
     "conventions": "multiply_add causal",
     "step": "wall_ns unprofiled_wall_ns phase_ns busy_ns kernel_time_ns framework_ns samples_per_second",
+    "device_state": "",
     "step_kinds": "steps count wall_ns overlaps outside_ns unrecorded_ns host_idle_ns stream_idle_ns other_idle_ns "
     "framework_ns",
     "work": "rows operator signature phase operator_class rule module kernel step_kind calls events time_ns flops "
@@ -288,6 +289,7 @@ REST = [
     "waiting",
     "generation",
     "run",
+    "trends",
     "compilation",
     "replay",
     "situation",

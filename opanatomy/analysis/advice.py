@@ -975,7 +975,42 @@ def _least_ns(view: View, row: OperatorRow) -> float:
     """Return the least time of a row's calls: its bound, of a product at what products attain."""
     bound = row.bound_ns or 0
     attains = row.operator_class is CLASS.TENSOR_CONTRACTION and row.bound_by == COMPUTE
-    return bound / _attained_share(view, row) if attains else bound
+    return bound / (_attained_share(view, row) * _clock_share(view)) if attains else bound
+
+
+def _clock_share(view: View) -> float:
+    """Return the part of its highest clock to which heat, supply or a setting holds the device down, else 1."""
+    state = view.anatomy.device_state
+    return (state.clock_share or 1.0) if state is not None and state.held_by is not None else 1.0
+
+
+#: What brings a clock back, by what holds it down.
+_RELEASED: Final = {
+    "heat": "Cool the device: its fans, the air before it, its neighbours.",
+    "hardware slowdown": "Look at its power cables and cooling: nvidia-smi -q -d PERFORMANCE.",
+    "power brake": "Look at the machine's power supply: it asks the device to brake.",
+    "set clocks": "Release its clocks: nvidia-smi --reset-gpu-clocks (needs root).",
+}
+
+
+def _clock(view: View) -> Iterator[Advice]:
+    state, share = view.anatomy.device_state, _clock_share(view)
+    if state is None or state.held_by is None or share == 1.0:
+        return
+    rows = [row for row in view.anatomy.operators if row.bound_by == COMPUTE]
+    gain = view.per_step(round((1 - share) * sum(row.bounded_ns for row in rows)))
+    yield Advice(
+        id="", gain_ns=gain, changes=_faster(view, ((row, (1 - share) * row.bounded_ns) for row in rows)),
+        why="{reason} holds the device at {clock} of its {limit} in {held} of the readings, and {time} a step is work"
+        " that the clock bounds",
+        figures={
+            "reason": name(state.held_by), "clock": name(f"{state.clock_mhz:,} MHz"),
+            "limit": name(f"{state.clock_limit_mhz:,} MHz"),
+            "held": part(state.reasons[state.held_by] / state.readings),
+            "time": ns(view.per_step(sum(row.bounded_ns for row in rows))),
+        },
+        tries=(_RELEASED[state.held_by],), section="step",
+    )  # fmt: skip
 
 
 def _time_beyond(view: View, rows: Sequence[OperatorRow]) -> int:
@@ -993,7 +1028,8 @@ def _far_from_bound(view: View) -> Iterator[Advice]:
         yield Advice(
             id="", gain_ns=gain, subject=f"{operator}{where}",
             changes=_faster(view, ((row, _time_beyond(view, [row])) for row in rows)),
-            why=f"{{operator}}{where} takes {{time}}; {{least}} is attainable (it reaches {{reached}} of peak)",
+            why=f"{{operator}}{where} takes {{time}}; {{least}} is attainable{_at_this_clock(view)} (it reaches"
+            " {reached} of peak)",
             figures={
                 "operator": name(operator.removeprefix("aten::")), "time": ns(view.per_step(bounded)),
                 "bound": ns(view.per_step(bound)), "least": ns(view.per_step(bounded) - gain),
@@ -1001,6 +1037,10 @@ def _far_from_bound(view: View) -> Iterator[Advice]:
             },
             tries=tuple(_nearer(view, rows)), section="roofline",
         )  # fmt: skip
+
+
+def _at_this_clock(view: View) -> str:
+    return " at this clock" if _clock_share(view) < 1 else ""
 
 
 def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
@@ -1926,6 +1966,12 @@ RULES: Final = (
         " bandwidth",
         bound="its time beyond that",
         silent="where the bound is not known, where another rule covers it, and for products in compiled code",
+    ),
+    Rule(
+        id="clock", title="clock held down", find=_clock, takes=Takes.KERNELS,
+        looks_for="heat, a power brake, a hardware slowdown or set clocks in most readings of the driver",
+        bound="the time of operators that FLOPs bound, in proportion to the clock that is missing",
+        silent="for a power cap, which is usual; where the driver was not asked, as in traces of other writers",
     ),
     Rule(
         id="layout", title="layout of images", find=_layout, takes=Takes.KERNELS,

@@ -774,15 +774,18 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
             questions = [f"{little}: is it the same model?"]
     chosen: list[StepWork | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
     busy = [text for side in sides for text in _busy(side)]
-    no_claim = _no_claim(sides, independent=not shared, busy=bool(busy))
+    clocks = [_clock(side) for side in sides]
+    apart = _apart(clocks)
+    no_claim = _no_claim(sides, independent=not shared, busy=bool(busy), clocks_differ=bool(apart))
     return Comparison(
         not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
         decomposition=decomposition, other_kinds=others, peak_parts=_memory_changes(sides),
         peak_moments=_moments(sides), no_claim=no_claim,
+        clock_change=clocks[1] / clocks[0] - 1 if apart and len(sides) == 2 and clocks[0] and clocks[1] else None,
         warnings=(
-            *copies, *shared, *busy, *(text for side in sides for text in unlike_runs(side)),
+            *copies, *shared, *busy, *apart, *(text for side in sides for text in unlike_runs(side)),
             *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
             *_unsigned(breakdowns, kinds if decomposition is not None else None), *questions,
         ),
@@ -1120,13 +1123,38 @@ def _busy(side: SideInput) -> Iterable[str]:
         yield f"{side.name}: the machine was busy{runs} other work took {most.text} the steps"
 
 
-def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool) -> str | None:
+#: Clocks that differ by more than this make kernels of the same work differ.
+_SAME_CLOCK: Final = 0.02
+
+
+def _clock(side: SideInput) -> float | None:
+    """Return the median SM clock of a side's runs while steps were recorded."""
+    states = [run.anatomy.device_state for run in side.runs]
+    clocks = [state.clock_mhz for state in states if state is not None and state.clock_mhz is not None]
+    return median(clocks) if clocks else None
+
+
+def _apart(clocks: Sequence[float | None]) -> tuple[str, ...]:
+    """Return a line if the clocks of the sides differ."""
+    known = [clock for clock in clocks if clock is not None]
+    if len(known) < 2 or max(known) <= (1 + _SAME_CLOCK) * min(known):
+        return ()
+    change = f"{100 * (max(known) / min(known) - 1):.1f} %"
+    each = ", ".join("not known" if clock is None else f"{clock:,.0f} MHz" for clock in clocks)
+    return (f"the clocks of the devices differ by {change} ({each}): times of kernels differ by that alone",)
+
+
+def _no_claim(
+    sides: Sequence[SideInput], *, independent: bool, busy: bool, clocks_differ: bool = False
+) -> str | None:  # fmt: skip
     """Return why nothing is called significant; `None` if the runs allow it."""
     if len(sides) != 2:
         return "only two sides are tested"
     fewest = min(len(side.runs) for side in sides)
     if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} interleaved runs per side are needed (steps of one run are correlated)"
+    if clocks_differ:
+        return "the clocks of the devices differ: run them again when they are as cool, or at one clock"
     if busy:
         return "the machine was busy: run them again when it is idle"
     if not independent:

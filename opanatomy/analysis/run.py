@@ -14,8 +14,9 @@ from opanatomy.records.run import Drift, Growth, LeftOut, RunClock, RunSeries, R
 
 #: A run of fewer steps has no trend: each tenth is to have ten.
 _LEAST_STEPS: Final = 100
-#: A drift is at least this part of a step, and so many times what a tenth differs from the next.
-_LEAST_DRIFT, _TIMES_NOISE = 0.05, 4
+#: A drift is at least this part of a step. The tenths lie on a line, or on two levels, with at least so many standard
+#: errors of its slope, or of their difference: of 40,000 runs of noise alone 0.2 % do at most, however much it is.
+_LEAST_DRIFT, _OF_LINE, _OF_LEVELS = 0.05, 5.0, 7.0
 #: Each of the first so many tenths is on one side of each of the last.
 _APART: Final = 3
 #: Memory that grows is named from the first on, and is no mere trend from the second on.
@@ -92,13 +93,12 @@ class _Tenths:
         return np.array([np.median(each[self.tenth == tenth]) for tenth in range(10)])
 
     def drift(self) -> Drift | None:
-        """Return how the usual step changes from the first to the last tenth, beyond what it changes in between."""
+        """Return how the usual step changes from the first to the last tenth, if that is no noise."""
         medians = self._medians(self._column("usual_ns") * self.steps)
         change = medians[-1] - medians[0]
-        noise = np.median(np.abs(np.diff(medians)))
         first, last = medians[:_APART], medians[-_APART:]
         is_apart = first.max() < last.min() or first.min() > last.max()
-        if not is_apart or abs(change) < max(_LEAST_DRIFT * medians[0], _TIMES_NOISE * noise):
+        if not is_apart or abs(change) < _LEAST_DRIFT * medians[0] or not _is_no_noise(medians):
             return None
         parts = {}
         for name in (*_PARTS, "collecting"):
@@ -134,3 +134,20 @@ class _Tenths:
         if not first or risen < max(_PEAK_RISES * first, _PEAK_BYTES) or not flat:
             return None
         return VaryingPeak(first_bytes=first, last_bytes=last, base_bytes=int(floors[-1]))
+
+
+def _is_no_noise(tenths: Float64) -> bool:
+    """Return whether ten figures lie on a line or on two levels, by the t of either against what is left."""
+    at = np.arange(len(tenths)) - (len(tenths) - 1) / 2
+    free = len(tenths) - 2
+    slope = (tenths - tenths.mean()) @ at / (at @ at)
+    left = ((tenths - tenths.mean() - slope * at) ** 2).sum() / free
+    if abs(slope) * np.sqrt(at @ at) >= _OF_LINE * np.sqrt(left):
+        return True
+    for place in range(2, len(tenths) - 1):
+        before, after = tenths[:place], tenths[place:]
+        left = (((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / free
+        error = np.sqrt(left * (1 / len(before) + 1 / len(after)))
+        if abs(after.mean() - before.mean()) >= _OF_LEVELS * error:
+            return True
+    return False

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from opanatomy.capture.device.state import watching
 from opanatomy.records.anatomy import Machine, Measured, Rate, now
 from opanatomy.records.taxonomy import PEAK_TYPES
 from opanatomy.records.workload import MachineLoad, SystemUse
@@ -103,9 +105,20 @@ def measure(
 ) -> Measured:
     """Measure the peak of matrix products of each of `dtypes` that torch supports on `device`, and that of `moves`.
 
-    `device` is `cpu` or `cuda:N`; `on_stage` is called with the next figure to measure.
+    `device` is `cpu` or `cuda:N`; `on_stage` is called with the next figure to measure. A hot GPU is waited for first.
     """
     effort = effort or default_effort(device)
+    with watching(device) as watch:
+        if watch is not None:
+            watch.cooled(on_stage)
+        measured = _measured(machine, device, dtypes, moves, effort, on_stage)
+    return measured if watch is None else replace(measured, state=watch.over())
+
+
+def _measured(
+    machine: Machine, device: str, dtypes: Sequence[str], moves: Sequence[str], effort: Effort,
+    on_stage: Callable[[str], None],
+) -> Measured:  # fmt: skip
     before = load_of(device)
     peaks: dict[str, Rate] = {}
     for dtype in dtypes:

@@ -38,6 +38,8 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
     conditions = [f"torch {machine.torch}"] if machine.torch else []
     conditions += [f"driver {machine.driver}"] if machine.driver else []
     conditions += [f"{machine.threads} threads"] if machine.threads else []
+    if measured.state is not None and measured.state.clock_mhz is not None:
+        conditions.append(f"at {measured.state.clock_mhz:,} MHz")
     best = measured.bandwidth
     disturbed = [name for name, rate in measured.peaks.items() if rate.disturbed]
     disturbed += [BANDWIDTH] if best and best.disturbed else []

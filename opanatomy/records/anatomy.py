@@ -525,6 +525,8 @@ class Measured(Record, frozen=True, kw_only=True):
     cache_bytes: int | None = None
     #: What other work took of the device before and after.
     load: MachineLoad | None = None
+    #: Its clocks while it was measured.
+    state: DeviceState | None = None
     schema: int = MEASURED_SCHEMA
 
     @property

@@ -232,6 +232,8 @@ class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="compa
     peak_parts: of two memory snapshots the parts that sum to the difference of their peaks.
     peak_moments: the moment of these parts on each side, such as "at the end", where one is not the peak.
     no_claim: why nothing is called significant; `None` if the runs allow it.
+    clock_change: the SM clock of the second of two sides over the first, less one, if they differ by more than 2 %:
+        times of kernels differ by that alone.
     gates: the gates given by `fail_if`, and whether they were met.
     warnings: what a reader must know of the figures.
     schema: the version of the JSON report.
@@ -245,6 +247,7 @@ class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="compa
     peak_parts: tuple[MemoryChange, ...] = ()
     peak_moments: tuple[str, ...] = ()
     no_claim: str | None = None
+    clock_change: float | None = None
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: int = SCHEMA

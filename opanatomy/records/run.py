@@ -74,6 +74,10 @@ class UpdatedBy(Record, frozen=True, kw_only=True):
     recorded: bool
 
 
+#: Reasons for a clock that is no usual one: the device's heat, its supply, a setting.
+_HOLDS = ("heat", "hardware slowdown", "power brake", "set clocks")
+
+
 class DeviceState(Record, frozen=True, kw_only=True):
     """Clocks, power and temperature of a device over a time, as its driver reports them; `None` is not reported.
 
@@ -98,6 +102,23 @@ class DeviceState(Record, frozen=True, kw_only=True):
     reasons: dict[str, int] = field(default_factory=dict)
     #: Why nothing is known.
     why_not: str | None = None
+
+    @property
+    def clock_share(self) -> float | None:
+        """Return the clock as a part of the highest that the device has."""
+        return self.clock_mhz / self.clock_limit_mhz if self.clock_mhz and self.clock_limit_mhz else None
+
+    @property
+    def held_by(self) -> str | None:
+        """Return what holds the clock down in most readings beside the power cap, under which cards train as a rule."""
+        held = {name: count for name, count in self.reasons.items() if name in _HOLDS}
+        most = max(held, key=lambda name: held[name], default=None)
+        return most if most is not None and 2 * held[most] > self.readings else None
+
+    @property
+    def joules_per_step(self) -> float | None:
+        """Return the energy of a step."""
+        return self.energy_j / self.steps if self.energy_j is not None and self.steps else None
 
 
 class RunClock(Record, frozen=True, kw_only=True):

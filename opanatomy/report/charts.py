@@ -429,6 +429,75 @@ def parts_of_row(step: StepRow) -> Iterator[Datum]:
     yield from ({"part": name, "ns": ns, "colour": colour} for name, ns, colour in parts if ns > 0)
 
 
+# ----- the run over its length
+
+
+#: Parts of a run's steps, with their fields and colours: the rest is the step as it usually is.
+_OF_RUN: Final = (
+    ("waiting for input", "input_ns", _OF_CAUSE[IdleCause.INPUT]), ("evaluation", "evaluating_ns", "#0072b2"),
+    ("checkpoints", "checkpointing_ns", "#e69f00"), ("compiling", "compiling_ns", _OF_CAUSE[IdleCause.COMPILATION]),
+    ("garbage collection", "collecting_ns", "#cc79a7"),
+)  # fmt: skip
+_OF_MEMORY: Final = (
+    ("peak", "peak_bytes", "#d55e00"), ("reserved", "reserved_bytes", "#b8a13e"),
+    ("allocated", "allocated_bytes", "#0072b2"), ("host", "host_bytes", "#6a6a6a"),
+)  # fmt: skip
+
+
+def _run(anatomy: Anatomy) -> Any:
+    """Return the steps of the run in order: how long the usual one is, what comes on top of it, and the memory."""
+    import altair as alt
+
+    series = None if anatomy.run is None else anatomy.run.series
+    if series is None or len(series.first) < 2:
+        raise NoChart("no clock ran around the recorded steps" if series is None else "the clock has one step")
+    last = series.first[-1] + series.steps[-1]
+    x = {"scale": alt.Scale(domain=[series.first[0], last], nice=False), "axis": alt.Axis(title=None, tickCount=8)}
+    steps: list[Datum] = []
+    parts: list[Datum] = []
+    sizes: list[Datum] = []
+    for place, (first, count) in enumerate(zip(series.first, series.steps, strict=True)):
+        name = f"step {first}" if count == 1 else f"steps {first} to {first + count - 1}"
+        row: Datum = {"steps": name, "from": first, "to": first + count}
+        usual, longest = series.usual_ns[place], series.longest_ns[place]
+        steps.append({**row, "usual": usual, "longest": longest, "text": units.duration(usual),
+                      "most": units.duration(longest)})  # fmt: skip
+        at = 0.0
+        for part, field, _ in _OF_RUN:
+            if ns := getattr(series, field)[place] / count:
+                parts.append({**row, "part": part, "low": at, "high": at + ns, "text": units.duration(ns)})
+                at += ns
+        for kind, field, _ in _OF_MEMORY:
+            if size := getattr(series, field)[place]:
+                sizes.append({**row, "kind": kind, "bytes": size, "text": units.size(size)})
+    top = max(row["usual"] for row in steps)
+    bars = alt.Chart(_values(steps)).mark_rect(color=_OF_PHASE[Phase.FORWARD]).encode(
+        x=alt.X("from:Q", **x), x2="to:Q", y2=alt.datum(0),
+        y=alt.Y("usual:Q", axis=alt.Axis(**_time_axis("usual step", top)), scale=alt.Scale(domain=[0, top])),
+        tooltip=["steps:N", alt.Tooltip("text:N", title="usual step"), alt.Tooltip("most:N", title="longest")],
+        description="steps:N",
+    ).properties(width=_WIDTH - 200, height=140)  # fmt: skip
+    panels = [bars]
+    if parts:
+        most = max(row["high"] for row in parts)
+        looks = {name: colour for name, _, colour in _OF_RUN if any(row["part"] == name for row in parts)}
+        panels.append(alt.Chart(_values(parts)).mark_rect().encode(
+            x=alt.X("from:Q", **x), x2="to:Q", y2="high:Q",
+            y=alt.Y("low:Q", axis=alt.Axis(**_time_axis("on top of it", most)), scale=alt.Scale(domain=[0, most])),
+            color=_coloured("part", looks, symbolType="square"),
+            tooltip=["steps:N", "part:N", alt.Tooltip("text:N", title="of a step")], description="part:N",
+        ).properties(width=_WIDTH - 200, height=110))  # fmt: skip
+    if sizes:
+        looks = {name: colour for name, _, colour in _OF_MEMORY if any(row["kind"] == name for row in sizes)}
+        panels.append(alt.Chart(_values(sizes)).mark_line(interpolate="step-after").encode(
+            x=alt.X("from:Q", **x), y=alt.Y("bytes:Q", axis=alt.Axis(**_bytes_axis("memory"))),
+            color=_coloured("kind", looks, symbolType="stroke"),
+            tooltip=["steps:N", "kind:N", alt.Tooltip("text:N", title="size")], description="kind:N",
+        ).properties(width=_WIDTH - 200, height=90))  # fmt: skip
+    said = f"{sum(series.steps):,} steps around the recorded ones; below, what comes on top of the usual step"
+    return alt.vconcat(*panels, spacing=14).resolve_scale(color="independent").properties(title=said)
+
+
 # ----- one step over time
 
 
@@ -1325,6 +1394,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "step": Picture(_step, "The step in parts that sum to it"),
         "advice": Picture(_advice, _TITLE_OF_ADVICE),
         "steps": Picture(_steps, "Every step of the recording"),
+        "run": Picture(_run, "The run, step by step"),
         "lanes": Picture(_lanes, "One step over time", still=partial(_lanes, most=_MOST_STILL)),
         "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward over forward"),
         "roofline": Picture(_roofline, "Operators below the ceilings of the device"),

@@ -65,6 +65,17 @@ DEFINITIONS: Final = (
     _defined("step_profiled_ns", "ns", "lower", "mean step under the profiler, of the steps that count"),
     _defined("steps", "steps", None, "profiled steps that count, those of all ranks together"),
     _defined("samples_per_second", "samples/s", "higher", "by the step without the profiler, else by the one under it"),
+    _defined("joules_per_step", "J", "lower", "by the device's counter of energy, of steps without the profiler"),
+    _defined("joules_per_sample", "J", "lower", "the same over the samples of the step"),
+    _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded, median of the readings"),
+    _defined("clock_share", "fraction", "higher", "the same over the highest clock of the device"),
+    _defined("power_w", "W", "lower", "mean of the readings"),
+    _defined("run.step_ns", "ns", "lower", "mean of the other steps of the run, evaluations and checkpoints included"),
+    _defined("run.samples_per_second", "samples/s", "higher", "of the whole run"),
+    _defined("run.input_share", "fraction", "lower", "of the run's time the loop waits for its input"),
+    _defined("run.evaluation_share", "fraction", "lower", "of the run's time in evaluations"),
+    _defined("run.checkpoint_share", "fraction", "lower", "of the run's time in calls that save"),
+    _defined("run.drift", "fraction", "lower", "last tenth of the usual steps over the first, less one; if it drifts"),
     *(
         _defined(f"{phase}_time_ns", "ns", "lower", "wall time of the phase on the CPU, busy time on an accelerator")
         for phase in STEP_PHASES
@@ -260,7 +271,8 @@ Named: TypeAlias = "tuple[str, Number | None]"
 def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
     """Return the figures of an anatomy by name (docs/metrics.md), without unknown ones."""
     parts = (
-        _step(anatomy), _phases(anatomy), _window(anatomy), _launching(anatomy), _work(anatomy), _ratios(anatomy),
+        _step(anatomy), _device_state(anatomy), _run(anatomy), _phases(anatomy),
+        _window(anatomy), _launching(anatomy), _work(anatomy), _ratios(anatomy),
         _device(anatomy), _memory(anatomy), _generation(anatomy), _texts(anatomy), _ranks(anatomy),
         () if anatomy.waiting is None else _waiting(anatomy.waiting), _advice(anatomy), _ledger(anatomy),
         _checks(anatomy),
@@ -333,6 +345,33 @@ def _step(anatomy: Anatomy) -> Iterator[Named]:
     yield "step_profiled_ns", step.wall_ns
     yield "steps", step.count
     yield "samples_per_second", step.samples_per_second
+
+
+def _device_state(anatomy: Anatomy) -> Iterator[Named]:
+    """Yield what the driver reported while steps were recorded; the energy also over the whole run."""
+    state, run = anatomy.device_state, anatomy.run
+    joules = None if state is None else state.joules_per_step
+    if joules is None and run is not None and run.device is not None:
+        joules = run.device.joules_per_step
+    yield "joules_per_step", joules
+    yield "joules_per_sample", None if joules is None else _per(joules, anatomy.workload.batch)
+    if state is not None:
+        yield "clock_mhz", state.clock_mhz
+        yield "clock_share", state.clock_share
+        yield "power_w", state.power_w
+
+
+def _run(anatomy: Anatomy) -> Iterator[Named]:
+    run, trends = anatomy.run, anatomy.trends
+    if run is None:
+        return
+    yield "run.step_ns", _per(run.wall_ns, run.steps)
+    yield "run.samples_per_second", None if trends is None else trends.samples_per_second
+    yield "run.input_share", _per(run.input_ns, run.wall_ns)
+    yield "run.evaluation_share", _per(run.evaluating_ns, run.wall_ns)
+    yield "run.checkpoint_share", _per(run.checkpointing_ns, run.wall_ns)
+    if trends is not None and trends.drift is not None:
+        yield "run.drift", trends.drift.last_ns / trends.drift.first_ns - 1
 
 
 def _phases(anatomy: Anatomy) -> Iterator[Named]:

@@ -1214,6 +1214,55 @@ TEXTS: Final = Chapter(
 )  # fmt: skip
 
 
+# The run around the recorded steps.
+
+
+WHOLE_RUN: Final = Chapter(
+    title="Terms of the whole run",
+    sections=("whole-run", "step"),
+    page="script.md",
+    terms=(
+        term("whole run | other step | other steps", "steps of a recorded loop that nothing records",
+             "The first is left out too. The wait for input is the time in which the loop waits for a DataLoader,"
+             " outside of evaluations. Of several ranks it is the one that waits most.",
+             formula="run.wall_ns / run.steps, run.median_ns, run.input_ns / run.wall_ns",
+             paths="run.wall_ns, run.steps, run.median_ns, run.input_ns"),
+        term("evaluation", "from `eval()` of a module until it trains again, or while batches load without gradients",
+             formula="run.evaluating_ns / run.wall_ns, in run.evaluations stretches",
+             paths="run.evaluating_ns, run.wall_ns, run.evaluations"),
+        term("checkpoints | saving", "time in torch.save, safetensors and torch.distributed.checkpoint.save",
+             formula="run.checkpointing_ns / run.wall_ns, in run.checkpoints steps",
+             paths="run.checkpointing_ns, run.wall_ns, run.checkpoints"),
+        term("over the run", "samples of the whole run a second, evaluations and checkpoints included",
+             "Shown beside that of a recorded step if these leave out a tenth of the run or more.",
+             paths="trends.samples_per_second"),
+        term("first step", "from the import of torch, or the recorder's start, to the end of the first step",
+             formula="run.start.wall_ns, of it .input_ns, .compiling_ns, ...", paths="run.start.wall_ns"),
+        term("at the end", "what came after the last step", paths="run.end.wall_ns"),
+        term("drift", "the usual step of the last tenth of the run against that of the first",
+             "Named from 5 % and 100 steps on, if the tenths lie on a line (t of 5) or on two levels (t of 7), and the"
+             " first three on one side of the last three. Beside evaluations, checkpoints and compiling.",
+             formula="trends.drift.last_ns / .first_ns - 1; trends.drift.parts",
+             paths="trends.drift.last_ns, trends.drift.first_ns, trends.drift.parts"),
+        term("memory", "memory that grows steadily over the run, or a peak that rises above what stays",
+             "From the second to the last tenth the least of each grows, by 512 MiB or more, and as much in the second"
+             " half as a quarter of it. A trend, from 1 GiB on no mere one. A peak that rises by a tenth while what"
+             " stays after a step does not is that of other batches.",
+             formula="trends.growth[].last_bytes - .first_bytes over .steps; trends.peak",
+             paths="trends.growth[].last_bytes, trends.growth[].first_bytes, trends.growth[].steps, trends.peak"),
+        term("host memory", "pages of the process's own, after the last step and the most", paths="run.series"),
+        term("device", "what the driver reported of the device over the whole run, as `clock` has it",
+             paths="run.device"),
+        term("slow step | slow steps", "one over twice as long as three quarters of them",
+             "Beside evaluations and checkpoints. The longest five have their parts: waiting for input, compiling,"
+             " garbage collection.",
+             formula="run.slow_steps, run.slow", paths="run.slow_steps"),
+        term("graph break | graph breaks", "where torch.compile left its graph, and why", paths="run.graph_breaks"),
+        term("recompilation | recompilations | recompiled", "code compiled again, and why", paths="run.recompilations"),
+    ),
+)  # fmt: skip
+
+
 # One step: wall time, phases, busy and idle time, launches, and what of the ceilings it reached.
 
 
@@ -1248,16 +1297,12 @@ STEP: Final = Chapter(
              " clear if each step without is longer than each one with it.",
              formula="compilation.compiling_ns / (median of .uncompiled_step_ns - median of .compiled_step_ns)",
              paths="compilation.compiling_ns, compilation.uncompiled_step_ns, compilation.compiled_step_ns"),
-        term("whole run | other step | other steps", "steps of a recorded loop that nothing records",
-             "The first is left out too. The wait for input is the time in which the loop waits for a DataLoader. Of"
-             " several ranks it is the one that waits most.",
-             formula="run.wall_ns / run.steps, run.median_ns, run.input_ns / run.wall_ns",
-             paths="run.wall_ns, run.steps, run.median_ns, run.input_ns"),
-        term("slow step | slow steps", "one over twice as long as three quarters of them",
-             "The longest five have their parts: waiting for input, compiling, garbage collection.",
-             formula="run.slow_steps, run.slow", paths="run.slow_steps"),
-        term("graph break | graph breaks", "where torch.compile left its graph, and why", paths="run.graph_breaks"),
-        term("recompilation | recompilations | recompiled", "code compiled again, and why", paths="run.recompilations"),
+        term("clock", "SM clock of the device beside its highest, while steps were recorded",
+             "By NVML: median, and the readings in which the driver gave a reason for less: power cap, heat, hardware"
+             " slowdown, power brake, set clocks, sync boost. Power is a mean, energy that of the device's counter.",
+             formula="device_state.clock_mhz, .clock_limit_mhz, .reasons / .readings, .energy_j / .steps",
+             paths="device_state.clock_mhz, device_state.clock_limit_mhz, device_state.reasons, device_state.readings,"
+             " device_state.energy_j, device_state.steps"),
         term("phases", "on the CPU the wall time of each phase, on an accelerator its busy time",
              formula="step.phase_ns.forward, .backward, .optimizer, .prefill, .decoding / step.wall_ns",
              paths="step.phase_ns, step.wall_ns"),
@@ -1522,9 +1567,9 @@ WORDS: Final = Chapter(
 
 #: In the order of the page; terms of many tables come first.
 CHAPTERS: Final = (
-    COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
-    COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, ESTIMATES, TECHNIQUES, SAME,
-    UNDERFLOW, COMPARISON, SNAPSHOT, WORDS,
+    COLUMNS, RUN, STEP, WHOLE_RUN, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION,
+    RANKS, WAITING, COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, ESTIMATES,
+    TECHNIQUES, SAME, UNDERFLOW, COMPARISON, SNAPSHOT, WORDS,
 )  # fmt: skip
 _ARTICLES: Final = ("the", "a", "an")
 

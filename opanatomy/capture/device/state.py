@@ -22,7 +22,9 @@ from opanatomy.records.run import DeviceState
 _SHORTEST_S, _LONGEST_S, _OF_RUN = 0.05, 1.0, 200
 #: A device's counter of energy is renewed some ten times a second: a shorter time says little.
 _LEAST_S: Final = 1.0
-IDLE: Final = "idle"
+IDLE, HEAT = "idle", "heat"
+#: A device is cool at so many degrees C, or once it has not cooled for so many seconds; it is waited for so long.
+_COOL_C, _COOLING_S, _MOST_SECONDS, _SECOND = 50, 5, 60, 1.0
 #: A time on `time.perf_counter_ns`.
 _Span = tuple[int, int]
 
@@ -60,6 +62,7 @@ class DeviceWatch:
 
     def stop(self) -> None:
         """End the thread."""
+        self.read()
         self._stack.close()
         self._read = None
 
@@ -111,6 +114,21 @@ class DeviceWatch:
             temperature_c=max(_known(working, "temperature_c"), default=None), slowdown_c=limits.slowdown_c,
             reasons=dict(held.most_common()),
         )  # fmt: skip
+
+    def cooled(self, told: Callable[[str], None]) -> None:
+        """Wait until nothing slows the device down for its heat and it cools no more, for a minute at most."""
+        temperatures: list[int] = []
+        for _ in range(_MOST_SECONDS):
+            self.read()
+            reading = self._readings[-1][1] if self._readings else None
+            if reading is None or reading.temperature_c is None:
+                return
+            temperatures.append(reading.temperature_c)
+            falls = len(temperatures) <= _COOLING_S or temperatures[-1 - _COOLING_S] > temperatures[-1]
+            if HEAT not in reading.reasons and (temperatures[-1] <= _COOL_C or not falls):
+                return
+            told(f"waiting for the device to cool ({temperatures[-1]} degrees C)")
+            time.sleep(_SECOND)
 
     def _energy(self, span: _Span | None) -> tuple[float, float | None]:
         """Return between which readings the energy is known, in seconds, and how much it is."""

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from math import log2
+from operator import add
 from typing import Any, Final
 
+from opanatomy.capture.device.state import DeviceWatch, watching
 from opanatomy.capture.loop.imports import when_imported
 from opanatomy.capture.loop.phases import replaced
 from opanatomy.capture.step.ranges import compiling_ns
@@ -66,6 +68,10 @@ class Clock:
         self._collected_at = 0
         self._evaluation: _Evaluation | None = None
         self._memory, self._memory_ns = (0, 0, 0, 0), 0
+        self._stack = ExitStack()
+        #: What reads the device that is in use, and after which step it began.
+        self._watch: DeviceWatch | None = None
+        self._watched_from = 0
         #: Called at the end of each outermost backward.
         self.on_backward: Callable[[], None] | None = None
 
@@ -74,6 +80,7 @@ class Clock:
         import torch
         from torch.utils.data import DataLoader, dataloader
 
+        self._stack = stack
         replaced(stack, dataloader._BaseDataLoaderIter, "__next__", self._of_loader)
         replaced(stack, DataLoader, "__iter__", self._of_loader)
         replaced(stack, torch.nn.Module, "eval", self._of_eval)
@@ -107,6 +114,7 @@ class Clock:
         is_first, self._is_begun = not self._is_begun, True
         if is_first and self._start is None:
             self._start = _slow_step(number, wall, parts)
+            self._watch_device(number)
         if counted and not is_first:
             self._collections += 0 if compiling else self._collected
             self._checkpoints += self._saving_ns > 0
@@ -132,6 +140,14 @@ class Clock:
         if now - self._memory_ns >= _MEMORY_EVERY_NS:
             self._memory_ns, self._memory = now, _memory_now()
         self._rows.append((number, 1, wall, alone, usual, *parts, *self._memory))
+
+    def _watch_device(self, number: int) -> None:
+        import torch
+
+        cuda: Any = torch.cuda
+        if cuda.is_initialized():
+            self._watch = self._stack.enter_context(watching(f"cuda:{cuda.current_device()}"))
+            self._watched_from = number
 
     def goes_on(self) -> None:
         """Begin the step now: what was done since the last one's end is not the run's."""
@@ -166,6 +182,7 @@ class Clock:
                 if alone > _SLOW * usual
             ),
             graph_breaks=tuple(_events(_graph_breaks())), recompilations=tuple(_events(_recompilations())),
+            device=None if self._watch is None else self._watch.over(steps=self._number - self._watched_from),
             start=self._start, end=self._after_the_last(), series=rows.series(),
             lengths=tuple(
                 StepLengths(from_ns=round(2 ** (number / _PARTS_OF_TWO)), steps=steps, usual_ns=usual_ns)
@@ -364,19 +381,26 @@ class _Evaluation:
 
 
 class _Rows:
-    """Steps as columns: number, how many, wall time, longest, usual, parts, bytes. Old ones get coarser with time."""
+    """Steps as columns: number, how many, wall time, longest, usual, parts, bytes. A long run has several a row."""
 
     def __init__(self) -> None:
         self.columns = tuple(array("q") for _ in range(5 + len(_TIMES) + len(_BYTES)))
-        #: Slow steps among those that are no rows of their own any more, and what is slow.
-        self._slow_steps = 0
+        #: How many steps a row has; slow steps among those that are no rows of their own, and what is slow for them.
+        self._stride, self._slow_steps, self._slow_ns = 1, 0, 0
 
     def append(self, row: tuple[int, ...]) -> None:
         """Add a step."""
+        if self._stride > 1:
+            self._slow_steps += row[3] > self._slow_ns
+            if self.columns[1][-1] < self._stride:
+                for column, value, way in zip(self.columns, row, _WAYS, strict=True):
+                    column[-1] = way(column[-1], value)
+                return
         for column, value in zip(self.columns, row, strict=True):
             column.append(value)
         if len(self.columns[0]) >= 2 * _ROWS:
-            self._slow_steps = self.slow()[0]
+            self._slow_steps, usual = self.slow()
+            self._stride, self._slow_ns = 2 * self._stride, _SLOW * usual
             for column, merged in zip(self.columns, _merged(self.columns, range(0, 2 * _ROWS, 2)), strict=True):
                 del column[:]
                 column.extend(merged)
@@ -388,10 +412,12 @@ class _Rows:
 
     def slow(self) -> tuple[int, int]:
         """Return how many steps are slow, and the time that most take at most."""
-        _, steps, _, longest, *_ = self.columns
-        usual = self._quantile(_MOST, longest)
-        alone = zip(steps, longest, strict=True)
-        return self._slow_steps + sum(count == 1 and wall > _SLOW * usual for count, wall in alone), usual
+        _, steps, _, longest, usual, *_ = self.columns
+        if self._stride > 1:
+            each = [each // count for each, count in zip(usual, steps, strict=True)]
+            return self._slow_steps, self._quantile(_MOST, each)
+        most = self._quantile(_MOST, longest)
+        return sum(one > _SLOW * most for one in longest), most
 
     def _quantile(self, part: float, values: Iterable[int]) -> int:
         ordered = sorted(zip(values, self.columns[1], strict=True))
@@ -404,24 +430,44 @@ class _Rows:
 
     def series(self) -> RunSeries:
         """Return the rows of a report."""
+        import numpy as np
+
         count = len(self.columns[0])
         begins = sorted({place * count // min(count, _REPORTED) for place in range(min(count, _REPORTED))})
+        merged = _merged(self.columns, begins)
+        each = np.array(self.columns[4]) / np.array(self.columns[1])
+        merged[4] = [
+            round(float(np.median(each[begin:end]))) for begin, end in zip(begins, [*begins[1:], count], strict=True)
+        ]
         names = ("first", "steps", "wall_ns", "longest_ns", "usual_ns", *(f"{name}_ns" for name in _TIMES),
                  *(f"{name}_bytes" for name in _BYTES))  # fmt: skip
-        return RunSeries(**dict(zip(names, map(tuple, _merged(self.columns, begins)), strict=True)))
+        return RunSeries(**dict(zip(names, map(tuple, merged), strict=True)))
+
+
+#: How steps become one row: the first number, sums, the longest; the least of what stays, the most of what is held.
+_WAYS: Final[tuple[Callable[[int, int], int], ...]] = (
+    min,
+    add,
+    add,
+    max,
+    *[add] * (1 + len(_TIMES)),
+    min,
+    max,
+    max,
+    min,
+)
 
 
 def _merged(columns: tuple[array[int], ...], begins: Iterable[int]) -> list[list[int]]:
-    """Return one row of each stretch of rows, by where these begin; what is usual is their median."""
+    """Return one row of each stretch of rows, by where these begin."""
     import numpy as np
 
-    rows, at = np.array(columns, dtype=np.int64), np.array(list(begins))
-    ends = np.append(at[1:], rows.shape[1])
-    added, most, least = (ways.reduceat(rows, at, axis=1) for ways in (np.add, np.maximum, np.minimum))
-    usual = [int(np.median(rows[4, begin:end])) for begin, end in zip(at, ends, strict=True)]
-    host = len(columns) - 1
-    chosen = [least[0], added[1], added[2], most[3], usual, *added[5 : 5 + len(_TIMES)]]
-    return [list(map(int, row)) for row in (*chosen, least[host - 3], most[host - 2], most[host - 1], least[host])]
+    at = np.array(list(begins))
+    ways = {min: np.minimum, max: np.maximum, add: np.add}
+    return [
+        list(map(int, ways[way].reduceat(np.array(column, dtype=np.int64), at)))
+        for column, way in zip(columns, _WAYS, strict=True)
+    ]
 
 
 def _slow_step(number: int, wall: int, parts: tuple[int, ...]) -> SlowStep:

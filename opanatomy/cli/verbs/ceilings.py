@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opanatomy.devices.match import Match
     from opanatomy.devices.overrides import Overrides
     from opanatomy.records.anatomy import Machine, Measured, Rate
-    from opanatomy.report.section import ByteRate, Cell, FlopRate, Section
+    from opanatomy.report.section import ByteRate, Cell, FlopRate, Phrase, Section
 
 DESCRIPTION: Final = (
     "Measure the dense peak FLOP/s of each data type and the bandwidth of this device, keep them in the user's"
@@ -114,6 +114,8 @@ def given_peak(given: Overrides, dtype: str) -> float | None:
 
 def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> str:
     """Return the figures for a machine, in base units."""
+    from msgspec import to_builtins
+
     from opanatomy.devices.match import ceilings_of
 
     sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
@@ -136,6 +138,7 @@ def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched:
         "torch": machine.torch,
         "host_threads": machine.threads,
         "load": measured.load and {"before": measured.load.before, "after": measured.load.after},
+        "device_state": measured.state and to_builtins(measured.state),
         "peaks": peaks,
         "bandwidth": {
             "bytes_per_second": best.per_second if given.bandwidth is None and best else given.bandwidth,
@@ -186,21 +189,25 @@ def _sections(measured: Measured, given: Overrides, shown: Sequence[str], matche
     if given.bandwidth is not None:
         moves = [("as given", given.bandwidth, None, sheet.bandwidth if sheet else None, 1e9)]
     return [
-        _machine(measured.machine),
+        _machine(measured),
         _table(("matrix product", "FLOP/s", "best product"), FlopRate, peaks),
         _table(("memory", "B/s", "arrays"), ByteRate, moves),
         _noted("remarks", _remarks(measured, matched, bool(moves))),
     ]
 
 
-def _machine(machine: Machine) -> Section:
-    """Return the device, and the software for which its figures hold."""
+def _machine(measured: Measured) -> Section:
+    """Return the device, its clocks, and the software for which its figures hold."""
+    from opanatomy.report.sections.step import device_state
+
+    machine, state = measured.machine, device_state(measured.state)
     facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
     facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
-    return _noted("machine", [f"Ceilings of {machine.device}", ", ".join(fact for fact in facts if fact)])
+    texts = [f"Ceilings of {machine.device}", ", ".join(fact for fact in facts if fact)]
+    return _noted("machine", [*texts, *([] if state is None else [state])])
 
 
-def _noted(name: str, texts: list[str]) -> Section:
+def _noted(name: str, texts: Sequence[str | Phrase]) -> Section:
     from opanatomy.report.section import Note, NoteStyle, Section
 
     notes = tuple(Note(text=text, tone=NoteStyle.PLAIN) for text in texts)

@@ -34,8 +34,9 @@ from opanatomy.report.section import Format
 #: The keys of a report of one run in the order of the file, after its kind.
 _SECTIONS: Final = (
     "schema", "caveats", "estimated", "advice", "provenance", "environment", "workload", "conventions", "step",
+    "device_state",
     "step_kinds", "work", "theory", "memory", "timeline", "device", "ledger", "collectives", "communication",
-    "ranks", "spread", "waiting", "generation", "run", "compilation", "replay", "situation", "host", "chains",
+    "ranks", "spread", "waiting", "generation", "run", "trends", "compilation", "replay", "situation", "host", "chains",
     "lanes", "spans", "checks", "texts", "warnings",
 )  # fmt: skip
 

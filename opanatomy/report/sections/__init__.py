@@ -74,7 +74,7 @@ def _of_parts(make: Callable[[Decomposition, Page], Section]) -> _Maker:
 PAGE: Final[Mapping[type[Report], tuple[PagePart, ...]]] = {
     Anatomy: (
         PagePart("verdict", "What costs most, and what to do", ("step", "advice")),
-        PagePart("step", "One step", ("lanes", "steps")),
+        PagePart("step", "One step", ("lanes", "steps", "run")),
         PagePart("classes", "Classes", ("classes",)),
         PagePart("roofline", "Roofline", ("roofline",)),
         PagePart("modules", "Modules", ("modules",)),

@@ -164,6 +164,14 @@ def sentence_of(group: Group) -> Phrase:
     return phrase("{}, of it {}", head, largest) if largest else head
 
 
+def said_of(group: Group, comparison: Comparison) -> Phrase:
+    """Return the sentence of a group; of the same calls at another clock it is no difference of the kernels."""
+    said, change = sentence_of(group), comparison.clock_change
+    if change is None or group.cause is not Cause.SAME_CALLS:
+        return said
+    return phrase("{}; the clock differs by {}, and no difference of kernels is claimed", said, Change(1 + change, 1))
+
+
 def _operators(parts: Iterable[Part]) -> list[tuple[str, int]]:
     changes: dict[str, int] = {}
     for part in parts:
@@ -473,7 +481,7 @@ def what_changed(comparison: Comparison, page: Page) -> Section:
     if parts is None:
         return Section(title="What changed", notes=_extremes(comparison))
     sentences = [
-        phrase("{}.", sentence_of(group)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
+        phrase("{}.", said_of(group, comparison)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
     ]
     notes = [Note(text=headline(comparison, parts), tone=NoteStyle.CONCLUSION)]
     notes += [Note(text=text, tone=NoteStyle.PLAIN, most_lines=lines) for text in sentences]

@@ -50,7 +50,7 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
-from opanatomy.report.sections.comparison import Group, groups_of, headline, sentence_of, shown_figures, with_bound
+from opanatomy.report.sections.comparison import Group, groups_of, headline, said_of, shown_figures, with_bound
 from opanatomy.report.sections.estimate import estimate
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import label_of, label_of_cause, left_out, remarks_on_mfu, within_windows
@@ -510,7 +510,7 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
         return ()
     return tuple(
         Finding(
-            name=group.name, text=sentence_of(group),
+            name=group.name, text=said_of(group, comparison),
             evidence=phrase("{} before, {} after, {} of the step before", Time(group.before_ns), Time(group.after_ns),
                             Change(parts.before_ns + group.change_ns, parts.before_ns)),
             next=_next_of_cause(group, comparison, sides),
