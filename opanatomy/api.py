@@ -615,7 +615,7 @@ class Recorder:
         self._oom.__exit__(kind, error, traceback)
         hint = None if self._recording is None else self._recording.blames(error)
         self._abort()
-        self._stop_clock()
+        self.stop_clock()
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
 
@@ -634,11 +634,11 @@ class Recorder:
             self._oom.enter_context(self._oom_report)
             self._recording = self._new_recording()
             running.append(self)
-            self._start_clock()
+            self.start_clock()
             self._recording.start()
         except BaseException:
             self._abort()
-            self._stop_clock()
+            self.stop_clock()
             raise
         atexit.register(self._stop_at_exit)
         return self
@@ -665,7 +665,7 @@ class Recorder:
             recording.step()
         except BaseException:
             self._abort()
-            self._stop_clock()
+            self.stop_clock()
             raise
         if recording.done:
             self._abort()
@@ -685,7 +685,7 @@ class Recorder:
         try:
             self._written()
         finally:
-            self._stop_clock()
+            self.stop_clock()
         if self._options.check:
             from opanatomy.checks.counts import require_agreement
 
@@ -709,14 +709,15 @@ class Recorder:
 
         return LoopRecording(self._modules, self._options, self._write)
 
-    def _start_clock(self) -> None:
+    def start_clock(self) -> None:
+        """Begin the clock of the whole loop."""
         from opanatomy.capture.loop.clock import Clock
 
         self._clock = Clock()
         self._clock.install(self._clock_taken_off)
 
-    def _stop_clock(self) -> None:
-        """Take the clock off, and put what it measured into the trace."""
+    def stop_clock(self) -> None:
+        """Take the clock off, and put what it measured into the trace, whose anatomy has it from now on."""
         run = None if self._clock is None else self._clock.read()
         self._clock = None
         self._clock_taken_off.close()
@@ -730,6 +731,7 @@ class Recorder:
 
             try:
                 with_run(trace, run, everything=self._options.redact)
+                self._anatomy = None
             except OSError as error:  # the trace is there without it, and an error of the loop goes on
                 warnings.warn(f"record: the clock of the whole loop is not in {trace}: {error}", stacklevel=3)
 
@@ -859,6 +861,17 @@ class StepRecorder(Recorder):
         if self._recording.done:
             self._abort()
 
+    @property
+    def has_clock(self) -> bool:
+        """Return whether the clock of the training runs."""
+        return self._clock is not None
+
+    def clock(self, number: int) -> None:
+        """End the step with this number on the clock, if that runs; what the recorder does to a step is none of it."""
+        if self._clock is not None:
+            begun = self._recording is not None or self._writer is not None
+            self._clock.step_ended(number, counted=self._is_over or not begun)
+
     def finish(self) -> None:
         """End the recording with the training: write complete steps, and release the rest."""
         try:
@@ -871,6 +884,9 @@ class StepRecorder(Recorder):
         """Release everything, and write nothing more."""
         self._abort()
         self._is_over = True
+        if self._writer is None:
+            self._clock = None
+            self._clock_taken_off.close()
 
     def warn(self, text: str) -> None:
         """Have the report warn of this, once."""

@@ -22,7 +22,7 @@ from msgspec import Struct
 from opanatomy.api import Name, StepRecorder, kind_of, oom_report, path_of
 from opanatomy.capture.loop.numbered_steps import Training, named, plan_of
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
-from opanatomy.io.files import OutputFile, check_no_address, folder_of_traces, output_file
+from opanatomy.io.files import OutputFile, check_no_address, folder_of_traces, output_file, replacing
 from opanatomy.io.redact import mask_secrets, of_process
 from opanatomy.options import RunOptions
 from opanatomy.report import format_of
@@ -354,6 +354,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         except BaseException:
             self._give_up()
             raise
+        self._without_harm(self._recorder.start_clock)
         if trainer is not None:
             self._guard = Guard(trainer, self._failed)
             self._oom_report.enter_context(oom_report("TrainerCallback", output.trace, self._oom))
@@ -376,6 +377,8 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the step; write the recording after the last one."""
         recorder = self._recorder
+        if recorder is not None:
+            recorder.clock(state.global_step)
         if recorder is not None and not recorder.is_over():
             self._without_harm(recorder.end_step)
             if recorder.is_over():
@@ -403,6 +406,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the results, and raise `GateError` if a requested check does not agree."""
         self._finish(state)
+        self._end_clock()
         self._end_history()
         self._log(state, control)
         if self._options.check and self.trace is not None:
@@ -432,16 +436,28 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             )
             self._give_up()
 
+    def _end_clock(self) -> None:
+        """Put the clock of the whole training into the trace, and into the report."""
+        recorder = self._recorder
+        if recorder is None or not recorder.has_clock:
+            return
+        self._without_harm(recorder.stop_clock)
+        if recorder.trace is not None and self._report is not None:
+            self._anatomy = None
+            self._without_harm(self._write_report)
+
     def _failed(self, error: BaseException) -> None:
         """Write complete steps after the training failed with an error, which is raised after this."""
         self._oom_report.__exit__(type(error), error, error.__traceback__)
         recorder = self._recorder
         if recorder is None or recorder.is_over():
+            self._end_clock()
             return
         hint = recorder.blames(error)
         self._without_harm(recorder.finish)
         if recorder.trace is not None:
             self._without_harm(self._show)
+        self._end_clock()
         self._give_up()
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
@@ -486,14 +502,22 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""
         report = self._report
         if report is not None:
-            text = format_named(self._format).encoded(self.anatomy, Page(width=_WIDTH, source=self._source()))
             with report.written() as partial:
-                partial.write_bytes(text)
+                partial.write_bytes(self._encoded())
             metrics = metrics_of(self.anatomy)
             self._figures = {f"opanatomy/{name}": metrics[name].value for name in LOGGED if name in metrics}
             count = len(self.anatomy.step.steps) or self.anatomy.step.count
             _say(f"opanatomy: {named(self._profiled[:count])} of the training: {report.path}, trace {self.trace}")
         self._give_up()
+
+    def _encoded(self) -> bytes:
+        return format_named(self._format).encoded(self.anatomy, Page(width=_WIDTH, source=self._source()))
+
+    def _write_report(self) -> None:
+        """Write the report once more, with the whole training around the steps."""
+        if self._report is not None:
+            with replacing(self._report.target) as partial:
+                partial.write_bytes(self._encoded())
 
     def _source(self) -> str | None:
         """Return the name of the trace for a command; nothing if its path is left out, or has a secret in it."""

@@ -44,3 +44,9 @@ def process() -> dict[str, Any]:
         "profiler": torch._C._autograd._profiler_enabled(),
         "variables": dict(os.environ),
     }  # fmt: skip
+
+
+def without_clock(state: dict[str, Any]) -> dict[str, Any]:
+    """Without what the clock of a whole loop is in."""
+    of_clock = ("loader", "collector", "of the clock", "autograd._engine_run_backward", "finders")
+    return {name: value for name, value in state.items() if name not in of_clock}

@@ -21,7 +21,7 @@ from opanatomy.errors import CaptureError, ModelError, OpanatomyError, OutputErr
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.trace.read import read_trace
-from tests.process_state import process
+from tests.process_state import process, without_clock
 
 X, Y = torch.linspace(-1, 1, 32).view(4, 8), torch.tensor([0, 1, 2, 3])
 #: FLOPs of the products of `network()` on X: 4 x 8 x 16 and 4 x 16 x 4, forward; backward has no gradient of the input.
@@ -625,12 +625,6 @@ def test_training_is_the_same_to_the_bit() -> None:
     assert plain.keys() == watched.keys()
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
     assert len(recorder.anatomy.step.steps) == 2
-
-
-def without_clock(state: dict[str, Any]) -> dict[str, Any]:
-    """Without what the clock of the whole loop is in."""
-    of_clock = ("loader", "collector", "of the clock", "autograd._engine_run_backward", "finders")
-    return {name: value for name, value in state.items() if name not in of_clock}
 
 
 def test_nothing_is_left_behind_when_all_is_recorded() -> None:

@@ -24,7 +24,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.trace.read import read_trace
 from tests.distributed_runs import start_ranks
-from tests.process_state import process
+from tests.process_state import process, without_clock
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "trainer.md"
 LENGTH, BATCH, MAX_STEPS = 16, 2, 8
@@ -115,7 +115,7 @@ class Watch(transformers.TrainerCallback):
         self.hooks: dict[tuple[str, int], int] = {}
 
     def _look(self, event: str, step: int, model: Any) -> None:
-        self.seen[event, step] = process() == self.clean
+        self.seen[event, step] = without_clock(process()) == without_clock(self.clean)
         own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         self.hooks[event, step] = sum(len(getattr(part, name)) for part in model.modules() for name in own)
 
@@ -273,6 +273,24 @@ def test_kinds_of_training(kind: str, tmp_path: Path) -> None:
     workload = anatomy.workload
     assert (workload.batch, workload.accumulate, workload.amp, workload.checkpointing) == expected
     assert len(figures(training)) == 1
+
+
+def test_the_whole_training_is_on_the_clock(tmp_path: Path) -> None:
+    """Evaluations, checkpoints and all other steps, in the trace and in the report that was written before."""
+    settings = {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 6}
+    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json")
+    trainer(callback, folder=tmp_path, **settings).train()
+    run = callback.anatomy.run
+    assert run is not None
+    # Twelve steps, of which the first, step 2 on the clock of the recorder and three profiled ones are not counted.
+    assert run.steps == 12 - 1 - 1 - len(STEPS)
+    assert run.evaluations == 2 - 1  # that after step 4 falls into a recorded one
+    assert run.evaluating_ns > 0
+    assert run.checkpoints == 1
+    assert 0 < run.checkpointing_ns < run.wall_ns
+    assert run.end is not None
+    assert run.end.evaluating_ns > 0
+    assert opanatomy.read(tmp_path / "step.json").run == run
 
 
 class SlowTexts(Texts):

@@ -83,7 +83,7 @@ class Clock:
         self._stack = stack
         replaced(stack, dataloader._BaseDataLoaderIter, "__next__", self._of_loader)
         replaced(stack, DataLoader, "__iter__", self._of_loader)
-        replaced(stack, torch.nn.Module, "eval", self._of_eval)
+        replaced(stack, torch.nn.Module, "train", self._of_train)
         replaced(stack, torch.autograd, "_engine_run_backward", self._of_backward)
         replaced(stack, torch.serialization, "save", self._of_saving)
         replaced(stack, torch, "save", lambda _: torch.serialization.save)
@@ -198,7 +198,7 @@ class Clock:
         """Return what came after the last step: the last evaluation and checkpoint mostly."""
         now = time.perf_counter_ns()
         if self._evaluation is not None:
-            self._evaluation.ends(now, is_over=False)
+            self._evaluation.ends(self._evaluation.last_ns or now, is_over=True)
         parts = (self._input_ns, self._backward_ns, 0, self._collecting_ns, 0, self._evaluating_ns, self._saving_ns)
         return _slow_step(self._number + 1, now - self._begin_ns, parts)
 
@@ -238,18 +238,23 @@ class Clock:
 
         return waited_for
 
-    def _of_eval(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def eval(module: Any) -> Any:  # the method's name
-            result = original(module)
-            if not self._is_elsewhere and not _is_compiling():
-                if self._evaluation is None:
-                    self._evaluation = _Evaluation(self, module, time.perf_counter_ns())
-                elif self._evaluation.module is None:
-                    self._evaluation.follows(module)
-            return result
+    def _of_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Notice `train(False)`, which `eval()` is, and `train()` after it; a module calls it on all its parts."""
 
-        return eval
+        @functools.wraps(original)
+        def train(module: Any, mode: bool = True) -> Any:
+            evaluation = self._evaluation
+            if (mode and evaluation is None) or self._is_elsewhere:
+                return original(module, mode)
+            if evaluation is None:
+                evaluation = self._evaluation = _Evaluation(self, module, time.perf_counter_ns())
+            elif evaluation.module is None and not mode:
+                evaluation.module = module
+            elif mode and module is evaluation.module:
+                evaluation.ends(time.perf_counter_ns(), is_over=True)
+            return original(module, mode)
+
+        return train
 
     def _of_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -313,7 +318,6 @@ class Clock:
         evaluation, self._evaluation = self._evaluation, None
         if evaluation is not None:
             self._input_ns += evaluation.waited_ns
-            evaluation.stack.close()
 
 
 #: Functions that save, of modules that a script may import.
@@ -337,27 +341,9 @@ class _Evaluation:
         self.module = module
         #: What the loop saved meanwhile, and what it waited for batches.
         self.other_ns = self.waited_ns = 0
-        self._clock, self._begun, self._last, self._batches = clock, begun, 0, 0
-        self.stack = ExitStack()
-        if module is not None:
-            self.follows(module)
-
-    def follows(self, module: Any) -> None:
-        """Learn the module that evaluates; notice that it trains again."""
-        import torch
-
-        self.module = module
-
-        def of_train(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def train(trained: Any, mode: bool = True) -> Any:
-                if mode and trained is self.module:
-                    self.ends(time.perf_counter_ns(), is_over=True)
-                return original(trained, mode)
-
-            return train
-
-        replaced(self.stack, torch.nn.Module, "train", of_train)
+        self._clock, self._begun, self._batches = clock, begun, 0
+        #: When the last batch was there.
+        self.last_ns = 0
 
     def is_left(self) -> bool:
         """Return whether the module trains again, as far as it is known."""
@@ -365,7 +351,7 @@ class _Evaluation:
 
     def has_waited(self, begun: int, now: int, *, is_over: bool) -> None:
         """Note a wait for a batch, or for the last one."""
-        self._last = now
+        self.last_ns = now
         self._batches += 1
         self.waited_ns += now - begun
         if is_over and self.module is None:
@@ -375,8 +361,7 @@ class _Evaluation:
         """Count the stretch if it was an evaluation; without `is_over` it is told by what the module does now."""
         if not is_over and (not self.is_left() or (self.module is None and self._batches < _SEVERAL)):
             return
-        self.stack.close()
-        end = now if is_over or self.module is not None else self._last
+        end = now if is_over or self.module is not None else self.last_ns
         self._clock.evaluated(max(end - self._begun - self.other_ns, 0))
 
 
@@ -476,12 +461,6 @@ def _slow_step(number: int, wall: int, parts: tuple[int, ...]) -> SlowStep:
         number=number, wall_ns=wall, input_ns=input_ns, collecting_ns=collecting, compiling_ns=compiling,
         evaluating_ns=evaluating, checkpointing_ns=saving,
     )  # fmt: skip
-
-
-def _is_compiling() -> bool:
-    import torch
-
-    return bool(torch.compiler.is_compiling())
 
 
 def _memory_now() -> tuple[int, int, int, int]:
