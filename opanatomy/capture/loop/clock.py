@@ -342,8 +342,8 @@ class _Evaluation:
         #: What the loop saved meanwhile, and what it waited for batches.
         self.other_ns = self.waited_ns = 0
         self._clock, self._begun, self._batches = clock, begun, 0
-        #: When the last batch was there.
-        self.last_ns = 0
+        #: When the last batch was there, and what was saved until then.
+        self.last_ns = self._saved_ns = 0
 
     def is_left(self) -> bool:
         """Return whether the module trains again, as far as it is known."""
@@ -351,7 +351,7 @@ class _Evaluation:
 
     def has_waited(self, begun: int, now: int, *, is_over: bool) -> None:
         """Note a wait for a batch, or for the last one."""
-        self.last_ns = now
+        self.last_ns, self._saved_ns = now, self.other_ns
         self._batches += 1
         self.waited_ns += now - begun
         if is_over and self.module is None:
@@ -362,7 +362,7 @@ class _Evaluation:
         if not is_over and (not self.is_left() or (self.module is None and self._batches < _SEVERAL)):
             return
         end = now if is_over or self.module is not None else self.last_ns
-        self._clock.evaluated(max(end - self._begun - self.other_ns, 0))
+        self._clock.evaluated(end - self._begun - (self._saved_ns if end == self.last_ns else self.other_ns))
 
 
 class _Rows:
