@@ -34,6 +34,8 @@ _STEADY: Final = 1.25
 _OF_RANKS: Final = 5
 #: With so few updates it may be their number that hides the steps.
 _TOLD_BY: Final = 16
+#: So many backwards without an update are no batches that are accumulated.
+_NO_UPDATE: Final = 64
 #: The first rank waits so long for the traces of the others.
 _GRACE_S: Final = 60.0
 #: How long a rank waits at its end for what its threads have begun.
@@ -105,7 +107,7 @@ class Script:
         self._earlier: list[StepRecorder] = []
         self._optimizers: dict[StepRecorder, set[str]] = {}
         self._plan: StepPlan | None = None
-        self._steps = 0
+        self._steps = self._backwards = 0
         #: The first step whose end was known.
         self._known_at = 0
         self._times: list[int] = []
@@ -213,8 +215,10 @@ class Script:
         """End a step by a backward, if no optimizer of torch's updates outside of it."""
         assert self._calls is not None
         assert self._updates is not None
+        self._backwards += 1
         if not self._updates.count:
-            self._calls.backward(updates=self._updates.inside_backward > 0)
+            steps_itself = self._updates.inside_backward > 0 or self._backwards >= _NO_UPDATE
+            self._calls.backward(always=steps_itself)
 
     def _step_ended(self) -> None:
         """End a step of the script's, and begin the next; every error of ours ends the recording alone."""
@@ -458,7 +462,12 @@ class Script:
         for recorder in shown:
             self._add_run(recorder)
             if self._is_first():
-                _analyze(self._traces(recorder, wait=recorder is shown[0]), self._settings, self._environment)
+                _analyze(
+                    self._traces(recorder, wait=recorder is shown[0]),
+                    shown.index(recorder) + 1,
+                    self._settings,
+                    self._environment,
+                )
 
     def _shown(self) -> Iterator[StepRecorder]:
         """Yield the last recorder, and those before it of optimizers that are in none after them."""
@@ -518,7 +527,9 @@ class Script:
         if not updates.count:
             if self._steps:
                 return f"{self._too_few()}: each ends with {self._calls.what if self._calls else 'a call'}"
-            reason = "no torch optimizer made a step in the script's own process, and no module was called"
+            reason = "no torch optimizer made a step in the script's own process"
+            if not updates.were_made:
+                reason += ", and no module was called"
             if updates.inside_backward:
                 reason = "its optimizers step in the middle of backward, where no step of the training ends"
             elif self._replayed:
@@ -564,11 +575,20 @@ def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
     )  # fmt: skip
 
 
-def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict[str, str]) -> None:
-    """Show the report in a process of its own, whose output goes where the script's errors go."""
+def _analyze(traces: Sequence[Path], number: int, settings: dict[str, Any], environment: dict[str, str]) -> None:
+    """Show the report in a process of its own, whose output goes where the script's errors go.
+
+    A file for it has the `number` of a second one in its name.
+    """
     root, folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), settings["folder"]
     paths = [os.path.relpath(trace, folder) for trace in traces]
-    words = [sys.executable, "-m", "opanatomy", "analyze", *paths, *settings["words"]]
+    given = list(settings["words"])
+    if number > 1 and _OUTPUT in given:
+        place = given.index(_OUTPUT) + 1
+        folder, name = os.path.split(given[place])
+        stem, dot, ending = name.partition(".")
+        given[place] = os.path.join(folder, f"{stem}-{number}{dot}{ending}")
+    words = [sys.executable, "-m", "opanatomy", "analyze", *paths, *given]
     is_log = not settings["words"] and not (sys.__stderr__ is not None and _is_terminal(sys.__stderr__))
     environment = {**environment, "PYTHONSAFEPATH": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root)))
@@ -583,6 +603,10 @@ def _analyze(traces: Sequence[Path], settings: dict[str, Any], environment: dict
     )  # fmt: skip
     if is_log:
         say(f"the whole report: opanatomy analyze {shlex.join(paths)}")
+
+
+#: The option of a report's file.
+_OUTPUT: Final = "--output"
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -347,9 +347,9 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
 
 
 def _trends(capture: Capture) -> RunTrends | None:
-    """Return what the run shows over its length, beside the recorded steps: as they are without the profiler."""
+    """Return what the run shows over its length, beside the recorded steps."""
     batch = capture.workload.samples_together or capture.workload.batch
-    return trends_of(capture.run, capture.unprofiled_step_ns or capture.profiled_step_ns, batch)
+    return trends_of(capture.run, capture.unprofiled_step_ns, capture.profiled_step_ns, batch)
 
 
 def _work(inputs: AnatomyInputs) -> Table:

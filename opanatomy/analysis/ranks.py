@@ -536,8 +536,13 @@ def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
         device=anatomy.environment.device, steps=step.count, wall_ns=step.wall_ns, window_ns=timeline.window_ns,
         busy_ns=timeline.busy_ns, idle_ns=timeline.idle_ns, kernel_time_ns=anatomy.work_ns,
         communication_ns=timeline.communication_ns, exposed_communication_ns=timeline.exposed_communication_ns,
-        exposed_memcpy_ns=timeline.exposed_memcpy_ns,
+        exposed_memcpy_ns=timeline.exposed_memcpy_ns, host_bytes=_host_bytes(anatomy),
     )  # fmt: skip
+
+
+def _host_bytes(anatomy: Anatomy) -> int | None:
+    series = anatomy.run.series if anatomy.run is not None else None
+    return (max(series.host_bytes, default=0) or None) if series is not None else None
 
 
 def _candidate(anatomy: Anatomy, products: frozenset[tuple[str, str]]) -> Candidate:
@@ -545,7 +550,8 @@ def _candidate(anatomy: Anatomy, products: frozenset[tuple[str, str]]) -> Candid
     numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
     by_name = int(numbers[-1]) if numbers else None
     return Candidate(
-        rank=anatomy.ranks[0] if anatomy.ranks else _row(anatomy, by_name, None), stated=bool(anatomy.ranks),
+        rank=replace(anatomy.ranks[0], host_bytes=_host_bytes(anatomy)) if anatomy.ranks
+        else _row(anatomy, by_name, None), stated=bool(anatomy.ranks),
         provenance=anatomy.provenance, device=anatomy.environment.device, model=model_of(anatomy), products=products,
         content=content_of(anatomy),
     )  # fmt: skip

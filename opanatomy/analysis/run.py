@@ -30,12 +30,17 @@ _UNLIKE, _NAMED_SHARE = 2.0, 0.10
 _PARTS: Final = ("input", "backward", "optimizer")
 
 
-def trends_of(run: RunClock | None, recorded_ns: Sequence[int], batch: int | None) -> RunTrends | None:
-    """Return what is known of a run over its length; `recorded_ns` are the recorded steps, `batch` their samples."""
+def trends_of(
+    run: RunClock | None, plain_ns: Sequence[int], profiled_ns: Sequence[int], batch: int | None
+) -> RunTrends | None:  # fmt: skip
+    """Return what is known of a run over its length, beside recorded steps: on the clock, and under the profiler.
+
+    `batch` is the number of their samples.
+    """
     if run is None:
         return None
     rate = batch * run.steps * 1e9 / run.wall_ns if batch and run.wall_ns else None
-    trends = RunTrends(left_out=tuple(_left_out(run, recorded_ns)), samples_per_second=rate)
+    trends = RunTrends(left_out=tuple(_left_out(run, plain_ns, profiled_ns)), samples_per_second=rate)
     if run.series is None or run.steps < _LEAST_STEPS:
         return trends
     tenths = _Tenths(run.series)
@@ -46,22 +51,24 @@ def trends_of(run: RunClock | None, recorded_ns: Sequence[int], batch: int | Non
     return replace(trends, drift=tenths.drift(), growth=growth, peak=peak)
 
 
-def _left_out(run: RunClock, recorded_ns: Sequence[int]) -> Iterator[LeftOut]:
+def _left_out(run: RunClock, plain_ns: Sequence[int], profiled_ns: Sequence[int]) -> Iterator[LeftOut]:
     """Yield the steps that are unlike the recorded ones, if they take much of the run."""
     for one in run.updated_by:
         if not one.recorded and one.wall_ns >= _NAMED_SHARE * run.wall_ns:
             yield LeftOut(
                 steps=one.steps, of_steps=run.steps, wall_ns=one.wall_ns, of_ns=run.wall_ns, optimizer=one.optimizer
             )
-    if not recorded_ns:
+    if not plain_ns and not profiled_ns:
         return
-    limit = _UNLIKE * median(recorded_ns)
-    if max(recorded_ns) > limit:
-        return
+    limit = _UNLIKE * median(plain_ns or profiled_ns)
+    recorded = sum(wall > _UNLIKE * median(profiled_ns) for wall in profiled_ns)
     longer = [length for length in run.lengths if length.from_ns >= limit]
     steps, wall_ns = sum(length.steps for length in longer), sum(length.usual_ns for length in longer)
     if wall_ns >= _NAMED_SHARE * run.wall_ns:
-        yield LeftOut(steps=steps, of_steps=run.steps, wall_ns=wall_ns, of_ns=run.wall_ns)
+        yield LeftOut(
+            steps=steps, of_steps=run.steps, wall_ns=wall_ns, of_ns=run.wall_ns, recorded=recorded,
+            of_recorded=len(profiled_ns),
+        )  # fmt: skip
 
 
 def caveats_of(trends: RunTrends | None) -> Iterator[str]:
@@ -71,7 +78,12 @@ def caveats_of(trends: RunTrends | None) -> Iterator[str]:
         by = f", which end with an update of {out.optimizer}," if out.optimizer else ""
         longer = "" if out.optimizer else " and are more than twice as long as the recorded ones"
         share = 100 * out.wall_ns / out.of_ns
-        yield f"{steps}{by} take {share:.1f} % of the run{longer}; they are not among the recorded"
+        among = (
+            f"of the {out.of_recorded} recorded {out.recorded} are"
+            if out.recorded
+            else "they are not among the recorded"
+        )
+        yield f"{steps}{by} take {share:.1f} % of the run{longer}; {among}"
 
 
 class _Tenths:

@@ -133,6 +133,8 @@ def why_set_aside(
     for place in left:
         # A processor is taken away from an operator, a device from no kernel: then it is the longest that was held up.
         alike = rows[place].framework_ns is not None and kind_of.get(place) == kind_of.get(longest)
+        # A step between two rollouts has each phase that one with a rollout has.
+        alike |= _phases_of(rows[place]) >= _phases_of(rows[longest]) >= {Phase.BACKWARD}
         if not alike and (rows[place].kernel_time_ns or 0) < _HARDLY * (rows[longest].kernel_time_ns or 0):
             reasons[place] = HARDLY_ANY
     like = [[place for place in kind if reasons[place] is None] for kind in kinds]

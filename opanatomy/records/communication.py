@@ -233,6 +233,7 @@ class Rank(Record, frozen=True, kw_only=True):
     kernel_time_ns: the sum of its device work.
     communication_ns: the union of its collectives; `exposed_communication_ns` while no other work runs.
     exposed_memcpy_ns: copies while no other work runs.
+    host_bytes: the most memory of its process's own during the run, where a loop was recorded.
     """
 
     rank: int | None
@@ -249,6 +250,7 @@ class Rank(Record, frozen=True, kw_only=True):
     communication_ns: int | None
     exposed_communication_ns: int | None
     exposed_memcpy_ns: int | None
+    host_bytes: int | None = None
 
     def per_step(self, figure: str) -> int | None:
         """Return one figure of the mean step; sums are divided by the number of steps.

@@ -215,13 +215,15 @@ class LeftOut(Record, frozen=True, kw_only=True):
     """Steps of a run that are unlike the recorded ones: how many of how many, and their part of its time.
 
     They take more than twice the time of a recorded step beside evaluation, checkpoints and compiling, or end with an
-    update of an `optimizer` that no recorded step ends with.
+    update of an `optimizer` that no recorded step ends with. `recorded` of the `of_recorded` profiled steps are such.
     """
 
     steps: int
     of_steps: int
     wall_ns: int
     of_ns: int
+    recorded: int = 0
+    of_recorded: int = 0
     optimizer: str | None = None
 
 

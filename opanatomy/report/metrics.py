@@ -70,6 +70,7 @@ DEFINITIONS: Final = (
     _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded, median of the readings"),
     _defined("clock_share", "fraction", "higher", "the same over the highest clock of the device"),
     _defined("power_w", "W", "lower", "mean of the readings"),
+    _defined("temperature_c", "degrees", "lower", "the highest of the readings"),
     _defined("run.step_ns", "ns", "lower", "mean of the other steps of the run, evaluations and checkpoints included"),
     _defined("run.samples_per_second", "samples/s", "higher", "of the whole run"),
     _defined("run.input_share", "fraction", "lower", "of the run's time the loop waits for its input"),
@@ -359,6 +360,7 @@ def _device_state(anatomy: Anatomy) -> Iterator[Named]:
         yield "clock_mhz", state.clock_mhz
         yield "clock_share", state.clock_share
         yield "power_w", state.power_w
+        yield "temperature_c", state.temperature_c
 
 
 def _run(anatomy: Anatomy) -> Iterator[Named]:

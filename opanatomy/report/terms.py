@@ -1236,6 +1236,10 @@ WHOLE_RUN: Final = Chapter(
         term("over the run", "samples of the whole run a second, evaluations and checkpoints included",
              "Shown beside that of a recorded step if these leave out a tenth of the run or more.",
              paths="trends.samples_per_second"),
+        term("host's time", "where the host's time goes in the steps of the clock; all else is not told apart",
+             "On an accelerator backward and optimizer are the host's time in them, not the device's; in a loop under"
+             " `record` the optimizer is in all else.",
+             paths="run.series, run.input_ns, run.evaluating_ns, run.checkpointing_ns, run.compiling_ns"),
         term("first step", "from the import of torch, or the recorder's start, to the end of the first step",
              formula="run.start.wall_ns, of it .input_ns, .compiling_ns, ...", paths="run.start.wall_ns"),
         term("at the end", "what came after the last step", paths="run.end.wall_ns"),

@@ -68,12 +68,12 @@ class Calls:
         names = dict.fromkeys(type(self._modules[key]).__name__ for key in self._cycle.keys)
         return f"a call of {' and of '.join(names)}" if names else None
 
-    def backward(self, *, updates: bool) -> None:
-        """Note the end of an outermost backward, inside of which optimizers may `update`.
+    def backward(self, *, always: bool) -> None:
+        """Note the end of an outermost backward; `always` is one that ends a step though optimizers were made.
 
         The step ends with it, but outside of all that runs it: behind `Tensor.backward`, else at the next call.
         """
-        self._is_due = not self._is_over or updates
+        self._is_due = not self._is_over or always
         if self._is_due and not self._in_backward and not self._modules:
             self._end()
 

@@ -57,6 +57,7 @@ class Clock:
         self._longest: list[tuple[int, int, int, tuple[int, ...]]] = []
         self._by_optimizer: dict[str, list[int]] = {}
         self._start: SlowStep | None = None
+        self._end: SlowStep | None = None
         self._begin_ns = time.perf_counter_ns()
         self._is_begun = False
         self._thread: int | None = None
@@ -91,7 +92,7 @@ class Clock:
             when_imported(stack, name, functools.partial(self._follow_saving, stack, name, functions))
         gc.callbacks.append(self._collects)
         stack.callback(gc.callbacks.remove, self._collects)
-        stack.callback(self._forget_evaluation)
+        stack.callback(self._close)
 
     def step_ended(self, number: int, *, counted: bool, optimizer: str = "") -> int | None:
         """End the step with this number, and begin the next; return how long it took, if it is not the first.
@@ -183,7 +184,7 @@ class Clock:
             ),
             graph_breaks=tuple(_events(_graph_breaks())), recompilations=tuple(_events(_recompilations())),
             device=None if self._watch is None else self._watch.over(steps=self._number - self._watched_from),
-            start=self._start, end=self._after_the_last(), series=rows.series(),
+            start=self._start, end=self._end or self._after_the_last(), series=rows.series(),
             lengths=tuple(
                 StepLengths(from_ns=round(2 ** (number / _PARTS_OF_TWO)), steps=steps, usual_ns=usual_ns)
                 for number, (steps, usual_ns) in sorted(self._lengths.items())
@@ -193,6 +194,10 @@ class Clock:
                 for name, (steps, wall) in self._by_optimizer.items()
             ) if len(self._by_optimizer) > 1 else (),
         )  # fmt: skip
+
+    def _close(self) -> None:
+        self._end = self._after_the_last()
+        self._forget_evaluation()
 
     def _after_the_last(self) -> SlowStep:
         """Return what came after the last step: the last evaluation and checkpoint mostly."""

@@ -117,6 +117,8 @@ class Updates:
         self.is_over = False
         #: How many updates were seen, how many of them a scaler skipped, how many came in the middle of a backward.
         self.count = self.skipped = self.inside_backward = 0
+        #: Whether an optimizer was made.
+        self.were_made = False
         #: How long the updates took so far.
         self.update_ns = 0
         self._begun_ns = 0
@@ -152,6 +154,7 @@ class Updates:
             original(optimizer, *args, **kwargs)
             if not self.is_over:
                 self._alive.add(optimizer)
+                self.were_made = True
                 self._made()
 
         return __init__

@@ -217,6 +217,13 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
 def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     """Return the longest step, and without better evidence of whom the others wait for, the rank that waits least."""
     notes = []
+    sized = sorted((rank for rank in anatomy.ranks if rank.host_bytes), key=lambda rank: rank.host_bytes or 0)
+    if len(sized) > 1:
+        text = phrase(
+            "Host memory over the run is {} to {} a rank, most on {}.", Bytes(sized[0].host_bytes),
+            Bytes(sized[-1].host_bytes), _name(sized[-1].rank, sized[-1].trace, "rank "),
+        )  # fmt: skip
+        notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
         notes.append(Note(text=_longest(anatomy, step), tone=NoteStyle.CONCLUSION))

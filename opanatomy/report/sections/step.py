@@ -370,6 +370,7 @@ def whole_run(anatomy: Anatomy) -> Section | None:
     rate = None if trends is None else trends.samples_per_second
     facts = facts_of(
         ("whole run", joined((_whole_run(anatomy), None if rate is None else phrase("{}", Rate(rate, "samples"))))),
+        ("host's time", _host_time(run)),
         ("first step", None if run.start is None else _apart("it ended {} after torch was imported", run.start)),
         ("at the end", None if run.end is None else _apart("{} after the last step", run.end)),
         ("drift", None if trends is None or trends.drift is None else _drift(trends.drift)),
@@ -378,6 +379,23 @@ def whole_run(anatomy: Anatomy) -> Section | None:
         ("host memory", _host_memory(run)), ("device", device_state(run.device)), *slow, *events,
     )  # fmt: skip
     return Section(title="The whole run", facts=facts)
+
+
+def _host_time(run: RunClock) -> Phrase | None:
+    """Return where the host's time goes in the steps, which the parts sum to."""
+    if run.series is None:
+        return None
+    parts = {
+        "waiting for input": run.input_ns, "evaluation": run.evaluating_ns, "checkpoints": run.checkpointing_ns,
+        "compiling": run.compiling_ns, "backward": sum(run.series.backward_ns),
+        "optimizer": sum(run.series.optimizer_ns),
+    }  # fmt: skip
+    rest = run.wall_ns - sum(parts.values())
+    if rest < 0:  # what compiled inside of backward is in both
+        parts["backward"], rest = max(parts["backward"] + rest, 0), 0
+    shown = [(name, ns) for name, ns in parts.items() if ns] + [("forward, loss and all else", rest)]
+    shares = joined(phrase("{} {}", name, Share(ns, run.wall_ns)) for name, ns in shown)
+    return phrase("of {}: {}", Time(run.wall_ns), shares or "")
 
 
 #: Parts of a step that are shown by name, in this order.
@@ -525,7 +543,9 @@ def _profiler(step: Step) -> Phrase | None:
     """Return the estimate of the profiler's own time, or why that is not known."""
     if step.framework_ns is not None and step.profiler_ns is not None:
         own = part_of(step.profiler_ns, step.wall_ns)
-        return phrase("{}: an estimate of its own time outside operators, not in framework", own)
+        inside_ns = (step.wall_ns or 0) - (step.unprofiled_wall_ns or 0) - step.profiler_ns
+        more = phrase("; {} more inside of operators", Time(inside_ns)) if inside_ns > 0 else ""
+        return phrase("{}: an estimate of its own time outside operators, not in framework{}", own, more)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None
     inside = "counted under framework" if step.framework_ns is not None else None
