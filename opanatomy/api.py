@@ -893,6 +893,11 @@ class StepRecorder(Recorder):
         if self._recording is not None and text not in self._recording.session.warnings:
             self._recording.session.warnings.append(text)
 
+    def is_unlike(self, why: str) -> None:
+        """Note why the second count of the calls may differ from the profiled steps."""
+        if self._recording is not None:
+            self._recording.session.unlike = why
+
     def blames(self, error: BaseException) -> str | None:
         """Return what in the recording may be to blame for an error of the training, and what to do; else `None`."""
         return None if self._recording is None else self._recording.blames(error)

@@ -230,7 +230,8 @@ class Script:
         self._known_at = self._known_at or self._steps
         plan, last = self._plan, updates.last
         is_profiled = is_recorded and plan is not None and plan.first <= self._steps <= plan.last
-        took = clock.step_ended(self._steps, counted=not is_recorded, optimizer=last)
+        counted = not is_recorded and not self._is_writing  # whose process takes a processor
+        took = clock.step_ended(self._steps, counted=counted, optimizer=last)
         if recorder is not None and is_profiled:
             self._optimizers.setdefault(recorder, set()).update(updates.of_step)
         if self._is_writing and recorder is not None and recorder.being_written is None:
@@ -242,6 +243,8 @@ class Script:
         with self._harmless():
             if recorder is not None:
                 self._note_updates(recorder, updates)
+                if self._calls is not None and self._calls.lost_modes:
+                    recorder.is_unlike("a block of torch.inference_mode keeps a mode from what runs between the calls")
                 with self._ours():
                     recorder.end_step()
                 stops = recorder.is_over() and self._recorded(recorder)
@@ -321,23 +324,25 @@ class Script:
         from opanatomy.api import StepRecorder
         from opanatomy.options import RunOptions
 
-        given, plain = self._settings, not _in_compiled_code()
+        assert self._calls is not None
+        given, plain = self._settings, not _in_compiled_code() and not self._calls.is_transformed
         options = RunOptions(
             steps=given["steps"], memory=given["memory"] and plain, check=given["check"] and plain,
             lines=given["lines"] and plain, redact=given["redact"],
         )  # fmt: skip
         if not plain:
-            self._warning = "the optimizer's step runs inside compiled code: no step of it is watched a second time"
+            where = "torch.func runs the backward" if self._calls.is_transformed else "the optimizer's step is compiled"
+            self._warning = f"{where}: no step of it is watched a second time"
         recorder = StepRecorder(
             {}, options, Path(given["trace"]), force=given["force"], numbered=given["numbered"], plan=plan,
             command=given["command"],
         )  # fmt: skip
         self._recorder = recorder
         assert self._updates is not None
-        assert self._calls is not None
         self._calls.settle()
         if self._calls.what is not None:
-            self._warning = f"no optimizer of torch updates: each step ends with {self._calls.what}"
+            ends = f"no optimizer of torch updates: each step ends with {self._calls.what}"
+            self._warning = "; ".join(filter(None, (ends, self._warning)))
         self._before = self._seen(self._updates)
         return recorder
 
@@ -523,7 +528,10 @@ class Script:
         """Return why no step was recorded, as far as it can be told."""
         updates = self._updates
         if updates is None:
-            return "the script did not import torch in this process"
+            others = (
+                "; those that it started are followed by -m opanatomy run in each of them" if _had_children() else ""
+            )
+            return f"the script did not import torch in this process{others}"
         if not updates.count:
             if self._steps:
                 return f"{self._too_few()}: each ends with {self._calls.what if self._calls else 'a call'}"

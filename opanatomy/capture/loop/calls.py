@@ -8,11 +8,13 @@ and another once) it has a call of each.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
+from opanatomy.capture.loop.imports import when_imported
 from opanatomy.capture.loop.modules import LoopModules, hooked
 from opanatomy.capture.loop.phases import replaced, unseen_by_warnings
 from opanatomy.capture.loop.updates import Cycle
@@ -40,6 +42,8 @@ class Calls:
         #: Whether `Tensor.backward` runs; whether a backward that it does not run has ended, and the step with it.
         self._in_backward = self._is_due = False
         self._is_over = False
+        #: Whether `torch.func` runs backwards, in which no hook watches; whether modes were taken off between calls.
+        self.is_transformed = self.lost_modes = False
 
     def install(self, stack: ExitStack) -> None:
         """Look for modules from now on."""
@@ -48,6 +52,8 @@ class Calls:
         for own in (self._looking, self._noticing):
             stack.enter_context(own)
         replaced(stack, torch.Tensor, "backward", self._of_backward)
+        name = "torch._functorch.eager_transforms"
+        when_imported(stack, name, lambda: replaced(stack, sys.modules[name], "grad_and_value_impl", self._of_function))
         replaced(self._looking, torch, "compile", self._of_compile)
         self._looking.enter_context(hooked(LoopModules(), self._enters, self._leaves))
 
@@ -71,7 +77,8 @@ class Calls:
     def backward(self, *, always: bool) -> None:
         """Note the end of an outermost backward; `always` is one that ends a step though optimizers were made.
 
-        The step ends with it, but outside of all that runs it: behind `Tensor.backward`, else at the next call.
+        The step ends with it, but outside of all that runs it: behind `Tensor.backward` or a function of `torch.func`,
+        else at the next call.
         """
         self._is_due = not self._is_over or always
         if self._is_due and not self._in_backward and not self._modules:
@@ -83,6 +90,16 @@ class Calls:
             self._change()
         self._backwards += 1
         self._ended()
+
+    def _of_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        followed = self._of_backward(original)
+
+        @functools.wraps(original)
+        def grad_and_value_impl(*args: Any, **kwargs: Any) -> Any:
+            self.is_transformed = True
+            return followed(*args, **kwargs)
+
+        return grad_and_value_impl
 
     def _of_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -162,8 +179,9 @@ class Calls:
         def __call__(called: Any, *args: Any, **kwargs: Any) -> Any:
             if self._is_inside or id(called) not in self._modules or self._is_elsewhere:
                 return before(called, *args, **kwargs)
-            if self._is_due:
+            if self._is_due and not _is_transformed():
                 self._end()
+            self.lost_modes |= _kept_modes()
             self._is_inside = True
             try:
                 output = before(called, *args, **kwargs)
@@ -198,3 +216,27 @@ class Calls:
             self._changed()
         if ended:
             self._ended()
+
+
+def _is_transformed() -> bool:
+    """Return whether `torch.func` runs the code around, where weights are tensors of its own."""
+    import torch
+
+    level = getattr(torch._C._functorch, "maybe_current_level", None)
+    return level is not None and level() is not None
+
+
+def _kept_modes() -> bool:
+    """Have dispatch modes that are on their stack see what is called, and return whether they did not before.
+
+    A block of `inference_mode` whose begin came before theirs takes them off at its end.
+    """
+    import torch
+
+    core: Any = torch._C
+    python = core.DispatchKey.Python
+    if not core._len_torch_dispatch_stack() or core._dispatch_tls_is_dispatch_key_included(python):
+        return False
+    for key in (python, core.DispatchKey.PythonTLSSnapshot):
+        core._dispatch_tls_set_dispatch_key_included(key, True)
+    return True

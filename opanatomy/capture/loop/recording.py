@@ -230,6 +230,8 @@ class Session:
     memory: MemoryObservations | None = None
     memory_step: StepObservations | None = None
     warnings: list[str] = field(default_factory=list)
+    #: Why the second count may differ from the profiled steps, if somebody knows.
+    unlike: str | None = None
     #: What is taken back at the end of the recording.
     until_end: ExitStack = field(default_factory=ExitStack)
     #: What reads the device's clocks, how many spans it had before, and that of the steps on the clock.
@@ -865,12 +867,24 @@ class LoopRecording:
         session = self.session
         if session.observation is None:
             return None
+        if session.unlike is not None:
+            return session.unlike
+        if self._has_fast_path(profiled):
+            return "nn.MultiheadAttention and nn.TransformerEncoderLayer take another path where a mode watches"
         if any(log != session.watched for log in profiled.logs):
             return "steps take different ways: the one that was watched had other shapes or calls than profiled ones"
         again = session.watched_again == session.watched
         if again and _computing(session.counts_again) != _computing(session.observation.counts()):
             return "two steps of the loop that were watched differ from each other"
         return None
+
+    def _has_fast_path(self, profiled: Profiled) -> bool:
+        """Return whether steps without a backward call modules that are fused where no mode watches them."""
+        from torch.nn import MultiheadAttention, TransformerEncoderLayer
+
+        parts = (part for module in self.session.modules.outermost for part in module.modules())
+        fused = any(isinstance(part, (MultiheadAttention, TransformerEncoderLayer)) for part in parts)
+        return fused and not any("backward" in log for log in profiled.logs)
 
     def _not_observed(self) -> str:
         """Return why no step was watched, if none was."""
