@@ -38,7 +38,7 @@ _ROWS, _REPORTED = 1 << 15, 200
 #: Lengths of steps are told apart by this part of a power of two, about 9 %.
 _PARTS_OF_TWO: Final = 8
 #: Memory is read at most so often: a step of a millisecond is not to pay for it.
-_MEMORY_EVERY_NS: Final = 20_000_000
+_MEMORY_EVERY_NS: Final = 50_000_000
 
 
 class Clock:
@@ -483,8 +483,11 @@ def _memory_now() -> tuple[int, int, int, int]:
             allocated, peak = (int(stats["allocated_bytes"]["all"][name]) for name in ("current", "peak"))
             reserved = int(stats["reserved_bytes"]["all"]["current"])
     try:
-        with open("/proc/self/statm", "rb") as file:
-            _, resident, shared, *_ = file.read().split()
+        file = os.open("/proc/self/statm", os.O_RDONLY)
+        try:
+            _, resident, shared, *_ = os.read(file, 256).split()
+        finally:
+            os.close(file)
         host = (int(resident) - int(shared)) * _PAGE
     except (OSError, ValueError):
         host = 0
