@@ -593,9 +593,9 @@ def _analyze(traces: Sequence[Path], number: int, settings: dict[str, Any], envi
     given = list(settings["words"])
     if number > 1 and _OUTPUT in given:
         place = given.index(_OUTPUT) + 1
-        folder, name = os.path.split(given[place])
+        beside, name = os.path.split(given[place])
         stem, dot, ending = name.partition(".")
-        given[place] = os.path.join(folder, f"{stem}-{number}{dot}{ending}")
+        given[place] = os.path.join(beside, f"{stem}-{number}{dot}{ending}")
     words = [sys.executable, "-m", "opanatomy", "analyze", *paths, *given]
     is_log = not settings["words"] and not (sys.__stderr__ is not None and _is_terminal(sys.__stderr__))
     environment = {**environment, "PYTHONSAFEPATH": "1"}

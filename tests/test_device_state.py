@@ -278,3 +278,15 @@ def test_a_device_that_stays_hot_is_waited_for_a_minute_at_most(monkeypatch: pyt
         assert watch is not None
         watch.cooled(stages.append)
     assert len(stages) == states._MOST_SECONDS
+
+
+def test_the_script_for_a_device_runs_on_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m tests.gpu.clock`, which sets the readings beside nvidia-smi and the counter of energy."""
+    from tests.gpu import clock
+
+    install(FakeMachine(gpus=(replace(H100, reasons=POWER_CAP),)), monkeypatch)
+    monkeypatch.setattr(clock.shutil, "which", lambda name: None)
+    found = clock.beside_nvidia_smi(lambda: time.sleep(0.01), 1.2)
+    assert found["state"]["reasons"] == {"power cap": found["state"]["readings"]}
+    assert found["state"]["energy_j"] == pytest.approx(found["counter_joules"], rel=0.1)
+    assert clock.with_and_without(lambda: time.sleep(0.01), 3) == pytest.approx(1, abs=0.5)

@@ -13,6 +13,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from tests.test_run import UNDER, python
 
+EXHAUSTIVE = pytest.mark.exhaustive
 HEAD = """
 import os, sys, time, torch
 from torch import nn
@@ -68,6 +69,18 @@ for weight in optimizers:
 for x, in loader:
     loss = (model(x) - x).square().mean()
     loss.backward()
+print(float(loss.detach()))
+"""
+)
+FUNCTIONAL = (
+    HEAD
+    + """
+weights = dict(model.named_parameters())
+def loss_of(weights, x):
+    return (torch.func.functional_call(model, weights, x) - x).square().mean()
+for x, in loader:
+    gradients, loss = torch.func.grad_and_value(loss_of)(weights, x)
+    weights = {name: (weight - 0.01 * gradients[name]).detach() for name, weight in weights.items()}
 print(float(loss.detach()))
 """
 )
@@ -156,23 +169,27 @@ def followed(code: str, folder: Path, *options: str) -> tuple[list[Anatomy], str
 def ends(anatomy: Anatomy) -> str:
     """What ends a step, by the warning of the report."""
     said = [text for text in anatomy.warnings if text.startswith("no optimizer of torch updates")]
-    return said[0].removeprefix("no optimizer of torch updates: each step ends with ") if said else ""
+    return said[0].removeprefix("no optimizer of torch updates: each step ends with ").partition(";")[0] if said else ""
 
 
 @pytest.mark.parametrize(
     ("code", "end", "forwards"),
     [
-        (INFERENCE, "a call of Sequential", 1), (TWO_MODELS, "a call of Sequential and of Linear", 2),
-        (TRACED, "a call of TopLevelTracedModule", 1), (COMPILED, "a call of OptimizedModule", 1),
-        (GENERATION, "a call of GPT2LMHeadModel", 1),
+        pytest.param(INFERENCE, "a call of Sequential", 1, id="inference"),
+        pytest.param(TWO_MODELS, "a call of Sequential and of Linear", 2, id="two models", marks=EXHAUSTIVE),
+        pytest.param(TRACED, "a call of TopLevelTracedModule", 1, id="traced", marks=EXHAUSTIVE),
+        pytest.param(COMPILED, "a call of OptimizedModule", 1, id="compiled"),
+        pytest.param(GENERATION, "a call of GPT2LMHeadModel", 1, id="generation", marks=EXHAUSTIVE),
     ],
-    ids=["inference", "two models", "traced", "compiled", "generation"],
-)  # fmt: skip
+)
 def test_calls_of_the_model_are_the_steps(code: str, end: str, forwards: int, tmp_path: Path) -> None:
-    (anatomy,), _ = followed(code, tmp_path)
+    (anatomy,), said = followed(code, tmp_path)
     assert ends(anatomy) == end
     assert len(anatomy.step.steps) == 3
     assert set(anatomy.step.phase_ns) == {Phase.FORWARD}
+    lines = said.splitlines()  # without a terminal the first screen, and where the whole is
+    assert len(lines) < 60
+    assert lines[-1] == "opanatomy: the whole report: opanatomy analyze train.trace.json.gz"
     assert anatomy.workload.inference
     products = [row for row in anatomy.operators if row.operator in ("aten::addmm", "aten::mm", "aten::linear")]
     assert products
@@ -181,7 +198,13 @@ def test_calls_of_the_model_are_the_steps(code: str, end: str, forwards: int, tm
 
 
 @pytest.mark.parametrize(
-    "code", [OWN_OPTIMIZER, AUTOGRAD_GRAD, IN_BACKWARD], ids=["own optimizer", "autograd.grad", "inside of backward"]
+    "code",
+    [
+        pytest.param(OWN_OPTIMIZER, id="own optimizer", marks=EXHAUSTIVE),  # which the one that takes over is
+        pytest.param(AUTOGRAD_GRAD, id="autograd.grad", marks=EXHAUSTIVE),
+        pytest.param(IN_BACKWARD, id="inside of backward"),
+        pytest.param(FUNCTIONAL, id="torch.func"),
+    ],
 )
 def test_backwards_are_the_steps(code: str, tmp_path: Path) -> None:
     """Products and their FLOPs are those of a forward and a backward of the model on a batch of 32."""
@@ -247,15 +270,6 @@ def test_a_process_that_is_taken_over_by_something_else_is_said(tmp_path: Path) 
     anatomies, said = followed(code, tmp_path)
     assert not anatomies
     assert "nothing is recorded: the script replaced itself by /bin/echo, which is not followed" in said
-
-
-def test_without_a_terminal_the_report_is_its_first_screen(tmp_path: Path) -> None:
-    _, said = followed(INFERENCE, tmp_path)
-    lines = said.splitlines()
-    assert len(lines) < 60
-    assert lines[-1] == "opanatomy: the whole report: opanatomy analyze train.trace.json.gz"
-    whole = python("-m", "opanatomy", "analyze", "train.trace.json.gz", cwd=tmp_path / "under").stdout
-    assert len(whole.splitlines()) > len(lines)
 
 
 def test_a_recorder_needs_no_block(tmp_path: Path) -> None:

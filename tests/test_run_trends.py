@@ -102,6 +102,7 @@ def is_quiet(found: RunTrends) -> bool:
     return found.drift is None and not found.growth and found.peak is None and not found.left_out
 
 
+#: Of twenty runs each, all at once: what is told wrongly is counted.
 SEEDS = range(20)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
@@ -36,12 +37,15 @@ class Calls:
         self._looking, self._noticing = ExitStack(), ExitStack()
         self._thread: int | None = None
         self._depth, self._is_inside = 0, False
-        self._modules: dict[int, Any] = {}
+        self._outer: Any = None
+        #: The outermost modules by their `id`, as long as the script has them.
+        self._modules: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._names: dict[int, str] = {}
         self._classes: set[type] = set()
         self._count = self._backwards = 0
         #: Whether `Tensor.backward` runs; whether a backward that it does not run has ended, and the step with it.
         self._in_backward = self._is_due = False
-        self._is_over = False
+        self._is_over = self._has_compiled = False
         #: Whether `torch.func` runs backwards, in which no hook watches; whether modes were taken off between calls.
         self.is_transformed = self.lost_modes = False
 
@@ -54,7 +58,7 @@ class Calls:
         replaced(stack, torch.Tensor, "backward", self._of_backward)
         name = "torch._functorch.eager_transforms"
         when_imported(stack, name, lambda: replaced(stack, sys.modules[name], "grad_and_value_impl", self._of_function))
-        replaced(self._looking, torch, "compile", self._of_compile)
+        when_imported(stack, "torch._dynamo.callback", lambda: self._follow_compiler(stack))
         self._looking.enter_context(hooked(LoopModules(), self._enters, self._leaves))
 
     def stop(self) -> None:
@@ -71,7 +75,7 @@ class Calls:
             return "a backward"
         if self._is_over:
             return None
-        names = dict.fromkeys(type(self._modules[key]).__name__ for key in self._cycle.keys)
+        names = dict.fromkeys(self._names[key] for key in self._cycle.keys)
         return f"a call of {' and of '.join(names)}" if names else None
 
     def backward(self, *, always: bool) -> None:
@@ -123,6 +127,7 @@ class Calls:
 
     def _change(self) -> None:
         self._looking.close()
+        self._outer = None
         if self._is_over:
             self._noticing.close()
         if self._cycle.keys or self._backwards:
@@ -134,42 +139,43 @@ class Calls:
     def _is_elsewhere(self) -> bool:
         return self._thread not in (None, threading.get_ident())
 
-    def _enters(self, _module: Any) -> None:
-        if not self._is_elsewhere:
-            self._thread = threading.get_ident()
-            self._depth += 1
+    def _follow_compiler(self, stack: ExitStack) -> None:
+        handler = getattr(sys.modules["torch._dynamo.callback"], "callback_handler", None)
+        if handler is not None:
+            handler.register_start_callback(self._compiles)
+            stack.callback(handler.remove_start_callback, self._compiles)
+
+    def _enters(self, module: Any) -> None:
+        if self._is_elsewhere:
+            return
+        self._thread = threading.get_ident()
+        if not self._depth:
+            self._outer = module
+        self._depth += 1
 
     def _leaves(self, module: Any, *_: Any) -> None:
         if not self._is_elsewhere and self._depth:
             self._depth -= 1
             if not self._depth:
+                self._outer = None
                 self._notice(module)
 
-    def _of_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Take everything off what is compiled: its calls are noticed from outside."""
-
-        @functools.wraps(original)
-        def compile(*args: Any, **kwargs: Any) -> Any:  # torch's name
-            import torch
-
-            self._looking.close()
-            self._noticing.close()
-            self._classes.clear()
-            compiled = original(*args, **kwargs)
-            given = getattr(args[0], "__self__", None) if args else None  # `module.compile()` gives its method
-            for module in (compiled, given):
-                if isinstance(module, torch.nn.Module):
-                    self._notice(module)
-            return compiled
-
-        return compile
+    def _compiles(self, *_: Any) -> None:
+        """Take everything off before code is compiled for the first time: calls are noticed from outside of it."""
+        if self._has_compiled:
+            return
+        self._has_compiled, outer = True, self._outer if self._depth else None
+        self._looking.close()
+        self._noticing.close()
+        if outer is not None:
+            self._notice(outer)
 
     def _notice(self, module: Any) -> None:
         """Notice the calls of a module from now on."""
         kind = type(module)
         if self._is_over or (id(module) in self._modules and kind in self._classes):
             return
-        self._modules[id(module)] = module
+        self._modules[id(module)], self._names[id(module)] = module, kind.__name__
         if kind in self._classes:
             return
         self._classes.add(kind)
