@@ -1017,6 +1017,9 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
     run: the steps of the run around the recorded ones, where a loop was recorded; of several ranks those of the one
         that waits most for its input.
+    trends: what the steps of that run show over its length: drift, memory that grows, what is not recorded.
+    device_state: clocks, power and temperature of the device while the recorded steps ran; of several ranks that of the
+        device with the lowest clock. `None` where there is none to ask.
     compilation: what compiling the step took, and its times with and without; `None` if `profile` did not compile it.
     replay: the steps timed again as a graph; `None` on the CPU, of several ranks, and in reports of before.
     estimated: set if the step was computed for a device that is not here: its time as a range, its memory, on each

@@ -1246,7 +1246,7 @@ WHOLE_RUN: Final = Chapter(
         term("drift", "the usual step of the last tenth of the run against that of the first",
              "Named from 5 % and 100 steps on, if the tenths lie on a line (t of 5) or on two levels (t of 7), and the"
              " first three on one side of the last three. Beside evaluations, checkpoints and compiling.",
-             formula="trends.drift.last_ns / .first_ns - 1; trends.drift.parts",
+             formula="trends.drift.last_ns / .first_ns; trends.drift.parts",
              paths="trends.drift.last_ns, trends.drift.first_ns, trends.drift.parts"),
         term("memory", "memory that grows steadily over the run, or a peak that rises above what stays",
              "From the second to the last tenth the least of each grows, by 512 MiB or more, and as much in the second"
