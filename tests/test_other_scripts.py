@@ -255,7 +255,7 @@ def test_networks_in_long_turns_are_recorded_each(tmp_path: Path) -> None:
     reports = [opanatomy.read(tmp_path / "under" / name) for name in ("report-2.json", "report.json")]
     for report, other in zip(reports, ("RMSprop (2 tensors)", "Adam (4 tensors)"), strict=True):
         assert isinstance(report, Anatomy)
-        (caveat,) = [text for text in report.caveats if "not among the recorded" in text]
+        (caveat,) = [text for text in report.caveats if "which end with an update" in text]
         assert f"which end with an update of {other}, take" in caveat
     assert said.count("report: ") == 2
 
