@@ -178,7 +178,7 @@ def ends(anatomy: Anatomy) -> str:
         pytest.param(INFERENCE, "a call of Sequential", 1, id="inference"),
         pytest.param(TWO_MODELS, "a call of Sequential and of Linear", 2, id="two models", marks=EXHAUSTIVE),
         pytest.param(TRACED, "a call of TopLevelTracedModule", 1, id="traced", marks=EXHAUSTIVE),
-        pytest.param(COMPILED, "a call of OptimizedModule", 1, id="compiled"),
+        pytest.param(COMPILED, "a call of OptimizedModule", 1, id="compiled", marks=EXHAUSTIVE),
         pytest.param(GENERATION, "a call of GPT2LMHeadModel", 1, id="generation", marks=EXHAUSTIVE),
     ],
 )
@@ -203,7 +203,7 @@ def test_calls_of_the_model_are_the_steps(code: str, end: str, forwards: int, tm
         pytest.param(OWN_OPTIMIZER, id="own optimizer", marks=EXHAUSTIVE),  # which the one that takes over is
         pytest.param(AUTOGRAD_GRAD, id="autograd.grad", marks=EXHAUSTIVE),
         pytest.param(IN_BACKWARD, id="inside of backward"),
-        pytest.param(FUNCTIONAL, id="torch.func"),
+        pytest.param(FUNCTIONAL, id="torch.func", marks=EXHAUSTIVE),
     ],
 )
 def test_backwards_are_the_steps(code: str, tmp_path: Path) -> None:
