@@ -49,29 +49,20 @@ def follow(settings: dict[str, Any]) -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=script.leave_alone)
     for name in ("execv", "execve"):
-        setattr(os, name, _followed_by(script, settings, getattr(os, name)))
+        setattr(os, name, _followed_by(script, getattr(os, name)))
     when_imported(ExitStack(), "torch", script.torch_is_there)
 
 
-def _followed_by(script: Script, settings: dict[str, Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _followed_by(script: Script, original: Callable[..., Any]) -> Callable[..., Any]:
     """Have a script that replaces itself by a Python be followed there, once; end what is recorded before."""
 
     @functools.wraps(original)
-    def exec(path: Any, args: Any, env: Any = None) -> Any:  # the function's name
+    def exec(path: Any, args: Any, env: Any = None) -> Any:
         if script.is_here:
-            env = os.environ if env is None else env
-            if script.trace is not None:
-                script.end()
-            elif settings.get("replaced") or not _is_python(path):
-                say(f"nothing is recorded: the script replaced itself by {os.fsdecode(path)}, which is not followed")
-            else:
-                start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "loop", "start")
-                paths = os.pathsep.join(filter(None, (start, env.get("PYTHONPATH"))))
-                again = json.dumps({**settings, "path": env.get("PYTHONPATH"), "replaced": True})
-                env = {**env, "PYTHONPATH": paths, "OPANATOMY_RUN": again}
-        return original(path, args) if env is None else os_execve(path, args, env)
+            with script.harmless():
+                env = script.environment_of_next(path, os.environ if env is None else env)
+        return original(path, args) if env is None else _EXECVE(path, args, env)
 
-    os_execve = _EXECVE
     return exec
 
 
@@ -80,6 +71,8 @@ _EXECVE: Final = os.execve
 
 
 def _is_python(path: Any) -> bool:
+    if isinstance(path, int):  # an open file
+        return False
     name = os.path.basename(os.fsdecode(path))
     return name.startswith("python") or os.path.realpath(os.fsdecode(path)) == os.path.realpath(sys.executable)
 
@@ -127,7 +120,7 @@ class Script:
 
     def torch_is_there(self) -> None:
         """Follow torch's optimizers, loaders and profilers."""
-        with self._harmless(), self._ours():
+        with self.harmless(), self._ours():
             import torch
 
             from opanatomy.capture.loop.calls import Calls
@@ -154,6 +147,23 @@ class Script:
     def trace(self) -> Path | None:
         """Return the trace, once steps are recorded."""
         return next((recorder.trace for recorder in (self._recorder, *self._earlier) if recorder is not None), None)
+
+    def environment_of_next(self, path: Any, env: Any) -> Any:
+        """Return the environment of the program that takes over this process: a Python is followed there, once.
+
+        What is recorded by now is shown before.
+        """
+        if self.trace is not None:
+            self.end()
+            return env
+        if self._settings.get("replaced") or not _is_python(path):
+            what = f"file {path}" if isinstance(path, int) else os.fsdecode(path)
+            say(f"nothing is recorded: the script replaced itself by {what}, which is not followed")
+            return env
+        start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "loop", "start")
+        paths = os.pathsep.join(filter(None, (start, env.get("PYTHONPATH"))))
+        again = json.dumps({**self._settings, "path": env.get("PYTHONPATH"), "replaced": True})
+        return {**env, "PYTHONPATH": paths, "OPANATOMY_RUN": again}
 
     def leave_alone(self) -> None:
         """Do nothing in a process that the script forks."""
@@ -235,12 +245,12 @@ class Script:
         if recorder is not None and is_profiled:
             self._optimizers.setdefault(recorder, set()).update(updates.of_step)
         if self._is_writing and recorder is not None and recorder.being_written is None:
-            with self._harmless():
+            with self.harmless():
                 self._say_recorded(recorder)
         if self._reason is not None or (recorder is not None and not is_recorded):
             return
         stops = False
-        with self._harmless():
+        with self.harmless():
             if recorder is not None:
                 self._note_updates(recorder, updates)
                 if self._calls is not None and self._calls.lost_modes:
@@ -281,7 +291,7 @@ class Script:
             if self._is_first():
                 say("the script's steps are other ones from now on: they are recorded again")
         elif not recorder.is_over():
-            with self._harmless(), self._ours():
+            with self.harmless(), self._ours():
                 if recorder.whole_steps < self._settings["steps"]:
                     recorder.drop()
                     self._recorder = self._plan = None
@@ -417,7 +427,7 @@ class Script:
                 numpy.set_state(states[1])
 
     @contextmanager
-    def _harmless(self) -> Iterator[None]:
+    def harmless(self) -> Iterator[None]:
         """Have an error inside end the recording, not the script."""
         try:
             yield
@@ -453,11 +463,11 @@ class Script:
     def _end(self) -> None:
         recorder = self._recorder
         if recorder is not None and not recorder.is_over():
-            with self._harmless(), self._ours():
+            with self.harmless(), self._ours():
                 recorder.finish()
         self._stack.close()
         if recorder is not None and self._is_writing:
-            with self._harmless():
+            with self.harmless():
                 self._say_recorded(recorder)
         shown = list(self._shown())
         if not shown:
@@ -528,19 +538,15 @@ class Script:
         """Return why no step was recorded, as far as it can be told."""
         updates = self._updates
         if updates is None:
-            others = (
-                "; those that it started are followed by -m opanatomy run in each of them" if _had_children() else ""
-            )
+            others = "; start those that it starts with -m opanatomy run" if _had_children() else ""
             return f"the script did not import torch in this process{others}"
         if not updates.count:
-            if self._steps:
-                return f"{self._too_few()}: each ends with {self._calls.what if self._calls else 'a call'}"
+            if self._steps and self._calls is not None and self._calls.what is not None:
+                return f"{self._too_few()}: each ends with {self._calls.what}"
             reason = "no torch optimizer made a step in the script's own process"
             if not updates.were_made:
                 reason += ", and no module was called"
-            if updates.inside_backward:
-                reason = "its optimizers step in the middle of backward, where no step of the training ends"
-            elif self._replayed:
+            if self._replayed:
                 reason = f"{self._replayed} CUDA graphs were replayed, which hide the optimizer's step"
             elif _had_children():
                 reason += "; it started others, whose ranks torchrun ... -m opanatomy run train.py follows"

@@ -378,7 +378,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """End the step; write the recording after the last one."""
         recorder = self._recorder
         if recorder is not None:
-            recorder.clock(state.global_step)
+            self._without_harm(lambda: recorder.clock(state.global_step))
         if recorder is not None and not recorder.is_over():
             self._without_harm(recorder.end_step)
             if recorder.is_over():

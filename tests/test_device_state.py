@@ -103,6 +103,24 @@ def test_amd_is_asked_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (state.clock_mhz, state.clock_limit_mhz, state.power_w, state.temperature_c) == (2100, None, 560.0, 61)
 
 
+def test_amd_without_amdsmi_says_so_and_a_missing_figure_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeMachine(hip="6.4", cuda=None), monkeypatch)
+
+    def missing(_: int) -> int:
+        raise ModuleNotFoundError("amdsmi does not seem to be installed")
+
+    for name in ("clock_rate", "power_draw", "temperature"):
+        monkeypatch.setattr(torch.cuda, name, missing)
+    with watching("cuda:0") as watch:
+        assert watch is not None
+        assert watch.over().why_not == "amdsmi does not answer (amdsmi does not seem to be installed)"
+    monkeypatch.setattr(torch.cuda, "clock_rate", lambda index: 2100)
+    with watching("cuda:0") as watch:
+        assert watch is not None
+        state = watch.over()
+    assert (state.clock_mhz, state.power_w, state.temperature_c, state.why_not) == (2100, None, None, None)
+
+
 def test_the_energy_is_that_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in counts 610 W; of less than a second nothing is said."""
     state = watched(FakeMachine(gpus=(H100,)), monkeypatch, 1.1)

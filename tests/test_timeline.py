@@ -693,6 +693,25 @@ def test_a_step_of_the_same_calls_does_as_much(tmp_path: Path) -> None:
     assert set_aside(held_up) == [None, None, None]
 
 
+def test_steps_between_rollouts_are_steps(tmp_path: Path) -> None:
+    """One of three computes 40 times as much before its backward: the two that train as much count, it does not."""
+    trace, begin = TraceBuilder(), 0.0
+    for number, calls in enumerate((1, 40, 1), 1):
+        trace.step(begin, 120 + 20 * calls, number)
+        for at in (begin + 5 + 20 * call for call in range(calls)):
+            trace.host("aten::mm", at, 6)
+            trace.run(GEMM, at + 1, at + 4, 14)
+        at = begin + 20 * calls + 20
+        trace.host("autograd::engine::evaluate_function: MmBackward0", at, 20)
+        trace.host("MmBackward0", at + 1, 18)
+        trace.host("aten::mm", at + 2, 16)
+        trace.run(GEMM, at + 3, at + 10, 5)
+        begin += 120 + 20 * calls
+    anatomy = trace.analyze(tmp_path)
+    assert set(anatomy.step.phase_ns) == {"forward", "backward"}
+    assert set_aside(anatomy) == [None, "it makes other calls", None]
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("mine", [None, PAUSE, None]), ("enumerate(DataLoader)#_Iter.__next__", [None, None, None])],

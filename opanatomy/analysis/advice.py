@@ -989,7 +989,7 @@ _RELEASED: Final = {
     "heat": "Cool the device: its fans, the air before it, its neighbours.",
     "hardware slowdown": "Look at its power cables and cooling: nvidia-smi -q -d PERFORMANCE.",
     "power brake": "Look at the machine's power supply: it asks the device to brake.",
-    "set clocks": "Release its clocks: nvidia-smi --reset-gpu-clocks (needs root).",
+    "set clocks": "Release locked clocks (nvidia-smi --reset-gpu-clocks), or set higher ones (--applications-clocks).",
 }
 
 

@@ -1144,9 +1144,7 @@ def _apart(clocks: Sequence[float | None]) -> tuple[str, ...]:
     return (f"the clocks of the devices differ by {change} ({each}): times of kernels differ by that alone",)
 
 
-def _no_claim(
-    sides: Sequence[SideInput], *, independent: bool, busy: bool, clocks_differ: bool = False
-) -> str | None:  # fmt: skip
+def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, clocks_differ: bool) -> str | None:
     """Return why nothing is called significant; `None` if the runs allow it."""
     if len(sides) != 2:
         return "only two sides are tested"

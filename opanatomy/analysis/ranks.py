@@ -574,11 +574,6 @@ class _Kept(Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...] = ()
 
 
-def _of_its_clock(state: DeviceState) -> float:
-    """Return how much of its highest clock a device has; the lowest of several holds the others up."""
-    return (state.clock_mhz or 0) / state.clock_limit_mhz if state.clock_mhz and state.clock_limit_mhz else 1.0
-
-
 def _trends_over(kept: Sequence[_Kept], waits: _Kept | None) -> RunTrends | None:
     """Return the trends of the rank whose run is shown, with the memory of the one in which it grows most."""
     if waits is None or waits.trends is None:
@@ -700,8 +695,9 @@ class RanksTogether:
             memory=self._memory.memory,
             run=None if waits is None else waits.run,
             trends=_trends_over(kept, waits),
-            device_state=min(
-                (one.device_state for one in kept if one.device_state is not None), key=_of_its_clock, default=None
+            device_state=min(  # the lowest clock holds the others up
+                (one.device_state for one in kept if one.device_state is not None),
+                key=lambda state: state.clock_share or 1.0, default=None,
             ),
             timeline=timeline_over([one.timeline for one in kept]),
             device=figures_over(

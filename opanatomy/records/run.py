@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import field
 
 from opanatomy.records.codec import Record
@@ -75,7 +77,7 @@ class UpdatedBy(Record, frozen=True, kw_only=True):
 
 
 #: Reasons for a clock that is no usual one: the device's heat, its supply, a setting.
-_HOLDS = ("heat", "hardware slowdown", "power brake", "set clocks")
+_HOLDS: Final = ("heat", "hardware slowdown", "power brake", "set clocks")
 
 
 class DeviceState(Record, frozen=True, kw_only=True):

@@ -65,7 +65,8 @@ DEFINITIONS: Final = (
     _defined("step_profiled_ns", "ns", "lower", "mean step under the profiler, of the steps that count"),
     _defined("steps", "steps", None, "profiled steps that count, those of all ranks together"),
     _defined("samples_per_second", "samples/s", "higher", "by the step without the profiler, else by the one under it"),
-    _defined("joules_per_step", "J", "lower", "by the device's counter of energy, of steps without the profiler"),
+    _defined("joules_per_step", "J", "lower", "by the device's counter: of steps without the profiler, if these take a"
+             " second, else over the whole run"),
     _defined("joules_per_sample", "J", "lower", "the same over the samples of the step"),
     _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded, median of the readings"),
     _defined("clock_share", "fraction", "higher", "the same over the highest clock of the device"),

@@ -142,11 +142,6 @@ def readable(torch_device_index: int) -> Iterator[tuple[Limits, Callable[[], Rea
 _SM, _MEMORY = 1, 2
 
 
-def why(error: Exception) -> str:
-    """Return why NVML did not answer, as a sentence."""
-    return _reason(error)
-
-
 def device(torch_device_index: int) -> NvmlDevice | None:
     """Return NVML's view of `cuda:<index>`; `None` if it has none."""
     return answer(torch_device_index).device
@@ -170,7 +165,7 @@ def answer(torch_device_index: int) -> Answer:
             handle, mig = _handle(nvml, uuid, properties.total_memory)
             return Answer(device=_read(nvml, handle, mig=mig))
     except Exception as error:  # pynvml's errors are its own classes, and it may be missing
-        return Answer(why_not=_reason(error))
+        return Answer(why_not=reason_of(error))
 
 
 def driver() -> Driver | str:
@@ -190,7 +185,7 @@ def driver() -> Driver | str:
                 ),
             )
     except Exception as error:  # as above
-        return _reason(error)
+        return reason_of(error)
 
 
 def knows(uuid: str) -> bool | None:
@@ -314,7 +309,8 @@ def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
         return None
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why NVML did not answer, as a sentence."""
     if isinstance(error, _NotFoundError):
         return str(error)
     if isinstance(error, ImportError):

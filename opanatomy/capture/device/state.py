@@ -50,8 +50,8 @@ class DeviceWatch:
         """Begin to read."""
         try:
             self._limits, self._read = self._stack.enter_context(_readable(self._index))
-        except Exception as error:  # pynvml's errors are its own classes, and it may be missing
-            self._why_not = nvml.why(error)
+        except Exception as error:  # pynvml's errors and amdsmi's are their own classes, and it may be missing
+            self._why_not = _why_not(error)
             return
         self.read()
         thread = threading.Thread(target=self._run, name="opanatomy: device", daemon=True)
@@ -142,6 +142,12 @@ class DeviceWatch:
         return round(seconds, 3), round((within[-1][1] or 0) - (within[0][1] or 0), 3)
 
 
+def _why_not(error: Exception) -> str:
+    import torch
+
+    return f"amdsmi does not answer ({error})" if torch.version.hip else nvml.reason_of(error)
+
+
 def _known(readings: Sequence[Reading], name: str) -> list[Any]:
     return [value for reading in readings if (value := getattr(reading, name)) is not None]
 
@@ -164,14 +170,21 @@ def _readable(index: int) -> Iterator[tuple[Limits, Callable[[], Reading]]]:
             yield found
         return
 
+    def asked(question: Callable[[int], int]) -> int | None:
+        try:
+            return int(question(index)) or None
+        except Exception:  # amdsmi's errors are its own classes; the thread that reads goes on
+            return None
+
     def read() -> Reading:
+        power = asked(torch.cuda.power_draw)
         return Reading(
-            clock_mhz=int(torch.cuda.clock_rate(index)) or None, memory_clock_mhz=None,
-            power_w=float(torch.cuda.power_draw(index)) or None,
-            temperature_c=int(torch.cuda.temperature(index)), energy_j=None, reasons=(),
+            clock_mhz=asked(torch.cuda.clock_rate), memory_clock_mhz=None,
+            power_w=None if power is None else float(power), temperature_c=asked(torch.cuda.temperature),
+            energy_j=None, reasons=(),
         )  # fmt: skip
 
-    read()
+    torch.cuda.clock_rate(index)  # without amdsmi this says so
     yield Limits(None, None, None, None), read
 
 

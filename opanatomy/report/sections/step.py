@@ -444,7 +444,7 @@ def _growth(grown: Growth) -> Phrase:
 
 def _varies(peak: VaryingPeak) -> Phrase:
     return phrase(
-        "the peak rises from {} to {}, what stays after a step does not ({}): batches differ, nothing leaks",
+        "the peak rises from {} to {}, what stays after a step does not ({}): it varies, and is no leak",
         Bytes(peak.first_bytes), Bytes(peak.last_bytes), Bytes(peak.base_bytes),
     )  # fmt: skip
 
