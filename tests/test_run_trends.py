@@ -368,6 +368,7 @@ def test_what_came_first_and_last(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_long_run_takes_no_more_memory_than_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old steps get coarser; sums, counts and the longest steps stay exact."""
     monkeypatch.setattr(clocks, "_ROWS", 64)
+    monkeypatch.setattr(clocks, "_AT_ONCE", 7)
     made = MadeRun(monkeypatch, noise=0)
     walls = []
     with made.clocked() as clock:
@@ -375,7 +376,7 @@ def test_a_long_run_takes_no_more_memory_than_a_short_one(monkeypatch: pytest.Mo
             walls.append(round(STEP * (1 + 0.2 * number / 5000)) * (5 if number in (77, 4000) else 1))
             made.time.sleep(walls[-1])
             clock.step_ended(number, counted=True)
-        assert len(clock._rows.columns[0]) < 128
+        assert len(clock._steps.columns[0]) < 128
         run = clock.read()
     assert run is not None
     assert (run.steps, run.wall_ns) == (4999, sum(walls[1:]))

@@ -11,9 +11,8 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from math import log2
 from operator import add
 from typing import Any, Final
 
@@ -35,10 +34,12 @@ _TIMES: Final = ("input", "backward", "optimizer", "collecting", "compiling", "e
 _BYTES: Final = ("allocated", "reserved", "peak", "host")
 #: Of twice so many rows each two become one; a report has at most so many.
 _ROWS, _REPORTED = 1 << 15, 200
+#: So many steps are counted at once: one by one each would pay for caches that the step before has filled.
+_AT_ONCE: Final = 256
 #: Lengths of steps are told apart by this part of a power of two, about 9 %.
 _PARTS_OF_TWO: Final = 8
 #: Memory is read at most so often: a step of a millisecond is not to pay for it.
-_MEMORY_EVERY_NS: Final = 50_000_000
+_MEMORY_EVERY_NS: Final = 100_000_000
 
 
 class Clock:
@@ -51,11 +52,7 @@ class Clock:
     def __init__(self, updating_ns: Callable[[], int] = lambda: 0) -> None:
         #: How long optimizers have updated so far.
         self._updating_ns = updating_ns
-        self._rows = _Rows()
-        self._lengths: dict[int, list[int]] = {}
-        #: The longest steps beside evaluation and checkpoints: that time, number, wall time, times of the parts.
-        self._longest: list[tuple[int, int, int, tuple[int, ...]]] = []
-        self._by_optimizer: dict[str, list[int]] = {}
+        self._steps = _Steps()
         self._start: SlowStep | None = None
         self._end: SlowStep | None = None
         self._begin_ns = time.perf_counter_ns()
@@ -120,27 +117,11 @@ class Clock:
             self._collections += 0 if compiling else self._collected
             self._checkpoints += self._saving_ns > 0
             self._evaluations += self._evaluated
-            self._keep(number, wall, parts, now)
-        if optimizer and counted and not is_first:
-            known = self._by_optimizer.setdefault(optimizer, [0, 0])
-            known[0] += 1
-            known[1] += wall
+            if now - self._memory_ns >= _MEMORY_EVERY_NS:
+                self._memory_ns, self._memory = now, _memory_now()
+            self._steps.append((number, wall, *parts, *self._memory), optimizer)
         self._nothing_yet()
         return None if is_first else wall
-
-    def _keep(self, number: int, wall: int, parts: tuple[int, ...], now: int) -> None:
-        alone = max(wall - sum(parts[5:]), 0)
-        usual = max(alone - parts[4], 0)
-        length = self._lengths.setdefault(int(_PARTS_OF_TWO * log2(usual + 1)), [0, 0])
-        length[0] += 1
-        length[1] += usual
-        if len(self._longest) < _KEPT:
-            heapq.heappush(self._longest, (alone, number, wall, parts))
-        elif alone > self._longest[0][0]:
-            heapq.heapreplace(self._longest, (alone, number, wall, parts))
-        if now - self._memory_ns >= _MEMORY_EVERY_NS:
-            self._memory_ns, self._memory = now, _memory_now()
-        self._rows.append((number, 1, wall, alone, usual, *parts, *self._memory))
 
     def _watch_device(self, number: int) -> None:
         import torch
@@ -161,39 +142,41 @@ class Clock:
 
     def forget(self) -> None:
         """Leave out the steps so far: they were no whole ones."""
-        self._rows, self._lengths, self._longest, self._by_optimizer = _Rows(), {}, [], {}
+        self._steps = _Steps()
         self._collections = self._evaluations = self._checkpoints = 0
         self._is_begun = False
 
     def read(self, recorded: Container[str] = ()) -> RunClock | None:
         """Return what was measured so far; `None` before a step was. `recorded` are optimizers of recorded steps."""
-        rows = self._rows
-        if not rows.columns[0]:
+        steps = self._steps
+        steps.take_up()
+        if not steps.count:
             return None
-        sums = dict(zip(_TIMES, (sum(column) for column in rows.columns[5:]), strict=False))
-        slow_steps, usual = rows.slow()
+        sums = dict(zip(_TIMES, (sum(column) for column in steps.columns[5:]), strict=False))
+        slow_steps, usual = steps.slow()
         return RunClock(
-            steps=sum(rows.columns[1]), wall_ns=sum(rows.columns[2]), median_ns=rows.median(),
-            input_ns=sums["input"], collections=self._collections, collecting_ns=sums["collecting"],
-            compiling_ns=sums["compiling"], evaluations=self._evaluations, evaluating_ns=sums["evaluating"],
-            checkpoints=self._checkpoints, checkpointing_ns=sums["checkpointing"], slow_steps=slow_steps,
-            slow=tuple(
-                _slow_step(number, wall, parts)
-                for alone, number, wall, parts in sorted(self._longest, key=lambda step: step[1])
-                if alone > _SLOW * usual
-            ),
-            graph_breaks=tuple(_events(_graph_breaks())), recompilations=tuple(_events(_recompilations())),
+            steps=steps.count,
+            wall_ns=sum(steps.columns[2]),
+            median_ns=steps.median(),
+            input_ns=sums["input"],
+            collections=self._collections,
+            collecting_ns=sums["collecting"],
+            compiling_ns=sums["compiling"],
+            evaluations=self._evaluations,
+            evaluating_ns=sums["evaluating"],
+            checkpoints=self._checkpoints,
+            checkpointing_ns=sums["checkpointing"],
+            slow_steps=slow_steps,
+            slow=steps.longest(above=_SLOW * usual),
+            graph_breaks=tuple(_events(_graph_breaks())),
+            recompilations=tuple(_events(_recompilations())),
             device=None if self._watch is None else self._watch.over(steps=self._number - self._watched_from),
-            start=self._start, end=self._end or self._after_the_last(), series=rows.series(),
-            lengths=tuple(
-                StepLengths(from_ns=round(2 ** (number / _PARTS_OF_TWO)), steps=steps, usual_ns=usual_ns)
-                for number, (steps, usual_ns) in sorted(self._lengths.items())
-            ),
-            updated_by=tuple(
-                UpdatedBy(optimizer=name, steps=steps, wall_ns=wall, recorded=name in recorded)
-                for name, (steps, wall) in self._by_optimizer.items()
-            ) if len(self._by_optimizer) > 1 else (),
-        )  # fmt: skip
+            start=self._start,
+            end=self._end or self._after_the_last(),
+            series=steps.series(),
+            lengths=steps.lengths(),
+            updated_by=steps.updated_by(recorded),
+        )
 
     def _close(self) -> None:
         self._end = self._after_the_last()
@@ -370,30 +353,93 @@ class _Evaluation:
         self._clock.evaluated(end - self._begun - (self._saved_ns if end == self.last_ns else self.other_ns))
 
 
-class _Rows:
-    """Steps as columns: number, how many, wall time, longest, usual, parts, bytes. A long run has several a row."""
+class _Steps:
+    """The steps of a run. What a step pays for is one tuple in a list; `take_up` counts many of them at once.
+
+    `columns` are number, how many steps, wall time, longest, usual, parts, bytes. A long run has several steps a row.
+    """
 
     def __init__(self) -> None:
         self.columns = tuple(array("q") for _ in range(5 + len(_TIMES) + len(_BYTES)))
+        #: How many steps there are, without those that are not taken up.
+        self.count = 0
+        self._new: list[tuple[int, ...]] = []
+        self._optimizers: list[str] = []
         #: How many steps a row has; slow steps among those that are no rows of their own, and what is slow for them.
         self._stride, self._slow_steps, self._slow_ns = 1, 0, 0
+        #: Steps, and their usual times, by the length of it; and by what made their last update.
+        self._by_length: dict[int, list[int]] = {}
+        self._by_optimizer: dict[str, list[int]] = {}
+        #: The longest steps beside evaluation and checkpoints: that time, and what was noted of them.
+        self._longest: list[tuple[int, tuple[int, ...]]] = []
 
-    def append(self, row: tuple[int, ...]) -> None:
-        """Add a step."""
+    def append(self, step: tuple[int, ...], optimizer: str) -> None:
+        """Add a step: number, wall time, its parts, bytes, and what made its last update."""
+        self._new.append(step)
+        self._optimizers.append(optimizer)
+        if len(self._new) >= max(_AT_ONCE, self._stride):
+            self.take_up()
+
+    def take_up(self) -> None:
+        """Count the steps that were added."""
+        if not self._new:
+            return
+        import numpy as np
+
+        new, self._new = np.array(self._new, dtype=np.int64), []
+        names, self._optimizers = self._optimizers, []
+        number, wall, parts = new[:, 0], new[:, 1], new[:, 2 : 2 + len(_TIMES)]
+        alone = np.maximum(wall - parts[:, 5] - parts[:, 6], 0)
+        usual = np.maximum(alone - parts[:, 4], 0)
+        self.count += len(new)
+        for lengths, times, table in (
+            (np.floor(_PARTS_OF_TWO * np.log2(usual + 1)).astype(int).tolist(), usual.tolist(), self._by_length),
+            (names, wall.tolist(), self._by_optimizer),
+        ):
+            for key, took in zip(lengths, times, strict=True):
+                known = table.setdefault(key, [0, 0])
+                known[0] += 1
+                known[1] += took
+        longest = ((int(alone[index]), tuple(map(int, new[index]))) for index in np.argsort(alone)[-_KEPT:])
+        self._longest = heapq.nlargest(_KEPT, (*self._longest, *longest))
+        rows = [number, np.ones_like(wall), wall, alone, usual, *new[:, 2:].T]
         if self._stride > 1:
-            self._slow_steps += row[3] > self._slow_ns
-            if self.columns[1][-1] < self._stride:
-                for column, value, way in zip(self.columns, row, _WAYS, strict=True):
-                    column[-1] = way(column[-1], value)
-                return
-        for column, value in zip(self.columns, row, strict=True):
-            column.append(value)
+            self._slow_steps += int((alone > self._slow_ns).sum())
+            rows = _merged(rows, range(0, len(new), self._stride))
+        self._extend(rows)
         if len(self.columns[0]) >= 2 * _ROWS:
-            self._slow_steps, usual = self.slow()
-            self._stride, self._slow_ns = 2 * self._stride, _SLOW * usual
-            for column, merged in zip(self.columns, _merged(self.columns, range(0, 2 * _ROWS, 2)), strict=True):
+            self._slow_steps, most = self.slow()
+            self._stride, self._slow_ns = 2 * self._stride, _SLOW * most
+            rows = _merged(self.columns, range(0, len(self.columns[0]), 2))
+            for column in self.columns:
                 del column[:]
-                column.extend(merged)
+            self._extend(rows)
+
+    def _extend(self, rows: list[Any]) -> None:
+        for column, values in zip(self.columns, rows, strict=True):
+            column.frombytes(values.tobytes())
+
+    def longest(self, above: int) -> tuple[SlowStep, ...]:
+        """Return the longest steps that took more than so long, in their order."""
+        steps = sorted(step for alone, step in self._longest if alone > above)
+        return tuple(_slow_step(number, wall, parts[: len(_TIMES)]) for number, wall, *parts in steps)
+
+    def lengths(self) -> tuple[StepLengths, ...]:
+        """Return how many steps are of each length."""
+        return tuple(
+            StepLengths(from_ns=round(2 ** (length / _PARTS_OF_TWO)), steps=steps, usual_ns=usual_ns)
+            for length, (steps, usual_ns) in sorted(self._by_length.items())
+        )
+
+    def updated_by(self, recorded: Container[str]) -> tuple[UpdatedBy, ...]:
+        """Return the steps that each optimizer ended, where several did."""
+        known = {name: steps for name, steps in self._by_optimizer.items() if name}
+        if len(known) < 2:
+            return ()
+        return tuple(
+            UpdatedBy(optimizer=name, steps=steps, wall_ns=wall, recorded=name in recorded)
+            for name, (steps, wall) in known.items()
+        )
 
     def median(self) -> int:
         """Return the median wall time of a step."""
@@ -424,7 +470,7 @@ class _Rows:
 
         count = len(self.columns[0])
         begins = sorted({place * count // min(count, _REPORTED) for place in range(min(count, _REPORTED))})
-        merged = _merged(self.columns, begins)
+        merged = [column.tolist() for column in _merged(self.columns, begins)]
         each = np.array(self.columns[4]) / np.array(self.columns[1])
         merged[4] = [
             round(float(np.median(each[begin:end]))) for begin, end in zip(begins, [*begins[1:], count], strict=True)
@@ -448,19 +494,18 @@ _WAYS: Final[tuple[Callable[[int, int], int], ...]] = (
 )
 
 
-def _merged(columns: tuple[array[int], ...], begins: Iterable[int]) -> list[list[int]]:
-    """Return one row of each stretch of rows, by where these begin."""
+def _merged(columns: Iterable[Any], begins: Iterable[int]) -> list[Any]:
+    """Return one row of each stretch of rows, by where these begin; columns of int64."""
     import numpy as np
 
     at = np.array(list(begins))
     ways = {min: np.minimum, max: np.maximum, add: np.add}
     return [
-        list(map(int, ways[way].reduceat(np.array(column, dtype=np.int64), at)))
-        for column, way in zip(columns, _WAYS, strict=True)
+        ways[way].reduceat(np.array(column, dtype=np.int64), at) for column, way in zip(columns, _WAYS, strict=True)
     ]
 
 
-def _slow_step(number: int, wall: int, parts: tuple[int, ...]) -> SlowStep:
+def _slow_step(number: int, wall: int, parts: Sequence[int]) -> SlowStep:
     input_ns, _, _, collecting, compiling, evaluating, saving = parts
     return SlowStep(
         number=number, wall_ns=wall, input_ns=input_ns, collecting_ns=collecting, compiling_ns=compiling,

@@ -123,6 +123,8 @@ class Updates:
         self.update_ns = 0
         self._begun_ns = 0
         self._ran = False
+        #: Returns the number of the backward that this thread is in, or -1.
+        self._backward_now: Callable[[], int] = lambda: -1
 
     @property
     def length(self) -> int:
@@ -138,6 +140,7 @@ class Updates:
         """Follow all optimizers that are made from now on, until the stack is closed."""
         import torch
 
+        self._backward_now = torch._C._current_graph_task_id
         optimizer = torch.optim.Optimizer
         stack.callback(self._stop)
         replaced(stack, optimizer, "__init__", self._of_making)
@@ -206,7 +209,7 @@ class Updates:
     def _apart(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return what begins and ends an update, as `torch.compile` does not look into it where it runs the step."""
         dynamo = sys.modules.get("torch._dynamo")
-        if dynamo is None or _evaluates_frames() is None:
+        if dynamo is None or _evaluated_frames()() is None:
             return self._begin_update, self._end_update
         return dynamo.disable(self._begin_update), dynamo.disable(self._end_update)
 
@@ -228,13 +231,11 @@ class Updates:
         return self._names.setdefault(id(optimizer), f"{same}, number {others + 1}" if others else same)
 
     def _end_update(self, optimizer: Any) -> None:
-        from torch._C import _current_graph_task_id
-
         self._depth -= 1
         if self._depth:
             return
         self.update_ns += time.perf_counter_ns() - self._begun_ns
-        if _current_graph_task_id() != -1:
+        if self._backward_now() != -1:
             self.inside_backward += 1
             return
         self.count += 1
@@ -252,12 +253,13 @@ class Updates:
             self.of_step = set()
 
 
-def _evaluates_frames() -> Any:
-    """Return what torch.compile has put in place to look at each frame that runs now; `None` outside of its code."""
+@functools.cache
+def _evaluated_frames() -> Callable[[], Any]:
+    """Return what says how torch.compile looks at each frame that runs now: with `None` outside of its code."""
     from torch._C._dynamo import eval_frame
 
     # A torch without this says nothing: as if inside.
-    return getattr(eval_frame, "get_eval_frame_callback", lambda: True)()
+    return getattr(eval_frame, "get_eval_frame_callback", lambda: True)
 
 
 _OURS: Final = "_opanatomy_follows"
